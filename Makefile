@@ -1,0 +1,59 @@
+# make demo   sets everything up in .venv and runs the main job on two real programs
+# make test   sets everything up in .venv and runs the linters, the type checker and the tests
+# Either sets up once; a second run starts at once. `make clean` forgets the set-up.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint docs clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := .stamps
+
+# The first Python on the PATH that is 3.11 or later and can make a virtual environment.
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 python; do \
+	"$$p" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+
+help:
+	@sed -n 's/^# //p' Makefile | head -3
+
+$(STAMPS)/venv:
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later with the venv module on the PATH (Debian: apt install python3-venv)" >&2; exit 2; }
+	@command -v "$${KERNELWORKS_CXX:-g++}" >/dev/null || echo "no C++ compiler: kernels of ours cannot be built, torch's run instead (Debian: apt install g++)" >&2
+	$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+# Versions are pinned by constraints.txt, torch among them.
+$(STAMPS)/demo: $(STAMPS)/venv pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[demo]'
+	@touch $@
+
+$(STAMPS)/test: $(STAMPS)/venv pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,demo]'
+	@touch $@ $(STAMPS)/demo
+
+demo: $(STAMPS)/demo
+	@mkdir -p out
+	@$(BIN)/kernelworks machine --html out/machine.html
+	@$(BIN)/kernelworks prove --missing
+	@$(BIN)/kernelworks diagnose examples/minilm.py --fix --html out/minilm.html --json-file out/minilm.json
+	@$(BIN)/kernelworks diagnose examples/qwen3_decode.py --fix --html out/qwen3_decode.html --json-file out/qwen3_decode.json
+	@echo; echo "Pages to open in a browser: out/machine.html out/minilm.html out/qwen3_decode.html"
+
+lint: $(STAMPS)/test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+	$(BIN)/lint-imports --no-cache
+
+test: lint
+	$(BIN)/python -m pytest -n 2
+
+# Rewrites what is generated: the tables between the markers of README.md, and docs/reference.md.
+docs: $(STAMPS)/demo
+	$(BIN)/python -m kernelworks.report.readme
+	$(BIN)/kernelworks map --markdown docs/reference.md
+
+clean:
+	rm -rf $(VENV) $(STAMPS) out
