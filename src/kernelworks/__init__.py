@@ -1,0 +1,11 @@
+"""kernelworks: what every kernel of a PyTorch program waits on, and kernels proved right on this machine to swap in.
+
+Importing this package probes no device, reads no environment variable and patches nothing.
+"""
+
+from kernelworks.machine import Machine, machine
+from kernelworks.ops import rms_norm
+
+__version__ = "0.1.0"
+
+__all__ = ["Machine", "__version__", "machine", "rms_norm"]

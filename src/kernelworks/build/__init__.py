@@ -1,0 +1,5 @@
+"""Compile and cache. ``cpp`` turns a room's C++ into one library per instruction set."""
+
+from kernelworks.build.cpp import TARGETS, BuildError, Target, library
+
+__all__ = ["TARGETS", "BuildError", "Target", "library"]

@@ -1,0 +1,102 @@
+"""Rows made of C++: one table line names the sources, and gives a row for each instruction set."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelworks.build.cpp import TARGETS, library, source_hash, toolchain
+from kernelworks.contract import Request, Row
+from kernelworks.machine import machine
+
+__all__ = ["cpp_rows", "python_row", "threads"]
+
+Launch = Callable[..., Any]
+Guard = Callable[[Request], str | None]
+
+# The usual room: one portable source for every instruction set, and the plain one for reading.
+SIMD_TARGETS: Mapping[str, str] = {"avx512": "simd.cpp", "avx2": "simd.cpp", "scalar": "scalar.cpp"}
+
+_forked = False
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = True
+
+
+@functools.cache
+def _watch_forks() -> None:
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def threads() -> int:
+    """How many threads a kernel may use: torch's count, and 1 in a forked child, where OpenMP's pool is gone."""
+    return 1 if _forked else torch.get_num_threads()
+
+
+def cpp_rows(
+    room: Path,
+    *,
+    forward: Launch,
+    backward: Launch | None = None,
+    targets: Mapping[str, str] = SIMD_TARGETS,
+    guards: Mapping[str, Guard] | None = None,
+    guard: Guard | None = None,
+) -> list[Row]:
+    """One row per target, best first in the order of ``targets`` (target name -> source file in ``room``).
+
+    ``forward(library, *args, out=None)`` and ``backward(library, *args, out=None)`` allocate what is not given and
+    call the library's functions. ``guard`` holds for every row, ``guards[target]`` for one.
+    """
+    launches = {"forward": forward} | ({"backward": backward} if backward else {})
+    rows = []
+    for name, source in targets.items():
+        rows.append(
+            Row(
+                name=name,
+                target=name,
+                load=functools.partial(_load, room / source, name, launches),
+                guard=functools.partial(_decline, name, tuple(g for g in (guard, (guards or {}).get(name)) if g)),
+                source=room / source,
+                hash=functools.partial(source_hash, room / source, name),
+                toolchain=toolchain,
+                passes=tuple(launches),
+            )
+        )
+    return rows
+
+
+def _load(source: Path, target: str, launches: Mapping[str, Launch], pass_: str) -> Callable[..., Any]:
+    _watch_forks()
+    return functools.partial(launches[pass_], library(source, target))
+
+
+def _decline(target: str, guards: tuple[Guard, ...], request: Request) -> str | None:
+    if request.device != "cpu":
+        return f"runs on CPU tensors, got {request.device}"
+    missing = TARGETS[target].needs - machine().features
+    if missing:
+        return f"this CPU has no {', '.join(sorted(missing))}"
+    for guard in guards:
+        reason = guard(request)
+        if reason:
+            return reason
+    return None
+
+
+def python_row(name: str, forward: Launch, backward: Launch | None = None, guard: Guard | None = None) -> Row:
+    """The ``torch`` row (what the user has today) or the ``reference`` row: plain torch, no certificate needed."""
+    launches = {"forward": forward} | ({"backward": backward} if backward else {})
+    return Row(
+        name=name,
+        target=name,
+        load=launches.__getitem__,
+        guard=guard or (lambda request: None),
+        passes=tuple(launches),
+    )

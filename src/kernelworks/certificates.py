@@ -1,0 +1,114 @@
+"""The record that a row was proved: read, write and check. A row without a valid one is not chosen.
+
+A certificate speaks for one op and row, one hash of the source, one toolchain and one kind of machine. Those for the
+machines we have ship with the package (``certified/KIND.json``); ``kernelworks prove`` writes more into the cache,
+one file a row through a rename, so races and kills leave whole files.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from kernelworks import environment
+from kernelworks.contract import Row
+from kernelworks.machine import machine
+
+__all__ = ["Certificate", "find", "invalid", "shipped_path", "write", "write_shipped"]
+
+SHIPPED = Path(__file__).resolve().parent / "certified"
+
+
+@dataclass(frozen=True)
+class Certificate:
+    op: str
+    row: str
+    source_hash: str
+    toolchain: str
+    kind: str
+    cases: int
+    worst: float  # the largest error as a share of the bound
+    mutants_rejected: int
+    date: str
+
+
+def shipped_path(kind: str) -> Path:
+    return SHIPPED / f"{kind}.json"
+
+
+def _cached_path(kind: str, op: str, row: str) -> Path:
+    return environment.cache_dir("certificates") / kind / f"{op}.{row}.json"
+
+
+@functools.cache
+def _shipped(kind: str) -> dict[tuple[str, str], Certificate]:
+    try:
+        records = json.loads(shipped_path(kind).read_text(encoding="utf-8"))
+        return {(r["op"], r["row"]): Certificate(**r) for r in records}
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}
+
+
+def _cached(kind: str, op: str, row: str) -> Certificate | None:
+    try:
+        return Certificate(**json.loads(_cached_path(kind, op, row).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def find(op: str, row: str, kind: str | None = None) -> list[Certificate]:
+    """The certificates for a row on this kind of machine (or another), whether or not they still hold."""
+    kind = kind or machine().kind
+    found = (_cached(kind, op, row), _shipped(kind).get((op, row)))
+    return [c for c in found if c is not None]
+
+
+def invalid(op: str, row: Row) -> str | None:
+    """None where the row may be chosen here, else the reason: never proved, or proved for another source or toolchain.
+
+    The reason is about this machine, this source as it lies on disk and this compiler.
+    """
+    if row.source is None:
+        return None
+    candidates = find(op, row.name)
+    if not candidates:
+        return f"not proved on this kind of machine ({machine().kind}); run `kernelworks prove {op}.{row.name}`"
+    current = row.hash()
+    same_source = [c for c in candidates if c.source_hash == current]
+    if not same_source:
+        return f"stale certificate: the source changed since it was proved; run `kernelworks prove {op}.{row.name}`"
+    toolchain = row.toolchain()
+    if not any(c.toolchain == toolchain for c in same_source):
+        return f"proved with {same_source[0].toolchain}, not with {toolchain}; run `kernelworks prove {op}.{row.name}`"
+    return None
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(scratch, path)
+    except BaseException:
+        Path(scratch).unlink(missing_ok=True)
+        raise
+
+
+def write(certificate: Certificate) -> Path:
+    """Keeps a certificate in the user's cache. Raises OSError where the folder cannot be written."""
+    path = _cached_path(certificate.kind, certificate.op, certificate.row)
+    _replace(path, json.dumps(asdict(certificate), indent=1) + "\n")
+    return path
+
+
+def write_shipped(certificates: Iterable[Certificate], kind: str) -> Path:
+    """Writes the file that ships with the package for one kind of machine, rows in a fixed order."""
+    records = [asdict(c) for c in sorted(certificates, key=lambda c: (c.op, c.row))]
+    _replace(shipped_path(kind), json.dumps(records, indent=1) + "\n")
+    return shipped_path(kind)

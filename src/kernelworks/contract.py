@@ -1,0 +1,223 @@
+"""The nouns: what an op promises (Contract), one implementation of it (Row), and the two together (Op lives in dispatch).
+
+Argument names are the same everywhere: in the public function, in the torch.library schema, in ``check``,
+``reference``, ``cost`` and the cases. That is what lets one table line drive tests, fuzz, bench, docs and dispatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "FLOATS", "UNIT_ROUNDOFF", "Case", "Contract", "Cost", "Mutant", "Request", "Row", "TensorSpec", "describe",
+    "need_dtype", "need_same", "need_tensor", "rounding", "spec",
+]  # fmt: skip
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+# Half the distance between 1 and the next number: the largest relative error of one rounding to nearest.
+UNIT_ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+
+
+def rounding(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """The largest error of rounding ``value`` (float64) to ``dtype``: u |value|, or half the smallest subnormal."""
+    info = torch.finfo(dtype)
+    return UNIT_ROUNDOFF[dtype] * value.abs() + 0.5 * info.smallest_normal * 2 * UNIT_ROUNDOFF[dtype]
+
+
+# ---------------------------------------------------------------- requests
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor without its data."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    stride: tuple[int, ...]
+    device: str
+
+    @property
+    def numel(self) -> int:
+        n = 1
+        for size in self.shape:
+            n *= size
+        return n
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+
+def spec(value: Any) -> Any:
+    """``value`` with every tensor replaced by its TensorSpec."""
+    if isinstance(value, Tensor):
+        return TensorSpec(tuple(value.shape), value.dtype, tuple(value.stride()), value.device.type)
+    if isinstance(value, (list, tuple)):
+        return tuple(spec(item) for item in value)
+    return value
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one call asks for: the op, the pass (``"forward"`` or ``"backward"``) and its arguments without data."""
+
+    op: str
+    pass_: str
+    args: Mapping[str, Any]
+    threads: int = 1
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the first floating-point tensor."""
+        for value in self.args.values():
+            for item in value if isinstance(value, tuple) else (value,):
+                if isinstance(item, TensorSpec) and item.dtype.is_floating_point:
+                    return item.dtype
+        return torch.float32
+
+    @property
+    def device(self) -> str:
+        for value in self.args.values():
+            for item in value if isinstance(value, tuple) else (value,):
+                if isinstance(item, TensorSpec):
+                    return item.device
+        return "cpu"
+
+
+# ---------------------------------------------------------------- the contract
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the op cannot do without: arithmetic, elementary functions, and each input read and output written once."""
+
+    flop: float
+    transcendental: float
+    bytes_read: float
+    bytes_written: float
+
+    @property
+    def bytes(self) -> float:
+        return self.bytes_read + self.bytes_written
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input. ``make(generator, dtype)`` gives the arguments by name, in ``dtype``; the generator is seeded.
+
+    ``layouts`` says that the input is also tried as strided, offset and unaligned views of the same values.
+    ``gradients`` says that the backward is compared too (off where the derivative does not exist or overflows).
+    """
+
+    name: str
+    make: Callable[[torch.Generator, torch.dtype], dict[str, Any]]
+    gradients: bool = True
+    layouts: bool = False
+    dtypes: tuple[torch.dtype, ...] = FLOATS
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A known-wrong forward that the proof must reject. ``run(**args)`` returns what the op returns."""
+
+    name: str
+    run: Callable[..., Any]
+    why: str
+
+
+Outputs = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What the op promises. Frozen while anyone optimises the room.
+
+    - ``check(**args)`` raises TypeError or ValueError that names the argument, what came and what is accepted.
+      It looks at shapes, dtypes and scalars only; checks of values (an id out of range) belong to the rows' launch.
+    - ``reference(**args)`` is the definition: naive torch, run in float64, differentiable. Returns a tuple of outputs.
+    - ``bound(args, outputs, dtype)`` gives per output the largest absolute error that a right kernel computing in
+      float32 inside can make; args and outputs are float64.
+    - ``gradient_bound(args, grad_outputs, gradients, dtype)`` does the same per differentiable argument.
+    - ``cost(request)`` counts one call. ``dims(request)`` names its dimensions (M, N, K, ...) for tuning tables.
+    - ``errors`` are calls that must raise: (description, kwargs maker, exception type, text in the message).
+    """
+
+    name: str
+    family: str
+    formula: str
+    source: str
+    outputs: tuple[str, ...]
+    differentiable: tuple[str, ...]
+    check: Callable[..., None]
+    reference: Callable[..., Outputs]
+    bound: Callable[[dict[str, Any], Outputs, torch.dtype], Outputs]
+    cost: Callable[[Request], Cost]
+    dims: Callable[[Request], dict[str, int]]
+    cases: tuple[Case, ...]
+    bench_cases: tuple[Case, ...]
+    gradient_bound: Callable[[dict[str, Any], Outputs, dict[str, Tensor], torch.dtype], dict[str, Tensor]] | None = None
+    mutates: tuple[str, ...] = ()  # in-place arguments; their new values are the outputs
+    dtypes: tuple[torch.dtype, ...] = FLOATS
+    errors: tuple[tuple[str, Callable[[], dict[str, Any]], type[Exception], str], ...] = ()
+
+
+# ---------------------------------------------------------------- rows
+
+
+@dataclass(frozen=True)
+class Row:
+    """One implementation for one target.
+
+    ``guard(request)`` returns None, or the reason why this row declines. ``load(pass_)`` returns the callable for one
+    pass, ``run(*args, out=None)``, building what must be built. ``source`` is the file that a certificate speaks for;
+    rows without one (``torch``, ``reference``) need no certificate: they are what the user has today.
+    """
+
+    name: str
+    target: str
+    load: Callable[[str], Callable[..., Any]]
+    guard: Callable[[Request], str | None] = lambda request: None
+    source: Path | None = None
+    hash: Callable[[], str] = lambda: ""
+    toolchain: Callable[[], str] = lambda: ""
+    passes: tuple[str, ...] = ("forward", "backward")
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+# ---------------------------------------------------------------- checks that every room shares
+
+
+def describe(value: Any) -> str:
+    """A value as an error message shows it."""
+    if isinstance(value, (Tensor, TensorSpec)):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return f"{type(value).__name__} {value!r}"[:80]
+
+
+def need_tensor(name: str, value: Any, *, optional: bool = False) -> None:
+    """Raises TypeError unless ``value`` is a tensor (or None where ``optional``)."""
+    if isinstance(value, (Tensor, TensorSpec)) or (optional and value is None):
+        return
+    raise TypeError(f"{name} must be a torch.Tensor{' or None' if optional else ''}, got {describe(value)}")
+
+
+def need_dtype(name: str, value: Any, dtypes: Sequence[torch.dtype] = FLOATS) -> None:
+    """Raises TypeError unless the tensor has one of ``dtypes``."""
+    if value.dtype not in dtypes:
+        accepted = ", ".join(str(d).removeprefix("torch.") for d in dtypes)
+        raise TypeError(f"{name} must have dtype {accepted}, got {describe(value)}")
+
+
+def need_same(name: str, value: Any, other_name: str, other: Any) -> None:
+    """Raises where two tensors differ in dtype (TypeError) or device (ValueError)."""
+    if value.dtype != other.dtype:
+        raise TypeError(f"{name} must have {other_name}'s dtype {describe(other)}, got {describe(value)}")
+    if torch.device(value.device).type != torch.device(other.device).type:
+        raise ValueError(f"{name} must be on {other_name}'s device {other.device}, got {value.device}")

@@ -1,0 +1,358 @@
+"""Ops and the choice among their rows.
+
+``choose(op, request)`` is a pure function of the rows, the certificates, the tuning table and the machine. ``Op`` puts
+it behind a cache of plans, so that a small call costs about a microsecond, and behind ``torch.library``, so that the
+same call is differentiable and clean under ``torch.compile``.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import tomllib
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import profiler
+from torch.nn import Parameter
+
+from kernelworks import certificates
+from kernelworks.build import BuildError
+from kernelworks.contract import Contract, Mutant, Request, Row, spec
+from kernelworks.machine import machine
+
+__all__ = ["OPS", "Choice", "Op", "Pass", "choose"]
+
+LIBRARY = torch.library.Library("kernelworks", "DEF")
+OPS: dict[str, Op] = {}  # filled by the rooms that `kernelworks.ops` lists, in that order
+
+_get_threads = torch.get_num_threads
+_is_compiling = torch.compiler.is_compiling
+_grad_enabled = torch.is_grad_enabled
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_functorch_level = torch._C._functorch.maybe_current_level
+
+MOST_PLANS = 4096  # a decode loop meets a new length at every token; beyond this many the plans are dropped
+
+
+# ---------------------------------------------------------------- choosing
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The row taken and, for every row above it, why it was not."""
+
+    row: Row
+    declined: tuple[tuple[str, str], ...]
+    because: str  # "list order", "tuning: ...", or "asked for by name"
+
+
+@functools.cache
+def _tuning(path: Path) -> tuple[Mapping[str, Any], ...]:
+    try:
+        return tuple(tomllib.loads(path.read_text(encoding="utf-8")).get("prefer", ()))
+    except FileNotFoundError:
+        return ()
+
+
+def _matches(entry: Mapping[str, Any], request: Request, dims: Mapping[str, int]) -> bool:
+    if entry.get("pass", "forward") != request.pass_ or entry.get("machine", machine().kind) != machine().kind:
+        return False
+    have = {**dims, "threads": request.threads}
+    for name, wanted in entry["when"].items():
+        if name == "dtype":
+            if str(request.dtype).removeprefix("torch.") not in wanted:
+                return False
+        elif name not in have or not wanted[0] <= have[name] <= wanted[1]:
+            return False
+    return True
+
+
+def _order(op: Op, request: Request) -> tuple[Sequence[Row], str]:
+    """The rows in the order they are tried: what the tuning table prefers first, else as listed."""
+    entries = _tuning(op.room / "tuning.toml")
+    if entries:
+        dims = op.contract.dims(request)
+        for entry in entries:
+            if _matches(entry, request, dims):
+                first = [op.row(name) for name in entry["rows"]]
+                return [*first, *(r for r in op.rows if r not in first)], f"tuning: {entry['evidence']}"
+    return op.rows, "list order"
+
+
+def _unusable(op: Op, row: Row, request: Request, *, certified: bool) -> str | None:
+    """Why this row cannot serve this request, or None. Builds the row's library where that is the last question."""
+    if request.pass_ not in row.passes:
+        return f"has no {request.pass_}"
+    reason = row.guard(request)
+    if reason:
+        return reason
+    try:
+        if certified:
+            reason = certificates.invalid(op.name, row)
+            if reason:
+                return reason
+        row.load(request.pass_)
+    except BuildError as error:
+        return str(error)
+    return None
+
+
+def choose(op: Op, request: Request, row: str | None = None) -> Choice:
+    """The row for a request, with the reason why each row before it declined.
+
+    With ``row`` given, that row or an exception: ValueError where there is no such row, RuntimeError where it cannot
+    run. A row asked for by name needs no certificate.
+    """
+    if row is not None:
+        wanted = op.row(row)
+        reason = _unusable(op, wanted, request, certified=False)
+        if reason:
+            raise RuntimeError(f"row {row!r} of {op.name} cannot run: {reason}")
+        return Choice(wanted, (), "asked for by name")
+    declined = []
+    rows, because = _order(op, request)
+    for candidate in rows:
+        reason = _unusable(op, candidate, request, certified=True)
+        if reason is None:
+            return Choice(candidate, tuple(declined), because)
+        declined.append((candidate.name, reason))
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in declined)
+    raise RuntimeError(f"no row of {op.name} can run: {reasons}")
+
+
+# ---------------------------------------------------------------- ops
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One direction of an op as torch knows it.
+
+    ``schema`` is torch.library's, its argument names those of the contract; ``fake(*args)`` gives outputs of the right
+    shape without data. A backward's arguments are named ``grad_<output>``, or as an input or output of the forward;
+    ``bool[] needs`` receives which of ``returns`` (input names) autograd wants; the others may be empty tensors.
+    """
+
+    schema: str
+    fake: Callable[..., Any]
+    returns: tuple[str, ...] = ()
+    names: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        parsed = torch._C.parse_schema(self.schema)
+        object.__setattr__(self, "names", tuple(a.name for a in parsed.arguments if a.name != "row"))
+
+
+Plan = Callable[..., Any]
+
+
+class Op:
+    """An op: its contract, its rows (best first, ``torch`` and ``reference`` last), and how torch sees it.
+
+    A call ``op(*args, out=, row=)`` takes positional arguments in the order of the forward's schema.
+    """
+
+    def __init__(
+        self,
+        contract: Contract,
+        rows: Sequence[Row],
+        *,
+        room: str,
+        forward: Pass,
+        backward: Pass | None = None,
+        mutants: Sequence[Mutant] = (),
+        to_torch: Callable[..., Any] | None = None,
+        from_torch: Callable[..., Any] | None = None,
+    ) -> None:
+        """``to_torch(result, *args)`` and ``from_torch(result, *args)`` turn what rows return into what the schema
+        says and back, where the two differ (an optional second output, say)."""
+        if [r.name for r in rows][-2:] != ["torch", "reference"]:
+            raise ValueError(f"the last two rows of {contract.name} must be torch and reference")
+        self.name = contract.name
+        self.contract = contract
+        self.rows = tuple(rows)
+        self.room = Path(room).resolve().parent
+        self.mutants = tuple(mutants)
+        self.passes = {"forward": forward} | ({"backward": backward} if backward else {})
+        self._to_torch, self._from_torch = to_torch, from_torch
+        self._plans: dict[Any, Plan] = {}
+        self._planning = threading.Lock()
+        self._warned = False
+        self._register()
+        OPS[self.name] = self
+
+    def row(self, name: str) -> Row:
+        """The row of this name. Raises ValueError that lists the rows there are."""
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise ValueError(f"row must be one of {', '.join(r.name for r in self.rows)} for {self.name}, got {name!r}")
+
+    # ------------------------------------------------------------ calling
+
+    def __call__(self, *args: Any, out: Any = None, row: str | None = None) -> Any:
+        if _is_compiling():
+            return self._through_torch(args, out, row)
+        grad = _grad_enabled()
+        key: list[Any] = [row, _get_threads()]
+        for value in (*args, out):
+            kind = type(value)
+            if kind is Tensor or kind is Parameter:
+                if grad and value.requires_grad:
+                    return self._through_torch(args, out, row)
+                key += (value.dtype, value.shape, value.stride(), value.get_device())
+            elif isinstance(value, Tensor):
+                return self._through_torch(args, out, row)
+            elif kind is list or kind is tuple:
+                key.append(tuple([spec(v) for v in value]))
+            else:
+                key.append(value)
+        if _dispatch_modes() or _function_modes() or profiler._is_profiler_enabled or _functorch_level() is not None:
+            return self._through_torch(args, out, row)
+        try:
+            plan = self._plans.get(tuple(key))
+        except TypeError:  # an unhashable argument is a wrong one: the contract's check says which
+            plan = None
+        if plan is None:
+            plan = self._plan("forward", args, out, row, tuple(key))
+        return plan(*args, out=out)
+
+    def run(self, pass_: str, args: tuple[Any, ...], out: Any = None, row: str | None = None) -> Any:
+        """Runs one pass on real tensors, below autograd."""
+        key = (pass_, row, _get_threads(), *(spec(a) for a in args), spec(out))
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plan(pass_, args, out, row, key)
+        return plan(*args, out=out)
+
+    def request(self, pass_: str, args: Sequence[Any]) -> Request:
+        named = dict(zip(self.passes[pass_].names, (spec(a) for a in args), strict=True))
+        return Request(self.name, pass_, named, _get_threads())
+
+    def _plan(self, pass_: str, args: tuple[Any, ...], out: Any, row: str | None, key: Any) -> Plan:
+        """Checks the arguments once for all calls that look like this one, and settles the row."""
+        if pass_ == "forward":
+            self.contract.check(**dict(zip(self.passes[pass_].names, args, strict=True)))
+            if out is not None:
+                self._check_out(args, out)
+        choice = choose(self, self.request(pass_, args), row)
+        self._warn_of_build_failure(choice)
+        plan: Plan = choice.row.load(pass_)
+        with self._planning:
+            if len(self._plans) >= MOST_PLANS:
+                self._plans.clear()
+            self._plans[key] = plan
+        return plan
+
+    def _warn_of_build_failure(self, choice: Choice) -> None:
+        broken = [f"{name}: {reason}" for name, reason in choice.declined if "compiler" in reason or "cache" in reason]
+        if broken and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"kernelworks.{self.name} runs its {choice.row.name!r} row: {broken[0][:500]}",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+
+    def _check_out(self, args: tuple[Any, ...], out: Any) -> None:
+        with torch.device("meta"):
+            wanted = self.passes["forward"].fake(*[_meta(a) for a in args])
+        if self._from_torch:
+            wanted = self._from_torch(wanted, *args)
+        pairs = zip(_tuple(wanted), _tuple(out), strict=True) if len(_tuple(wanted)) == len(_tuple(out)) else None
+        if pairs is None:
+            raise ValueError(f"out must hold {len(_tuple(wanted))} tensors for {self.name}, got {len(_tuple(out))}")
+        for want, got in pairs:
+            if not isinstance(got, Tensor):
+                raise TypeError(f"out must be a torch.Tensor, got {type(got).__name__}")
+            if got.dtype != want.dtype:
+                raise TypeError(f"out must have dtype {want.dtype}, got {got.dtype}")
+            if got.shape != want.shape:
+                raise ValueError(f"out must have shape {list(want.shape)}, got {list(got.shape)}")
+            if not got.is_contiguous():
+                raise ValueError(f"out must be contiguous, got strides {list(got.stride())}")
+
+    # ------------------------------------------------------------ torch.library
+
+    def _register(self) -> None:
+        for pass_, definition in self.passes.items():
+            name = self.name if pass_ == "forward" else f"{self.name}_backward"
+            LIBRARY.define(definition.schema)
+            LIBRARY.impl(name, functools.partial(self._implementation, pass_), "CompositeExplicitAutograd")
+            fake = functools.partial(_fake, definition.fake, len(definition.names))
+            torch.library.register_fake(f"kernelworks::{name}", fake, lib=LIBRARY)
+        self._overload = getattr(torch.ops.kernelworks, self.name).default
+        if "backward" in self.passes:
+            self._backward_overload = getattr(torch.ops.kernelworks, f"{self.name}_backward").default
+            torch.library.register_autograd(
+                f"kernelworks::{self.name}", self._backward, setup_context=self._setup_context, lib=LIBRARY
+            )
+
+    def _implementation(self, pass_: str, *args: Any, row: str | None = None) -> Any:
+        names = self.passes[pass_].names
+        if len(args) > len(names):  # torch passes `row` by position
+            args, row = args[: len(names)], args[len(names)]
+        result = self.run(pass_, args, None, row)
+        return self._to_torch(result, *args) if self._to_torch and pass_ == "forward" else result
+
+    def _through_torch(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
+        """The same call as a torch operator: seen by autograd, torch.compile, modes and profilers."""
+        if self.contract.mutates:
+            return self._overload(*args, row)
+        self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))
+        result = self._overload(*args, row)
+        if self._from_torch:
+            result = self._from_torch(result, *args)
+        if out is None:
+            return result
+        for target, value in zip(_tuple(out), _tuple(result), strict=True):
+            if target.requires_grad or (_grad_enabled() and value.requires_grad):
+                raise RuntimeError("out= does not support autograd: no argument may require grad")
+            target.copy_(value)
+        return out
+
+    def _setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        forward, backward = self.passes["forward"], self.passes["backward"]
+        have = dict(zip((*forward.names, "row"), inputs, strict=False))
+        have |= dict(zip(self.contract.outputs, _tuple(output), strict=True))
+        kept = [n for n in backward.names if n in have]
+        ctx.tensor_names = [n for n in kept if isinstance(have[n], Tensor)]
+        ctx.save_for_backward(*(have[n] for n in ctx.tensor_names))
+        ctx.others = {n: have[n] for n in kept if n not in ctx.tensor_names}
+        ctx.row = have.get("row")
+        ctx.absent = {n for n in forward.names if have[n] is None}
+        differentiable = set(self.contract.outputs) & {n.removeprefix("grad_") for n in backward.names}
+        rest = [o for n, o in zip(self.contract.outputs, _tuple(output), strict=True) if n not in differentiable]
+        if rest:
+            ctx.mark_non_differentiable(*rest)
+
+    def _backward(self, ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        forward, backward = self.passes["forward"], self.passes["backward"]
+        have: dict[str, Any] = dict(zip((f"grad_{n}" for n in self.contract.outputs), grads, strict=True))
+        have |= ctx.others | dict(zip(ctx.tensor_names, ctx.saved_tensors, strict=True))
+        wanted = dict(zip(forward.names, ctx.needs_input_grad, strict=False))
+        have["needs"] = [bool(wanted[n]) and n not in ctx.absent for n in backward.returns]
+        result = _tuple(self._backward_overload(*(have[n] for n in backward.names), ctx.row))
+        by_name = dict(zip(backward.returns, result, strict=True))
+        gradients = [by_name.get(n) if wanted[n] and n not in ctx.absent else None for n in forward.names]
+        return (*gradients, None)  # None for `row`
+
+
+def _fake(fake: Callable[..., Any], count: int, *args: Any, row: str | None = None) -> Any:
+    return fake(*args[:count])  # torch passes `row` by position or by name
+
+
+def _meta(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    return [_meta(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)

@@ -1,0 +1,35 @@
+"""The one reader of environment variables, and the one place that knows where caches live.
+
+| variable | meaning | default |
+|---|---|---|
+| ``KERNELWORKS_CACHE`` | folder for compiled libraries, certificates and ceilings | the platform's cache folder |
+| ``KERNELWORKS_CXX`` | the C++ compiler | ``g++`` |
+| ``NO_COLOR`` | any value: no colours in the terminal | unset |
+
+Values are read when they are asked for, never at import, so a test or a program may set them late.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+__all__ = ["cache_dir", "compiler", "no_color"]
+
+
+def cache_dir(kind: str) -> Path:
+    """The folder for one kind of cached thing (``"build"``, ``"certificates"``, ``"ceilings"``). Not created here."""
+    root = os.environ.get("KERNELWORKS_CACHE")
+    return (Path(root) if root else Path(platformdirs.user_cache_dir("kernelworks"))) / kind
+
+
+def compiler() -> str:
+    """The C++ compiler's command."""
+    return os.environ.get("KERNELWORKS_CXX", "g++")
+
+
+def no_color() -> bool:
+    """Whether the user asked for plain text (https://no-color.org)."""
+    return "NO_COLOR" in os.environ

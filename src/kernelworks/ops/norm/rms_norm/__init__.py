@@ -1,0 +1,169 @@
+"""Root mean square layer normalisation, with the residual addition fused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernelworks.build.rows import cpp_rows, python_row, threads
+from kernelworks.dispatch import Op, Pass
+from kernelworks.ops.layout import as_rows
+from kernelworks.ops.norm.rms_norm.contract import CONTRACT, reference
+from kernelworks.ops.norm.rms_norm.mutants import MUTANTS
+
+__all__ = ["OP", "rms_norm"]
+
+
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    *,
+    eps: float,
+    residual: Tensor | None = None,
+    out: Any = None,
+    row: str | None = None,
+) -> Any:
+    """Root mean square normalisation of the last dimension.
+
+    ``output = s / sqrt(mean(s^2, -1) + eps) * weight`` with ``s = x + residual`` (``s = x`` without a residual).
+
+    Args:
+        x: [..., N], float32, bfloat16 or float16, any strides.
+        weight: [N] of x's dtype, or None for ones.
+        eps: added to the mean of squares. No default: frameworks disagree.
+        residual: [..., N] like x. With it the sum is returned too, for the next residual.
+        out: where to write: a contiguous tensor like x, or a pair of them where there is a residual.
+        row: the name of one implementation; by default the dispatcher chooses.
+
+    Returns:
+        ``output`` [..., N]; with a residual ``(output, s)``.
+
+    Error bound: |output - exact| <= u |output| + (N/64 + 12) 2^-24 |output|, u the unit roundoff of the dtype; sums are
+    kept in float32 (float64 where the squares leave its range).
+    Cost: 4 N flop a row; reads x once and writes output once.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Source: Zhang and Sennrich 2019, arXiv:1910.07467.
+    """
+    return OP(x, weight, eps, residual, out=out, row=row)
+
+
+def _forward(lib: Any, x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None, out: Any = None) -> Any:
+    if weight is not None and not weight.is_contiguous():
+        weight = weight.contiguous()
+    if residual is None:
+        output = torch.empty(x.shape, dtype=x.dtype) if out is None else out
+        lib.rms_norm(output, None, as_rows(x), None, weight, eps, threads())
+        return output
+    output, sum_ = (torch.empty(x.shape, dtype=x.dtype), torch.empty(x.shape, dtype=x.dtype)) if out is None else out
+    lib.rms_norm(output, sum_, as_rows(x), as_rows(residual), weight, eps, threads())
+    return output, sum_
+
+
+def _backward(
+    lib: Any, grad: Tensor, grad_sum: Tensor | None, x: Tensor, weight: Tensor | None, eps: float,
+    residual: Tensor | None, needs: list[bool], out: Any = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    nth = threads()
+    grad_x = torch.empty(x.shape, dtype=x.dtype) if out is None else out[0]
+    partial = torch.zeros(nth, x.shape[-1], dtype=torch.float64)
+    grad_weight = x.new_empty(0) if weight is None else torch.empty(weight.shape, dtype=x.dtype)
+    lib.rms_norm_backward(
+        grad_x, None if weight is None else grad_weight, partial, as_rows(grad),
+        None if grad_sum is None or residual is None else as_rows(grad_sum), as_rows(x),
+        None if residual is None else as_rows(residual), None if weight is None else weight.contiguous(), eps, nth,
+    )  # fmt: skip
+    return grad_x, grad_weight, grad_x.clone() if residual is not None and needs[2] else x.new_empty(0)
+
+
+def _torch(x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None, out: Any = None) -> Any:
+    s = x if residual is None else x + residual
+    output = F.rms_norm(s, (x.shape[-1],), weight, eps)
+    result = output if residual is None else (output, s)
+    return result if out is None else _copy(result, out)
+
+
+def _copy(result: Any, out: Any) -> Any:
+    for target, value in zip(out, result, strict=True) if isinstance(result, tuple) else ((out, result),):
+        target.copy_(value)
+    return out
+
+
+def _torch_backward(
+    grad: Tensor, grad_sum: Tensor | None, x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None,
+    needs: list[bool], out: Any = None, compute: torch.dtype = torch.float32,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    s = x.to(compute) if residual is None else x.to(compute) + residual.to(compute)
+    g = grad.to(compute)
+    gw = g if weight is None else g * weight.to(compute)
+    r = torch.rsqrt(s.square().mean(-1, keepdim=True) + eps)
+    grad_s = r * (gw - s * r.square() * (gw * s).mean(-1, keepdim=True))
+    if residual is not None and grad_sum is not None:
+        grad_s = grad_s + grad_sum.to(compute)
+    grad_x = grad_s.to(x.dtype)
+    grad_weight = x.new_empty(0) if weight is None else (g * s * r).reshape(-1, x.shape[-1]).sum(0).to(x.dtype)
+    return grad_x, grad_weight, grad_x.clone() if residual is not None and needs[2] else x.new_empty(0)
+
+
+def _reference(x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None, out: Any = None) -> Any:
+    doubles = (
+        x.double(),
+        None if weight is None else weight.double(),
+        eps,
+        None if residual is None else residual.double(),
+    )
+    result = tuple(t.to(x.dtype) for t in reference(*doubles))
+    return (
+        _copy(result if residual is not None else result[0], out)
+        if out is not None
+        else result
+        if residual is not None
+        else result[0]
+    )
+
+
+def _reference_backward(*args: Any, out: Any = None) -> tuple[Tensor, Tensor, Tensor]:
+    return _torch_backward(*args, out=out, compute=torch.float64)
+
+
+def _fake(x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(x.shape if residual is not None else (0,))
+
+
+def _fake_backward(
+    grad: Tensor, grad_sum: Tensor | None, x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None,
+    needs: list[bool],
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    empty = x.new_empty(0)
+    return (
+        x.new_empty(x.shape),
+        empty if weight is None else x.new_empty(weight.shape),
+        x.new_empty(x.shape) if residual is not None and needs[2] else empty,
+    )
+
+
+OP = Op(
+    CONTRACT,
+    [
+        *cpp_rows(Path(__file__).parent, forward=_forward, backward=_backward),
+        python_row("torch", _torch, _torch_backward),
+        python_row("reference", _reference, _reference_backward),
+    ],
+    room=__file__,
+    forward=Pass(
+        "rms_norm(Tensor x, Tensor? weight, float eps, Tensor? residual, str? row=None) -> (Tensor, Tensor)", _fake
+    ),
+    backward=Pass(
+        "rms_norm_backward(Tensor grad_output, Tensor? grad_sum, Tensor x, Tensor? weight, float eps, "
+        "Tensor? residual, bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor)",
+        _fake_backward,
+        returns=("x", "weight", "residual"),
+    ),
+    mutants=MUTANTS,
+    # torch wants a fixed number of outputs: without a residual the second one is empty.
+    to_torch=lambda result, x, weight, eps, residual: result if residual is not None else (result, x.new_empty(0)),
+    from_torch=lambda result, x, weight, eps, residual: result if residual is not None else result[0],
+)

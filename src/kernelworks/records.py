@@ -1,0 +1,257 @@
+"""Plain records that pass between the rooms: what was measured, proved and found. No logic, no torch, JSON both ways.
+
+Units are in the names: ``_s`` seconds, ``_us`` microseconds, ``gbs`` GB/s (10^9), ``gflops`` GFLOP/s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+__all__ = [
+    "Arm", "Bandwidth", "BenchResult", "Ceilings", "Diagnosis", "Fix", "FlopRate", "FunctionRate", "MapOp", "MapRow",
+    "Parity", "Proof", "Region", "from_json", "to_json",
+]  # fmt: skip
+
+T = TypeVar("T")
+
+
+# ---------------------------------------------------------------- ceilings
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """``kind`` is ``read``, ``copy`` or ``copy_nt`` (non-temporal stores); a copy counts bytes read and written."""
+
+    level: str  # "L1", "L2", "L3", "DRAM"
+    working_set_bytes: int  # per thread
+    kind: str
+    threads: int
+    gbs: float
+
+
+@dataclass(frozen=True)
+class FlopRate:
+    dtype: str  # "float32", "bfloat16", "int8"
+    isa: str  # "scalar", "avx2", "avx512", "avx512_bf16"
+    threads: int
+    gflops: float
+
+
+@dataclass(frozen=True)
+class FunctionRate:
+    function: str  # "exp", "tanh", "erf", "log"
+    isa: str
+    threads: int
+    gops: float  # 10^9 results a second
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What one machine was measured to do."""
+
+    kind: str  # Machine.kind
+    name: str
+    fingerprint: str  # of everything a ceiling depends on; a cache entry with another one is measured again
+    date: str  # ISO 8601, UTC
+    cores: int
+    bandwidth: tuple[Bandwidth, ...]
+    flops: tuple[FlopRate, ...]
+    functions: tuple[FunctionRate, ...]
+    dispatch_us: float  # torch's own floor: add(out=) of one element, no autograd
+    fork_join_us: float  # an empty OpenMP parallel region on all threads
+    page_fault_us: float  # first touch of one 4 KiB page of fresh memory
+    foreign_share: float  # share of the cores that other processes took while this was measured
+    versions: dict[str, str] = field(default_factory=dict)
+    cache_bytes: dict[str, int] = field(default_factory=dict)  # "L1" and "L2" of one core, "L3" shared
+
+
+# ---------------------------------------------------------------- proofs
+
+
+@dataclass(frozen=True)
+class Parity:
+    """One case of one row against float64. ``worst`` is the largest error as a share of the bound; over 1 fails."""
+
+    op: str
+    row: str
+    pass_: str  # "forward" or "backward"
+    case: str
+    dtype: str
+    worst: float
+    ok: bool
+    message: str = ""  # empty, or what went wrong
+    reproduce: str = ""  # one shell line that shows it again
+
+
+@dataclass(frozen=True)
+class Proof:
+    """All that was tried on one row. ``certified`` says whether a certificate was written."""
+
+    op: str
+    row: str
+    kind: str
+    cases: int
+    worst: float
+    worst_case: str
+    failures: tuple[Parity, ...]
+    mutants_rejected: int
+    mutants: int
+    checks: dict[str, bool]  # "guard_pages", "inputs_untouched", "deterministic", "two_threads", "gradients", ...
+    seconds: float
+    certified: bool
+
+
+# ---------------------------------------------------------------- benches
+
+
+@dataclass(frozen=True)
+class Arm:
+    name: str  # "eager", "inductor", "kernelworks", "avx512", a peer's name
+    median_us: float
+    low_us: float  # 10th percentile
+    high_us: float  # 90th percentile
+    samples: int
+    share_of_bound: float | None = None  # T_min / T
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """One case, all arms interleaved in one run. ``gate`` is empty when every arm was right on these very inputs."""
+
+    op: str
+    case: str
+    dtype: str
+    threads: int
+    cache: str  # "warm" or "cold"
+    flop: float
+    bytes: float
+    bound_us: float
+    regime: str
+    arms: tuple[Arm, ...]
+    chosen: str  # the row that dispatch takes
+    gate: str
+    thrown: int  # noisy windows thrown away
+
+
+# ---------------------------------------------------------------- the kernel map
+
+
+@dataclass(frozen=True)
+class MapRow:
+    """One row of an op, on this machine."""
+
+    name: str
+    target: str
+    certificate: str  # date of the certificate that holds here, "" without one
+    reason: str  # why the row is not chosen here, "" where it may be
+    worst: float | None = None  # the certificate's worst error as a share of the bound
+    share_of_bound: float | None = None  # T_min / T, median over the benches at hand
+    ratio: float | None = None  # best baseline's time / this row's time, median over the same benches
+    baseline: str = ""  # the baseline that was best most often
+
+
+@dataclass(frozen=True)
+class MapOp:
+    op: str
+    family: str
+    formula: str
+    source: str
+    rows: tuple[MapRow, ...]
+
+
+# ---------------------------------------------------------------- diagnosis
+
+
+@dataclass(frozen=True)
+class Region:
+    """Calls of one op from one place in the program."""
+
+    op: str
+    module: str  # dotted path in the model, "" outside one
+    source: str  # "file.py:123"
+    shapes: str
+    calls: int
+    seconds: float  # all calls of one run of the program
+    share: float  # of the wall clock
+    regime: str
+    ceiling: str  # "DRAM read 83 GB/s"; "" when unmodelled
+    achieved: float | None  # T_min / T, at most 1
+    low_s: float  # time that can be had back, cautious and hopeful
+    high_s: float
+    action: str
+    flop: float
+    bytes: float
+    modelled: bool
+    parts: dict[str, float] = field(default_factory=dict)  # seconds by footer part; they add to `seconds`
+
+
+@dataclass(frozen=True)
+class Fix:
+    """What ``--fix`` did and what it got."""
+
+    replaced: tuple[str, ...]
+    left: tuple[str, ...]
+    before_s: float
+    after_s: float
+    predicted_gain_s: float
+    gain_s: float
+    error_before: float  # relative, against float64
+    error_after: float
+    agrees: bool
+    rounds: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    program: str
+    sentence: str
+    wall_s: float
+    regions: tuple[Region, ...]
+    footer: dict[str, float]  # seconds by part, in order; they add to wall_s
+    unmodelled: tuple[str, ...]
+    findings: tuple[str, ...]
+    threads: int
+    ceilings: Ceilings
+    versions: dict[str, str]
+    date: str
+    fix: Fix | None = None
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def to_json(record: Any, *, indent: int | None = 1) -> str:
+    """A record (or a list of them) as JSON text."""
+
+    def plain(value: Any) -> Any:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return dataclasses.asdict(value)
+        raise TypeError(f"not JSON: {type(value).__name__}")
+
+    return json.dumps(record, default=plain, indent=indent)
+
+
+def from_json(cls: type[T], text: str) -> T:
+    """The record of class ``cls`` in ``text``. Raises ValueError where a field is missing or of the wrong shape."""
+    return typing.cast(T, _build(cls, json.loads(text)))
+
+
+def _build(kind: Any, value: Any) -> Any:
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        hints = typing.get_type_hints(kind)
+        try:
+            return kind(**{name: _build(hints[name], item) for name, item in value.items()})
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"not a {kind.__name__}: {error}") from error
+    if origin is tuple:
+        return tuple(_build(inner[0], item) for item in value)
+    if origin in (typing.Union, types.UnionType):
+        return None if value is None else _build(next(k for k in inner if k is not type(None)), value)
+    return value
