@@ -28,7 +28,7 @@ from kernelworks.machine import machine
 
 __all__ = ["OPS", "Choice", "Op", "Pass", "choose"]
 
-LIBRARY = torch.library.Library("kernelworks", "DEF")
+LIBRARY: Any = torch.library.Library("kernelworks", "DEF")  # type: ignore[no-untyped-call]
 OPS: dict[str, Op] = {}  # filled by the rooms that `kernelworks.ops` lists, in that order
 
 _get_threads = torch.get_num_threads
@@ -116,7 +116,7 @@ def choose(op: Op, request: Request, row: str | None = None) -> Choice:
         if reason:
             raise RuntimeError(f"row {row!r} of {op.name} cannot run: {reason}")
         return Choice(wanted, (), "asked for by name")
-    declined = []
+    declined: list[tuple[str, str]] = []
     rows, because = _order(op, request)
     for candidate in rows:
         reason = _unusable(op, candidate, request, certified=True)

@@ -180,7 +180,7 @@ _loading = threading.Lock()
 
 
 def library(source: Path, target: str) -> Any:
-    """The loaded library; its exported functions are attributes: ``library(path, "avx512").silu_mul(out, gate, up, 2)``.
+    """The loaded library; exported functions are attributes: ``library(path, "avx512").silu_mul(out, gate, up, 2)``.
 
     Cost: a hash of the sources and of the cached library the first time in a process; a compile (0.3 to 3 s) if it
     was never built. Raises BuildError.

@@ -14,7 +14,7 @@ from kernelworks.build.cpp import TARGETS, library, source_hash, toolchain
 from kernelworks.contract import Request, Row
 from kernelworks.machine import machine
 
-__all__ = ["cpp_rows", "python_row", "threads"]
+__all__ = ["cpp_rows", "in_float64", "into", "python_row", "threads"]
 
 Launch = Callable[..., Any]
 Guard = Callable[[Request], str | None]
@@ -100,3 +100,31 @@ def python_row(name: str, forward: Launch, backward: Launch | None = None, guard
         guard=guard or (lambda request: None),
         passes=tuple(launches),
     )
+
+
+def into(result: Any, out: Any) -> Any:
+    """``result`` (a tensor or a tuple of them), copied into ``out`` where that is given."""
+    if out is None:
+        return result
+    for target, value in zip(out, result, strict=True) if isinstance(result, tuple) else ((out, result),):
+        target.copy_(value)
+    return out
+
+
+def _as_float64(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.double() if value.is_floating_point() else value
+    return [_as_float64(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def in_float64(reference: Callable[..., tuple[torch.Tensor, ...]]) -> Launch:
+    """The ``reference`` row's forward: the contract's definition in float64, rounded once to the first input's dtype.
+
+    One output is returned as a tensor, several as a tuple.
+    """
+
+    def forward(first: torch.Tensor, *args: Any, out: Any = None) -> Any:
+        outputs = tuple(t.to(first.dtype) for t in reference(*_as_float64((first, *args))))
+        return into(outputs if len(outputs) > 1 else outputs[0], out)
+
+    return forward

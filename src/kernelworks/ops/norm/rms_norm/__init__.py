@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.rows import cpp_rows, python_row, threads
+from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads
 from kernelworks.dispatch import Op, Pass
 from kernelworks.ops.layout import as_rows
 from kernelworks.ops.norm.rms_norm.contract import CONTRACT, reference
@@ -83,13 +84,7 @@ def _torch(x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None
     s = x if residual is None else x + residual
     output = F.rms_norm(s, (x.shape[-1],), weight, eps)
     result = output if residual is None else (output, s)
-    return result if out is None else _copy(result, out)
-
-
-def _copy(result: Any, out: Any) -> Any:
-    for target, value in zip(out, result, strict=True) if isinstance(result, tuple) else ((out, result),):
-        target.copy_(value)
-    return out
+    return into(result, out)
 
 
 def _torch_backward(
@@ -106,27 +101,6 @@ def _torch_backward(
     grad_x = grad_s.to(x.dtype)
     grad_weight = x.new_empty(0) if weight is None else (g * s * r).reshape(-1, x.shape[-1]).sum(0).to(x.dtype)
     return grad_x, grad_weight, grad_x.clone() if residual is not None and needs[2] else x.new_empty(0)
-
-
-def _reference(x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None, out: Any = None) -> Any:
-    doubles = (
-        x.double(),
-        None if weight is None else weight.double(),
-        eps,
-        None if residual is None else residual.double(),
-    )
-    result = tuple(t.to(x.dtype) for t in reference(*doubles))
-    return (
-        _copy(result if residual is not None else result[0], out)
-        if out is not None
-        else result
-        if residual is not None
-        else result[0]
-    )
-
-
-def _reference_backward(*args: Any, out: Any = None) -> tuple[Tensor, Tensor, Tensor]:
-    return _torch_backward(*args, out=out, compute=torch.float64)
 
 
 def _fake(x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -150,7 +124,7 @@ OP = Op(
     [
         *cpp_rows(Path(__file__).parent, forward=_forward, backward=_backward),
         python_row("torch", _torch, _torch_backward),
-        python_row("reference", _reference, _reference_backward),
+        python_row("reference", in_float64(reference), functools.partial(_torch_backward, compute=torch.float64)),
     ],
     room=__file__,
     forward=Pass(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +10,15 @@ from torch import Generator, Tensor
 
 from kernelworks.cases import draw, normal, row_cases
 from kernelworks.contract import (
-    UNIT_ROUNDOFF, Case, Contract, Cost, Request, need_dtype, need_same, need_tensor, rounding,
+    UNIT_ROUNDOFF,
+    Case,
+    Contract,
+    Cost,
+    Request,
+    need_dtype,
+    need_same,
+    need_tensor,
+    rounding,
 )  # fmt: skip
 
 __all__ = ["CONTRACT"]
@@ -139,19 +148,23 @@ BENCH_CASES = tuple(
 )
 
 
-def _good() -> dict[str, Any]:
-    return {"x": torch.ones(2, 8), "weight": torch.ones(8), "eps": EPS}
+def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
+    return lambda: {"x": torch.ones(2, 8), "weight": torch.ones(8), "eps": EPS} | changed
+
+
+def _no_eps() -> dict[str, Any]:
+    return {"x": torch.ones(2, 8), "weight": torch.ones(8)}
 
 
 ERRORS = (
-    ("x is not a tensor", lambda: _good() | {"x": [1.0]}, TypeError, "x must be a torch.Tensor"),
-    ("x is an integer tensor", lambda: _good() | {"x": torch.ones(2, 8, dtype=torch.int64)}, TypeError, "x must have dtype"),
-    ("weight of another length", lambda: _good() | {"weight": torch.ones(7)}, ValueError, "weight must have shape [8]"),
-    ("weight of another dtype", lambda: _good() | {"weight": torch.ones(8).half()}, TypeError, "weight must have x's dtype"),
-    ("negative eps", lambda: _good() | {"eps": -1.0}, ValueError, "eps must be at least 0"),
-    ("eps missing", lambda: {"x": torch.ones(2, 8), "weight": torch.ones(8)}, TypeError, "eps"),
-    ("residual of another shape", lambda: _good() | {"residual": torch.ones(2, 9)}, ValueError, "residual must have x's shape"),
-)  # fmt: skip
+    ("x is not a tensor", _with(x=[1.0]), TypeError, "x must be a torch.Tensor"),
+    ("x is an integer tensor", _with(x=torch.ones(2, 8, dtype=torch.int64)), TypeError, "x must have dtype"),
+    ("weight of another length", _with(weight=torch.ones(7)), ValueError, "weight must have shape [8]"),
+    ("weight of another dtype", _with(weight=torch.ones(8).half()), TypeError, "weight must have x's dtype"),
+    ("negative eps", _with(eps=-1.0), ValueError, "eps must be at least 0"),
+    ("eps missing", _no_eps, TypeError, "eps"),
+    ("residual of another shape", _with(residual=torch.ones(2, 9)), ValueError, "residual must have x's shape"),
+)
 
 CONTRACT = Contract(
     name="rms_norm",
