@@ -260,11 +260,15 @@ class Op:
                 stacklevel=5,
             )
 
+    def forward_shapes(self, args: tuple[Any, ...]) -> Any:
+        """What the forward returns for these arguments, as meta tensors; None for an op that works in place."""
+        if self.contract.mutates:
+            return None
+        shapes = self.passes["forward"].fake(*[_meta(a) for a in args])
+        return self._from_torch(shapes, *args) if self._from_torch else shapes
+
     def _check_out(self, args: tuple[Any, ...], out: Any) -> None:
-        with torch.device("meta"):
-            wanted = self.passes["forward"].fake(*[_meta(a) for a in args])
-        if self._from_torch:
-            wanted = self._from_torch(wanted, *args)
+        wanted = self.forward_shapes(args)
         pairs = zip(_tuple(wanted), _tuple(out), strict=True) if len(_tuple(wanted)) == len(_tuple(out)) else None
         if pairs is None:
             raise ValueError(f"out must hold {len(_tuple(wanted))} tensors for {self.name}, got {len(_tuple(out))}")

@@ -12,7 +12,7 @@ from kernelworks.contract import Mutant
 __all__ = ["MUTANTS"]
 
 
-def _right(x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None, **changed: Any) -> Any:
+def _altered(x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None, changed: dict[str, Any]) -> Any:
     s = x.float() if residual is None else x.float() + residual.float()
     squares = s.square()
     axis = changed.get("axis", -1)
@@ -25,7 +25,7 @@ def _right(x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None
 
 
 def _variant(**changed: Any) -> Any:
-    return lambda x, weight, eps, residual=None: _right(x, weight, eps, residual, **changed)
+    return lambda x, weight, eps, residual=None: _altered(x, weight, eps, residual, changed)
 
 
 def _low_precision(x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None = None) -> Any:

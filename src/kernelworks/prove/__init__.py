@@ -1,0 +1,152 @@
+"""Prove that rows keep the contract on this machine, and certify those that do."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from kernelworks import certificates
+from kernelworks.build import BuildError
+from kernelworks.contract import Request, Row
+from kernelworks.dispatch import OPS, Op
+from kernelworks.machine import machine
+from kernelworks.records import Parity, Proof
+
+__all__ = ["provable", "prove"]
+
+Progress = Callable[[str], None]
+
+
+def provable(op: Op) -> tuple[list[Row], dict[str, str]]:
+    """The rows of an op that need a certificate and run here, and for the others why they do not."""
+    runs, cannot = [], {}
+    bare = Request(op.name, "forward", {})
+    for row in op.rows:
+        if row.source is None:
+            continue
+        try:
+            # A guard may look at arguments that a bare request lacks; such a row is tried on the cases instead.
+            reason = row.guard(bare) if "this CPU" in (row.guard(bare) or "") else None
+            if reason is None:
+                row.load("forward")
+        except BuildError as error:
+            reason = str(error)
+        except (KeyError, AttributeError):
+            reason = None
+        if reason is None:
+            runs.append(row)
+        else:
+            cannot[row.name] = reason
+    return runs, cannot
+
+
+def prove(
+    op: str,
+    row: str | None = None,
+    *,
+    case: str | None = None,
+    dtype: str | None = None,
+    progress: Progress | None = None,
+    write: bool = True,
+) -> list[Proof]:
+    """Proves the rows of an op (or one of them) against float64 and certifies those that pass everything.
+
+    Parity over every case of the contract in every dtype, forward and backward: guard pages on both sides of every
+    buffer, poisoned outputs, inputs compared afterwards, strided, offset and transposed views; then determinism, two
+    threads at once, other thread counts, a forked child, the contract's bad inputs, and every mutant rejected.
+
+    Args:
+        op, row: what to prove; without ``row`` every row that runs here.
+        case, dtype: only these, to reproduce a failure; nothing is certified then.
+        progress: called with a line of text at each step.
+        write: whether a certificate is written.
+    Raises: ValueError where there is no such op or row.
+    """
+    if op not in OPS:
+        raise ValueError(f"op must be one of {', '.join(OPS)}, got {op!r}")
+    found = OPS[op]
+    rows, cannot = provable(found)
+    if row is not None:
+        found.row(row)
+        if row in cannot:
+            raise RuntimeError(f"{op}.{row} cannot run here: {cannot[row]}")
+        rows = [r for r in rows if r.name == row] or [found.row(row)]
+    names = [r.name for r in rows]
+    proofs: list[Proof] = []
+    while names:
+        done, died = _work(found, names, case, dtype, progress)
+        proofs += [_proof(found, result, partial=bool(case or dtype), write=write) for result in done]
+        if died is None:
+            break
+        proofs.append(_dead(found, *died))
+        names = [n for n in names if n != died[0] and n not in {p.row for p in proofs}]
+    order = [r.name for r in found.rows]
+    return sorted(proofs, key=lambda p: order.index(p.row))
+
+
+def _work(
+    op: Op, rows: list[str], case: str | None, dtype: str | None, progress: Progress | None
+) -> tuple[list[dict[str, Any]], tuple[str, str, str, str] | None]:
+    """One worker process: the rows it finished, and (row, case, dtype, how it died) where it did not."""
+    command = [sys.executable, "-m", "kernelworks.prove.worker", op.name, ",".join(rows)]
+    command += [f"--case={case}"] if case is not None else []
+    command += [f"--dtype={dtype}"] if dtype is not None else []
+    finished: list[dict[str, Any]] = []
+    at = [rows[0], "start", ""]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None and worker.stderr is not None
+        for line in worker.stdout:
+            try:
+                said = json.loads(line)
+            except ValueError:
+                continue  # something printed by a library
+            if "at" in said:
+                at = said["at"]
+                if progress:
+                    progress(f"{op.name}.{at[0]} {at[1]} {at[2]}".strip())
+            else:
+                finished.append(said)
+        errors = worker.stderr.read()
+    if worker.returncode == 0:
+        return finished, None
+    if worker.returncode < 0:
+        how = f"killed by {signal.Signals(-worker.returncode).name}"
+    else:
+        how = f"the worker exited with {worker.returncode}: {errors.strip()[-2000:]}"
+    return finished, (at[0], at[1], at[2], how)
+
+
+def _proof(op: Op, said: dict[str, Any], *, partial: bool, write: bool) -> Proof:
+    failures = tuple(Parity(**f) for f in said["failures"])
+    right = not failures and said["cases"] > 0 and not partial and all(said["checks"].values())
+    row = op.row(said["row"])
+    certified = right and write and row.source is not None
+    kind = machine().kind
+    if certified:
+        certificates.write(
+            certificates.Certificate(
+                op=op.name, row=row.name, source_hash=row.hash(), toolchain=row.toolchain(), kind=kind,
+                cases=said["cases"], worst=said["worst"], mutants_rejected=said["rejected"],
+                date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+            )
+        )  # fmt: skip
+    return Proof(
+        op=op.name, row=row.name, kind=kind, cases=said["cases"], worst=said["worst"], worst_case=said["worst_case"],
+        failures=failures, mutants_rejected=said["rejected"], mutants=said["mutants"],
+        checks={"parity": not any(f.pass_ != "check" for f in failures), **said["checks"]},
+        seconds=said["seconds"], certified=certified,
+    )  # fmt: skip
+
+
+def _dead(op: Op, row: str, case: str, dtype: str, how: str) -> Proof:
+    line = f"python -m kernelworks prove {op.name}.{row} --case '{case}' --dtype {dtype}"
+    failure = Parity(op.name, row, "forward", case, dtype, float("inf"), False, how, line)
+    return Proof(
+        op=op.name, row=row, kind=machine().kind, cases=0, worst=float("inf"), worst_case=case, failures=(failure,),
+        mutants_rejected=0, mutants=len(op.mutants), checks={"survived": False}, seconds=0.0, certified=False,
+    )  # fmt: skip

@@ -1,0 +1,110 @@
+"""Tensors with an unreadable page on both sides, so that one byte too far ends the process instead of passing."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["LAYOUTS", "Arena", "arena"]
+
+_PAGE = mmap.PAGESIZE
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_SLACK = 0xA5  # what lies between the tensor and the page's other edge, and must still lie there afterwards
+
+LAYOUTS = ("contiguous", "row_stride", "offset", "transposed")
+
+
+class _Region:
+    def __init__(self, nbytes: int, *, at_end: bool) -> None:
+        pages = max(1, -(-nbytes // _PAGE))
+        self.map = mmap.mmap(-1, (pages + 2) * _PAGE)
+        self.handle = ctypes.c_char.from_buffer(self.map)
+        start = ctypes.addressof(self.handle)
+        for guard in (start, start + (pages + 1) * _PAGE):
+            if _libc.mprotect(guard, _PAGE, mmap.PROT_NONE if hasattr(mmap, "PROT_NONE") else 0) != 0:
+                raise OSError(ctypes.get_errno(), "mprotect of a guard page failed")
+        slack = pages * _PAGE - nbytes
+        self.first, self.size = start + _PAGE, pages * _PAGE
+        ctypes.memset(self.first, _SLACK, self.size)
+        self.address = self.first + (slack if at_end else 0)
+        self.nbytes = nbytes
+
+    def slack_untouched(self) -> bool:
+        before = ctypes.string_at(self.first, self.address - self.first)
+        end = self.address + self.nbytes
+        after = ctypes.string_at(end, self.first + self.size - end)
+        return not (before + after).strip(bytes([_SLACK]))
+
+    def close(self) -> None:
+        for guard in (self.first - _PAGE, self.first + self.size):
+            _libc.mprotect(guard, _PAGE, mmap.PROT_READ | mmap.PROT_WRITE)
+        del self.handle
+        self.map.close()
+
+
+def _strides(shape: tuple[int, ...], layout: str) -> tuple[tuple[int, ...], int, int]:
+    """Strides, offset and elements of storage for one layout of a shape."""
+    padded = list(shape)
+    if layout == "row_stride" and len(shape) >= 2:
+        padded[-1] += 5
+    order = list(range(len(shape)))
+    if layout == "transposed" and len(shape) >= 2:
+        order[-1], order[-2] = order[-2], order[-1]
+    strides, step = [0] * len(shape), 1
+    for dim in reversed(order):
+        strides[dim] = step
+        step *= padded[dim]
+    offset = 1 if layout == "offset" else 0
+    used = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if all(shape) else 0
+    return tuple(strides), offset, offset + used
+
+
+class Arena:
+    """Guarded tensors of one case."""
+
+    def __init__(self, *, at_end: bool) -> None:
+        self.at_end = at_end
+        self.regions: list[_Region] = []
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype, layout: str = "contiguous") -> Tensor:
+        strides, offset, storage = _strides(shape, layout)
+        if storage - offset == 0:
+            return torch.empty(shape, dtype=dtype)
+        region = _Region(storage * dtype.itemsize, at_end=self.at_end)
+        self.regions.append(region)
+        buffer = (ctypes.c_char * region.nbytes).from_address(region.address)
+        return torch.frombuffer(buffer, dtype=dtype).as_strided(shape, strides, offset)
+
+    def poisoned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """An output that nobody has written: NaN, or an absurd integer."""
+        tensor = self.empty(shape, dtype)
+        return tensor.fill_(float("nan") if dtype.is_floating_point else -(2**31) + 7)
+
+    def place(self, value: Any, layout: str = "contiguous") -> Any:
+        """A copy of a tensor (or of a list of them) in guarded memory; anything else as it is."""
+        if isinstance(value, Tensor):
+            return self.empty(tuple(value.shape), value.dtype, layout).copy_(value)
+        if isinstance(value, (list, tuple)):
+            return [self.place(v, layout) for v in value]
+        return value
+
+    def slack_untouched(self) -> bool:
+        return all(region.slack_untouched() for region in self.regions)
+
+
+@contextmanager
+def arena(*, at_end: bool) -> Iterator[Arena]:
+    """An arena whose tensors are gone when the block ends; nothing may keep them."""
+    made = Arena(at_end=at_end)
+    try:
+        yield made
+    finally:
+        for region in made.regions:
+            region.close()

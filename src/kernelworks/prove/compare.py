@@ -1,0 +1,44 @@
+"""The judge: is this output within the derived bound of the float64 result, element by element?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["compare"]
+
+
+def compare(got: Any, want: Tensor, bound: Tensor) -> tuple[float, str]:
+    """The largest error as a share of the bound, and what is wrong ("" where nothing is).
+
+    ``want`` and ``bound`` are float64. NaN must stand exactly where float64 has it, and an infinity where the exact
+    value overflows the dtype; every test is written so that a NaN fails it.
+    """
+    if not isinstance(got, Tensor):
+        return float("inf"), f"returned {type(got).__name__}, not a tensor"
+    if got.shape != want.shape:
+        return float("inf"), f"shape {list(got.shape)}, expected {list(want.shape)}"
+    if got.numel() == 0:
+        return 0.0, ""
+    value = got.detach().to(torch.float64)
+    info = torch.finfo(got.dtype)
+    error = (value - want).abs()
+    within = torch.isfinite(value) & (error <= bound)
+    same = (value == want) | (value.isnan() & want.isnan())
+    # Halfway between the largest number and the next power of two, rounding gives infinity.
+    overflows = want.abs() + bound >= info.max * (1 + info.eps / 4)
+    infinite = value.isinf() & (value.sign() == want.sign()) & overflows
+    ok = within | same | infinite
+    share = torch.where(same | infinite, 0.0, error / bound)
+    share = torch.where(within & (error == 0), 0.0, share)
+    worst = float(torch.where(share.isnan(), torch.inf, share).max())
+    if bool(ok.all()):
+        return worst, ""
+    wrong = (~ok).nonzero()
+    index = tuple(wrong[int(torch.where(share.isnan(), torch.inf, share)[~ok].argmax())].tolist())
+    return max(worst, float("inf") if not bool(torch.isfinite(value[index])) else worst), (
+        f"{len(wrong)} of {got.numel()} elements off; at {list(index)}: got {value[index].item():.9g}, "
+        f"expected {want[index].item():.9g} within {bound[index].item():.3g}"
+    )

@@ -1,0 +1,122 @@
+"""One case on one row: forward in guarded and poisoned memory, in every layout, and the gradients."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.contract import Case
+from kernelworks.dispatch import Op
+from kernelworks.prove.buffers import LAYOUTS, Arena, arena
+from kernelworks.prove.compare import compare
+from kernelworks.prove.truth import Truth, flat_outputs, truth
+from kernelworks.records import Parity
+
+__all__ = ["judge", "parities", "reproduce"]
+
+
+def reproduce(op: Op, row: str, case: Case, dtype: torch.dtype) -> str:
+    """The shell line that runs one case of one row again."""
+    name = str(dtype).removeprefix("torch.")
+    return f"python -m kernelworks prove {op.name}.{row} --case {shlex.quote(case.name)} --dtype {name}"
+
+
+def judge(result: Any, expected: Truth) -> tuple[float, str]:
+    """The worst share of the bound over all outputs, and what is wrong."""
+    outputs = flat_outputs(result)
+    if len(outputs) < len(expected.outputs):
+        return float("inf"), f"returned {len(outputs)} outputs, expected {len(expected.outputs)}"
+    worst, message = 0.0, ""
+    for i, (want, bound) in enumerate(zip(expected.outputs, expected.bounds, strict=True)):
+        share, wrong = compare(outputs[i], want, bound)
+        worst = max(worst, share)
+        message = message or (f"output {i}: {wrong}" if wrong else "")
+    return worst, message
+
+
+def _same_bits(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        return bool(((a == b) | ((a != a) & (b != b))).all())
+    if isinstance(a, (list, tuple)):
+        return all(_same_bits(x, y) for x, y in zip(a, b, strict=True))
+    return True
+
+
+def _poisoned_out(op: Op, case_args: tuple[Any, ...], memory: Arena) -> Any:
+    shapes = op.forward_shapes(case_args)
+    if shapes is None:
+        return None
+    made = tuple(memory.poisoned(tuple(s.shape), s.dtype) for s in flat_outputs(shapes))
+    return made if isinstance(shapes, tuple) else made[0]
+
+
+def _forward(op: Op, row: str, expected: Truth, layout: str, *, at_end: bool) -> tuple[float, str]:
+    names = op.passes["forward"].names
+    with arena(at_end=at_end) as memory, torch.no_grad():
+        args = tuple(memory.place(a, layout) for a in expected.positional(op))
+        out = _poisoned_out(op, args, memory)
+        result = op(*args, out=out, row=row) if out is not None else op(*args, row=row)
+        if op.contract.mutates:
+            result = [args[names.index(n)] for n in op.contract.mutates]
+        worst, message = judge(result, expected)
+        inputs = [i for i, n in enumerate(names) if n not in op.contract.mutates]
+        before = expected.positional(op)
+        if not message and not all(_same_bits(args[i], before[i]) for i in inputs):
+            message = "an input was written to"
+        if not message and not memory.slack_untouched():
+            message = "memory beside a tensor was written to"
+        del args, out, result
+    return worst, message
+
+
+def _gradients(op: Op, row: str, expected: Truth, *, at_end: bool) -> tuple[float, str]:
+    names = op.passes["forward"].names
+    with arena(at_end=at_end) as memory:
+        args = [memory.place(a) for a in expected.positional(op)]
+        leaves = {}
+        for i, name in enumerate(names):
+            if name in expected.gradients:
+                args[i] = leaves[name] = args[i].requires_grad_()
+        with torch.enable_grad():
+            outputs = [o for o in flat_outputs(op(*args, row=row)) if o.requires_grad]
+            grads = [memory.place(g) for g in expected.grad_outputs]
+            found: tuple[Tensor | None, ...] = torch.autograd.grad(
+                outputs, list(leaves.values()), grads, allow_unused=True
+            )
+        worst, message = 0.0, ""
+        for name, gradient in zip(leaves, found, strict=True):
+            value = torch.zeros_like(leaves[name]) if gradient is None else gradient
+            share, wrong = compare(value, expected.gradients[name], expected.gradient_bounds[name])
+            worst = max(worst, share)
+            message = message or (f"gradient of {name}: {wrong}" if wrong else "")
+        if not message and not memory.slack_untouched():
+            message = "memory beside a tensor was written to"
+        del args, leaves, outputs, grads, found
+    return worst, message
+
+
+def parities(op: Op, row: str, case: Case, dtype: torch.dtype) -> Iterator[Parity]:
+    """Every comparison of one case. A row that raises fails with what it raised."""
+    expected = truth(op, case, dtype)
+    layouts = LAYOUTS if case.layouts else LAYOUTS[:1]
+    runs = [("forward", layout, at_end) for layout in layouts for at_end in (True, False)]
+    if expected.gradients:
+        runs += [("backward", "contiguous", at_end) for at_end in (True, False)]
+    name = str(dtype).removeprefix("torch.")
+    for pass_, layout, at_end in runs:
+        if pass_ == "backward" and "backward" not in op.row(row).passes:
+            continue
+        try:
+            if pass_ == "forward":
+                worst, message = _forward(op, row, expected, layout, at_end=at_end)
+            else:
+                worst, message = _gradients(op, row, expected, at_end=at_end)
+        except Exception as error:
+            worst, message = float("inf"), f"raised {type(error).__name__}: {error}"
+        label = case.name if layout == "contiguous" else f"{case.name} ({layout})"
+        line = reproduce(op, row, case, dtype) if message else ""
+        yield Parity(op.name, row, pass_, label, name, worst, not message, message, line)

@@ -1,0 +1,72 @@
+"""What is right for one case: the inputs, the float64 outputs and gradients, and their bounds."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.contract import Case
+from kernelworks.dispatch import Op
+
+__all__ = ["Truth", "flat_outputs", "truth"]
+
+
+@dataclass(frozen=True)
+class Truth:
+    args: dict[str, Any]  # in the case's dtype
+    outputs: tuple[Tensor, ...]  # float64
+    bounds: tuple[Tensor, ...]
+    grad_outputs: tuple[Tensor, ...]  # in the case's dtype; empty where no gradients are compared
+    gradients: dict[str, Tensor]
+    gradient_bounds: dict[str, Tensor]
+
+    def positional(self, op: Op) -> tuple[Any, ...]:
+        return tuple(self.args.get(name) for name in op.passes["forward"].names)
+
+
+def _double(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.double() if value.is_floating_point() else value
+    return [_double(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def flat_outputs(result: Any) -> tuple[Any, ...]:
+    """A row's result as one flat tuple."""
+    if isinstance(result, (tuple, list)):
+        return tuple(leaf for item in result for leaf in flat_outputs(item))
+    return (result,)
+
+
+@functools.lru_cache(maxsize=8)
+def truth(op: Op, case: Case, dtype: torch.dtype) -> Truth:
+    """The truth of a case. The seed is a hash of the op, case and dtype, so every run sees the same numbers."""
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{op.name} {case.name} {dtype}".encode()))
+    contract = op.contract
+    args = case.make(generator, dtype)
+    exact = {name: _double(value) for name, value in args.items()}
+    with torch.no_grad():
+        outputs = flat_outputs(contract.reference(**exact))
+        bounds = flat_outputs(contract.bound(exact, outputs, dtype))
+    if contract.gradient_bound is None or not case.gradients or not contract.differentiable:
+        return Truth(args, outputs, bounds, (), {}, {})
+    names = [n for n in contract.differentiable if isinstance(exact.get(n), Tensor)]
+    with torch.enable_grad():
+        for name in names:
+            exact[name] = exact[name].clone().requires_grad_()
+        results = flat_outputs(contract.reference(**exact))
+        grads = tuple(torch.randn(o.shape, generator=generator).to(dtype) for o in results if o.requires_grad)
+        used = [o for o in results if o.requires_grad]
+        leaves = [exact[n] for n in names]
+        found: tuple[Tensor | None, ...] = torch.autograd.grad(
+            used, leaves, [g.double() for g in grads], allow_unused=True
+        )
+    gradients = {n: torch.zeros_like(exact[n]) if g is None else g.detach() for n, g in zip(names, found, strict=True)}
+    plain = {n: v.detach() if isinstance(v, Tensor) else v for n, v in exact.items()}
+    with torch.no_grad():
+        limits = contract.gradient_bound(plain, tuple(g.double() for g in grads), gradients, dtype)
+    return Truth(args, outputs, bounds, grads, gradients, limits)

@@ -1,0 +1,109 @@
+"""Proves rows in a process of its own, because a row that reads past its buffers dies instead of answering.
+
+Writes one JSON object a line: ``{"at": [row, case, dtype]}`` before each step, ``{"row": ..., ...}`` when a row is
+done. The parent (``kernelworks.prove``) reads them and knows what was running if the process dies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import Any
+
+import torch
+
+from kernelworks.dispatch import OPS, Op
+from kernelworks.prove.checks import CHECKS, bad_inputs, surviving_mutants
+from kernelworks.prove.parity import parities
+from kernelworks.records import Parity, to_json
+
+__all__ = ["main"]
+
+MOST_FAILURES = 20  # kept per row; the count goes on
+
+
+class _Tally:
+    """What is known of one row so far."""
+
+    def __init__(self, row: str) -> None:
+        self.row, self.cases, self.worst, self.worst_case = row, 0, 0.0, ""
+        self.failures: list[Parity] = []
+        self.checks: dict[str, bool] = {}
+        self.seconds = 0.0
+
+    def add(self, parity: Parity) -> None:
+        self.cases += 1
+        if parity.worst > self.worst:
+            self.worst, self.worst_case = parity.worst, f"{parity.pass_} {parity.case} {parity.dtype}"
+        if not parity.ok and len(self.failures) < MOST_FAILURES:
+            self.failures.append(parity)
+
+    def check(self, op: Op, name: str, wrong: str) -> None:
+        self.checks[name] = not wrong
+        if wrong:
+            line = f"python -m kernelworks prove {op.name}.{self.row}"
+            self.failures.append(Parity(op.name, self.row, "check", name, "", float("inf"), False, wrong, line))
+
+
+def _say(**what: Any) -> None:
+    print(to_json(what, indent=None), flush=True)
+
+
+def _prove(op: Op, rows: list[str], only_case: str | None, only_dtype: str | None) -> list[_Tally]:
+    tallies = [_Tally(row) for row in rows]
+    for case in op.contract.cases:
+        if only_case is not None and case.name != only_case:
+            continue
+        for dtype in case.dtypes:
+            name = str(dtype).removeprefix("torch.")
+            if only_dtype is not None and name != only_dtype:
+                continue
+            for tally in tallies:
+                _say(at=[tally.row, case.name, name])
+                started = time.perf_counter()
+                for parity in parities(op, tally.row, case, dtype):
+                    tally.add(parity)
+                tally.seconds += time.perf_counter() - started
+    return tallies
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("op")
+    parser.add_argument("rows")
+    parser.add_argument("--case")
+    parser.add_argument("--dtype")
+    args = parser.parse_args()
+    import kernelworks
+
+    torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty is filled with NaN: poison for gradients
+    op = OPS[args.op]
+    tallies = _prove(op, args.rows.split(","), args.case, args.dtype)
+    survivors: list[str] = []
+    wrong_errors: list[str] = []
+    if args.case is None and args.dtype is None:
+        survivors = surviving_mutants(op)
+        wrong_errors = [wrong for _, wrong in bad_inputs(op, getattr(kernelworks, op.name)) if wrong]
+        for tally in tallies:
+            for name, check in CHECKS.items():
+                _say(at=[tally.row, name, ""])
+                tally.check(op, name, check(op, tally.row))
+            tally.check(op, "bad_inputs", wrong_errors[0] if wrong_errors else "")
+            tally.check(op, "mutants", f"no case rejects {', '.join(survivors)}" if survivors else "")
+    for tally in tallies:
+        _say(
+            row=tally.row,
+            cases=tally.cases,
+            worst=tally.worst,
+            worst_case=tally.worst_case,
+            failures=json.loads(to_json(tally.failures)),
+            checks=tally.checks,
+            mutants=len(op.mutants),
+            rejected=len(op.mutants) - len(survivors),
+            seconds=tally.seconds,
+        )
+
+
+if __name__ == "__main__":
+    main()
