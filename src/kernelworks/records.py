@@ -162,6 +162,7 @@ class MapOp:
     formula: str
     source: str
     rows: tuple[MapRow, ...]
+    room: str = ""  # its folder, from the package's own
 
 
 # ---------------------------------------------------------------- diagnosis

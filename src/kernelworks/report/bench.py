@@ -1,0 +1,104 @@
+"""Benchmarks on the terminal: one line a case, every arm beside its bound, the speedup over the best baseline."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kernelworks.records import Arm, BenchResult
+from kernelworks.report import quantity
+from kernelworks.report.terminal import style_of
+
+__all__ = ["best_baseline", "benches", "ours"]
+
+OURS = "kernelworks"
+
+
+def ours(result: BenchResult) -> Arm | None:
+    """The arm that is what a caller of this package gets: dispatch's own choice."""
+    by_name = {arm.name: arm for arm in result.arms}
+    return by_name.get(OURS) or by_name.get(result.chosen)
+
+
+def best_baseline(result: BenchResult, baselines: Sequence[str]) -> Arm | None:
+    """The fastest arm among ``baselines``."""
+    arms = [arm for arm in result.arms if arm.name in baselines]
+    return min(arms, key=lambda arm: arm.median_us) if arms else None
+
+
+def benches(results: Sequence[BenchResult], baselines: Sequence[str]) -> RenderableType:
+    """What ``kernelworks bench`` prints. ``baselines`` names the arms that are not ours."""
+    lines: list[RenderableType] = []
+    for op in dict.fromkeys(r.op for r in results):
+        group = [r for r in results if r.op == op]
+        lines += [Text(op, style="bold"), _table(group, baselines), Text()]
+    return Group(*lines)
+
+
+def _table(results: Sequence[BenchResult], baselines: Sequence[str]) -> Table:
+    names = list(dict.fromkeys(arm.name for r in results for arm in r.arms))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, caption_justify="left")
+    table.add_column("case", overflow="fold")
+    table.add_column("dtype")
+    table.add_column("threads", justify="right")
+    table.add_column("cache")
+    for name in names:
+        table.add_column(f"{name}\nus", justify="right", no_wrap=True)
+    table.add_column("bound\nus", justify="right", no_wrap=True)
+    table.add_column("of bound", justify="right")
+    table.add_column("waits on")
+    table.add_column("over the best baseline", justify="right")
+    for result in results:
+        table.add_row(
+            result.case, result.dtype, str(result.threads), result.cache,
+            *(_arm(result, name) for name in names),
+            quantity.figures(result.bound_us),
+            quantity.percent(_share(result)),
+            Text(result.regime, style=style_of(result.regime)),
+            _speedup(result, baselines),
+        )  # fmt: skip
+    thrown = sum(r.thrown for r in results)
+    table.caption = f"median of interleaved arms; {thrown} noisy windows thrown away"
+    return table
+
+
+def _arm(result: BenchResult, name: str) -> Text:
+    arm = next((a for a in result.arms if a.name == name), None)
+    if arm is None:
+        return Text("-", style="dim")
+    spread = (arm.high_us - arm.low_us) / arm.median_us / 2 if arm.median_us > 0 else 0.0
+    return Text.assemble(quantity.figures(arm.median_us), (f" ±{quantity.percent(spread)}", "dim"))
+
+
+def _share(result: BenchResult) -> float | None:
+    arm = ours(result)
+    if arm is None:
+        return None
+    if arm.share_of_bound is not None:
+        return arm.share_of_bound
+    return result.bound_us / arm.median_us if arm.median_us > 0 else None
+
+
+def _speedup(result: BenchResult, baselines: Sequence[str]) -> Text:
+    if result.gate:
+        return Text(f"no figure: {result.gate}", style="bold red")
+    mine, other = ours(result), best_baseline(result, baselines)
+    if mine is None or other is None or mine.median_us <= 0:
+        return Text("-", style="dim")
+    value = other.median_us / mine.median_us
+    return Text.assemble((quantity.ratio(value), "green" if value >= 1 else "yellow"), (f" {other.name}", "dim"))
+
+
+def median_speedup(results: Sequence[BenchResult], baselines: Sequence[str]) -> float | None:
+    """The median over the cases that passed their gate."""
+    values = [
+        other.median_us / mine.median_us
+        for r in results
+        if not r.gate and (mine := ours(r)) and (other := best_baseline(r, baselines)) and mine.median_us > 0
+    ]
+    return statistics.median(values) if values else None

@@ -1,0 +1,163 @@
+"""A diagnosis on the terminal: the sentence, the table (worst first), where the time went, and what a fix got."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from kernelworks.records import Diagnosis, Fix, Region
+from kernelworks.report import quantity
+from kernelworks.report.terminal import bar, style_of
+
+__all__ = ["MOST_ROWS", "diagnosis", "fix", "footer", "regions", "worst_first"]
+
+MOST_ROWS = 16  # on the terminal; the JSON and the page hold every region
+WIDE = 118  # columns from which the next action stands in the table's own column
+BAR_WIDTH = 60
+
+
+def worst_first(found: tuple[Region, ...]) -> list[Region]:
+    """By the time that can be had back, then by the time taken."""
+    return sorted(found, key=lambda r: (-r.high_s, -r.seconds))
+
+
+def diagnosis(record: Diagnosis, width: int) -> RenderableType:
+    """Everything that ``kernelworks diagnose`` prints for one program, for a terminal ``width`` columns wide."""
+    parts: list[RenderableType] = [Text(), Text(record.sentence, style="bold"), _context(record), Text()]
+    parts += [regions(record, width), Text(), footer(record.footer, record.wall_s, width)]
+    for title, lines in (("findings", record.findings), ("not modelled", record.unmodelled)):
+        if lines:
+            parts += [Text(), Text(title, style="bold"), *(_bullet(line) for line in lines)]
+    if record.fix is not None:
+        parts += [Text(), fix(record.fix)]
+    return Group(*parts)
+
+
+def _context(record: Diagnosis) -> Text:
+    machine = record.ceilings
+    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
+    pieces = (record.program, machine.name, f"{record.threads} threads", versions, record.date)
+    return Text(" · ".join(p for p in pieces if p), style="dim")
+
+
+def _bullet(line: str) -> Padding:
+    return Padding(Text(f"- {line}"), (0, 0, 0, 2))
+
+
+def _where(region: Region) -> Text:
+    text = Text(region.op, style="bold" if region.modelled else "bold dim")
+    for line in (region.module, region.source):
+        if line:
+            text.append(f"\n{line}", style="dim")
+    return text
+
+
+def _waits_on(region: Region) -> Text:
+    text = Text(region.regime, style=style_of(region.regime))
+    if region.ceiling:
+        text.append(f"\n{region.ceiling}", style="dim")
+    return text
+
+
+def _of_ceiling(region: Region) -> Text:
+    if region.achieved is None:
+        return Text("-", style="dim")
+    return Text.assemble(quantity.percent(region.achieved), "\n", (bar(region.achieved, 8), style_of(region.regime)))
+
+
+def regions(record: Diagnosis, width: int) -> Table:
+    """The table of regions, worst first; the ones left out are counted in its caption."""
+    ordered = worst_first(record.regions)
+    shown = ordered[:MOST_ROWS]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=False, show_edge=False, caption_justify="left")
+    table.add_column("op, module, source", overflow="fold", min_width=32, max_width=48)
+    table.add_column("calls", justify="right", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("of wall", justify="right", no_wrap=True)
+    table.add_column("waits on, ceiling", overflow="fold", max_width=24)
+    table.add_column("achieved", justify="right", no_wrap=True)
+    table.add_column("can be had back", justify="right", no_wrap=True)
+    if width >= WIDE:
+        table.add_column("next action", overflow="fold", ratio=1)
+    for region in shown:
+        where = _where(region)
+        if width < WIDE and region.action:
+            where.append(f"\n> {region.action}", style="italic")
+        cells: list[RenderableType] = [
+            where,
+            str(region.calls),
+            quantity.seconds(region.seconds),
+            quantity.percent(region.share, 1),
+            _waits_on(region),
+            _of_ceiling(region),
+            quantity.seconds_range(region.low_s, region.high_s),
+        ]
+        table.add_row(*cells, *([region.action] if width >= WIDE else []))
+    rest = ordered[MOST_ROWS:]
+    if rest:
+        time, share = sum(r.seconds for r in rest), sum(r.share for r in rest)
+        table.caption = f"and {len(rest)} more, {quantity.seconds(time)} together ({quantity.percent(share, 1)})"
+    return table
+
+
+def whole_percents(parts: dict[str, float]) -> dict[str, float]:
+    """Each part's share in tenths of a percent, rounded so that the printed figures add to exactly 100.0."""
+    total = sum(parts.values())
+    if total <= 0:
+        return dict.fromkeys(parts, 0.0)
+    exact = {name: 1000 * value / total for name, value in parts.items()}
+    tenths = {name: int(value // 1) for name, value in exact.items()}
+    by_remainder = sorted(parts, key=lambda name: tenths[name] - exact[name])
+    for name in by_remainder[: 1000 - sum(tenths.values())]:
+        tenths[name] += 1
+    return {name: value / 10 for name, value in tenths.items()}
+
+
+def footer(parts: dict[str, float], wall_s: float, width: int) -> RenderableType:
+    """One bar of the whole wall clock, cut by cause, and its legend. The percentages add to 100."""
+    shares = whole_percents(parts)
+    cells = max(20, min(BAR_WIDTH, width - 4))
+    line, drawn, so_far = Text(), 0, 0.0
+    for name, share in shares.items():
+        so_far += share
+        end = round(cells * so_far / 100)
+        line.append("█" * (end - drawn), style=style_of(name))
+        drawn = end
+    legend = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    legend.add_column()
+    legend.add_column(justify="right")
+    legend.add_column(justify="right")
+    for name, value in parts.items():
+        legend.add_row(Text.assemble(("■ ", style_of(name)), name), quantity.seconds(value), f"{shares[name]:.1f}%")
+    legend.add_row(Text("  wall clock", style="bold"), quantity.seconds(wall_s), f"{sum(shares.values()):.1f}%")
+    return Group(Text("where the time went", style="bold"), line, legend)
+
+
+def fix(record: Fix) -> RenderableType:
+    """Before and after, and the gain that was predicted beside the gain that was got."""
+    speedup = record.before_s / record.after_s if record.after_s > 0 else None
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column()
+    table.add_column(justify="right", style="bold")
+    table.add_column()
+    table.add_row("before", quantity.seconds(record.before_s), "")
+    table.add_row("after", quantity.seconds(record.after_s), f"{quantity.ratio(speedup)} over the program as it was")
+    table.add_row("gain predicted", quantity.seconds(record.predicted_gain_s), "")
+    table.add_row("gain got", quantity.seconds(record.gain_s), _hit(record))
+    table.add_row("error before", f"{record.error_before:.2e}", "relative, against float64")
+    verdict = Text("no worse", style="green") if record.agrees else Text("WORSE: not to be kept", style="bold red")
+    table.add_row("error after", f"{record.error_after:.2e}", verdict)
+    lines: list[RenderableType] = [Text(f"with the fix, {record.rounds} rounds in alternation", style="bold"), table]
+    for title, items in (("replaced", record.replaced), ("left as it was", record.left), ("notes", record.notes)):
+        if items:
+            lines += [Text(title, style="bold"), *(_bullet(item) for item in items)]
+    return Group(*lines)
+
+
+def _hit(record: Fix) -> str:
+    if record.gain_s <= 0:
+        return "no gain"
+    return f"the prediction was {quantity.percent(record.predicted_gain_s / record.gain_s)} of it"

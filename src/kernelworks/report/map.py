@@ -1,0 +1,74 @@
+"""The kernel map: families, ops and rows as a tree, with certificate, share of the bound and ratio to the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from kernelworks.records import MapOp, MapRow
+from kernelworks.report import quantity
+
+__all__ = ["kernel_map", "markdown"]
+
+
+def kernel_map(ops: Sequence[MapOp], kind: str) -> RenderableType:
+    """What ``kernelworks map`` prints. ``kind`` is the kind of machine that the certificates speak for."""
+    tree = Tree(Text.assemble(("kernel map", "bold"), (f"  {kind}", "dim")), guide_style="dim")
+    for family in dict.fromkeys(op.family for op in ops):
+        branch = tree.add(Text(family, style="bold"))
+        for op in (o for o in ops if o.family == family):
+            leaf = branch.add(Text.assemble((op.op, "bold cyan"), (f"  {op.formula}", "dim")))
+            leaf.add(_rows(op.rows))
+    return tree
+
+
+def _rows(rows: Sequence[MapRow]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(min_width=12, no_wrap=True)
+    table.add_column(min_width=9, justify="right", no_wrap=True)
+    table.add_column(min_width=9, no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        speed = f"{quantity.percent(row.share_of_bound)} of bound" if row.share_of_bound is not None else ""
+        against = f"{quantity.ratio(row.ratio)} over {row.baseline}" if row.ratio is not None else ""
+        table.add_row(Text(row.name, style="" if not row.reason else "dim"), speed, against, _standing(row))
+    return table
+
+
+def _standing(row: MapRow) -> Text:
+    if row.reason:
+        return Text(row.reason, style="yellow")
+    if row.certificate:
+        worst = "" if row.worst is None else f", worst error {row.worst:.2f} of its bound"
+        return Text(f"proved {row.certificate}{worst}", style="green")
+    return Text("plain torch: no certificate needed", style="dim")
+
+
+def markdown(ops: Sequence[MapOp]) -> str:
+    """The reference page of the docs: what every op computes, from where, and its rows. No figures: those age."""
+    lines = [
+        "# Reference: ops and rows",
+        "",
+        "Generated from the rows by `kernelworks map --markdown docs/reference.md`; a test checks that it is current.",
+        "`kernelworks map` prints the same tree with this machine's certificates and speeds.",
+    ]
+    for family in dict.fromkeys(op.family for op in ops):
+        lines += ["", f"## {family}"]
+        for op in (o for o in ops if o.family == family):
+            rows = ", ".join(f"`{row.name}`" for row in op.rows)
+            room = f"../src/kernelworks/{op.room}/README.md"
+            lines += [
+                "",
+                f"### {op.op}",
+                "",
+                f"    {op.formula}",
+                "",
+                f"- source: {op.source}",
+                f"- rows, best first: {rows}",
+            ]
+            lines += [f"- mathematics, bound, choices: [{op.op}]({room})"]
+    return "\n".join(lines) + "\n"

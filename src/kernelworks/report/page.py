@@ -1,0 +1,260 @@
+"""One self-contained HTML page for a diagnosis, one for a machine: no request leaves them, light and dark.
+
+Every text that comes from a program (module names, sources, sentences) passes through ``html.escape``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+
+from kernelworks.records import Ceilings, Diagnosis, Fix, Region
+from kernelworks.report import plot, quantity, roofs
+from kernelworks.report.diagnose import whole_percents, worst_first
+
+__all__ = ["diagnosis", "machine"]
+
+HERE = Path(__file__).resolve().parent
+
+
+def _document(title: str, body: Iterable[str]) -> str:
+    style = (HERE / "page.css").read_text(encoding="utf-8")
+    script = (HERE / "page.js").read_text(encoding="utf-8")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<link rel="icon" href="data:,">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(part for part in body if part)
+        + f"\n</main>\n<script>\n{script}</script>\n</body>\n</html>\n"
+    )
+
+
+def _context(pieces: Iterable[str]) -> str:
+    return f'<p class="context">{" &middot; ".join(escape(p) for p in pieces if p)}</p>'
+
+
+def _versions(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _list(title: str, lines: Iterable[str], heading: str = "h2") -> str:
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f'<{heading}>{escape(title)}</{heading}>\n<ul class="plain">{items}</ul>' if items else ""
+
+
+# ---------------------------------------------------------------- a diagnosis
+
+
+def diagnosis(record: Diagnosis) -> str:
+    """The page of one program."""
+    ordered = worst_first(record.regions)
+    picture = plot.roofline(record.ceilings, record.threads, ordered)
+    context = (record.ceilings.name, f"{record.threads} threads", _versions(record.versions), record.date)
+    return _document(
+        f"{record.program} - kernelworks diagnose",
+        (
+            f"<h1>{escape(record.program)}</h1>",
+            f'<p class="sentence">{escape(record.sentence)}</p>',
+            _context(context),
+            _went(record.footer, record.wall_s),
+            _fix(record.fix) if record.fix else "",
+            _regions(ordered),
+            _roofline(picture),
+            _list("Findings", record.findings),
+            _list("Not modelled", record.unmodelled),
+        ),
+    )
+
+
+def _went(parts: dict[str, float], wall_s: float) -> str:
+    """The whole wall clock as one bar, cut by cause."""
+    shares = whole_percents(parts)
+    cuts = "".join(
+        f'<span style="flex-grow:{shares[name]:.1f};background:var(--{plot.cause(name)})" '
+        f'title="{escape(name)}: {quantity.seconds(value)}, {shares[name]:.1f}%"></span>'
+        for name, value in parts.items()
+        if shares[name] > 0
+    )
+    legend = "".join(
+        f'<li><span class="swatch" style="background:var(--{plot.cause(name)})"></span><span>{escape(name)}</span>'
+        f'<span class="figure">{quantity.seconds(value)}</span><span class="figure">{shares[name]:.1f}%</span></li>'
+        for name, value in parts.items()
+    )
+    total = sum(shares.values())
+    return (
+        "<h2>Where the time went</h2>\n"
+        f'<p class="note">The whole wall clock, {quantity.seconds(wall_s)}; the parts add to {total:.1f}%.</p>\n'
+        f'<div class="bar" role="img" aria-label="Where the time went">{cuts}</div>\n<ul class="legend">{legend}</ul>'
+    )
+
+
+REGION_COLUMNS = (
+    ("Op, module, source", ""), ("Calls", "number"), ("Time", "number"), ("Of wall", "number"), ("Waits on", ""),
+    ("Achieved", "number"), ("Can be had back", "number"), ("Next action", ""),
+)  # fmt: skip
+
+
+def _regions(ordered: list[Region]) -> str:
+    headings = "".join(
+        f'<th scope="col" class="{kind}"{_sorted_by(name)}><button type="button">{name}</button></th>'
+        for name, kind in REGION_COLUMNS
+    )
+    rows = "\n".join(_region(index, region) for index, region in enumerate(ordered))
+    return (
+        "<h2>Regions, worst first</h2>\n"
+        '<p class="note">Achieved is the share of the ceiling: the time that this machine needs at best for the '
+        "region's arithmetic and compulsory traffic, over the time it took.</p>\n"
+        f'<div class="scroll"><table class="sortable" id="regions"><thead><tr>{headings}</tr></thead>\n'
+        f"<tbody>\n{rows}\n</tbody></table></div>"
+    )
+
+
+def _sorted_by(name: str) -> str:
+    return ' aria-sort="descending"' if name == "Can be had back" else ""
+
+
+def _region(index: int, region: Region) -> str:
+    colour = f"var(--{plot.cause(region.regime)})"
+    lines = "".join(f'<div class="small">{escape(text)}</div>' for text in (region.module, region.source) if text)
+    ceiling = f'<div class="small">{escape(region.ceiling)}</div>' if region.ceiling else ""
+    meter = ""
+    if region.achieved is not None:
+        width = 100 * max(0.0, min(1.0, region.achieved))
+        meter = f'<div class="meter"><span style="width:{width:.0f}%;background:{colour}"></span></div>'
+    return (
+        f'<tr id="region-{index}">'
+        f'<td class="where" title="{escape(region.shapes)}"><div class="op">{escape(region.op)}</div>{lines}</td>'
+        f'<td class="number">{region.calls}</td>'
+        f'<td class="number" data-value="{region.seconds:.9g}">{quantity.seconds(region.seconds)}</td>'
+        f'<td class="number" data-value="{region.share:.9g}">{quantity.percent(region.share, 1)}</td>'
+        f'<td><span class="chip" style="color:{colour}">{escape(region.regime)}</span>{ceiling}</td>'
+        f'<td class="number" data-value="{-1.0 if region.achieved is None else region.achieved:.9g}">'
+        f"{quantity.percent(region.achieved)}{meter}</td>"
+        f'<td class="number" data-value="{region.high_s:.9g}">'
+        f"{quantity.seconds_range(region.low_s, region.high_s)}</td>"
+        f'<td class="action">{escape(region.action)}</td></tr>'
+    )
+
+
+def _roofline(picture: str) -> str:
+    if not picture:
+        return ""
+    return (
+        "<h2>Roofline</h2>\n"
+        '<p class="note">A dot is a region: how much arithmetic it does on each byte it cannot avoid moving, and how '
+        "fast it ran; its area goes with its time. Open circles mark the ridge points of the outermost memory level: "
+        "to their right compute is the limit, to their left memory.</p>\n"
+        f'<div class="picture" id="roofline">{picture}</div>'
+    )
+
+
+def _fix(fix: Fix) -> str:
+    speedup = quantity.ratio(fix.before_s / fix.after_s) if fix.after_s > 0 else "-"
+    verdict = '<span class="good">no worse</span>' if fix.agrees else '<span class="bad">worse: not to be kept</span>'
+    times = _pairs((("before", fix.before_s, "unexplained"), ("after", fix.after_s, "useful")))
+    gains = _pairs((("predicted", fix.predicted_gain_s, "memory"), ("got", fix.gain_s, "useful")))
+    hit = f"predicted {quantity.percent(fix.predicted_gain_s / fix.gain_s)} of it" if fix.gain_s > 0 else "no gain"
+    return (
+        "<h2>With the fix</h2>\n"
+        f'<div class="cards" id="fix">'
+        f'<div class="card"><h3>speedup over the program as it was</h3>'
+        f'<div class="big">{speedup}</div>{times}'
+        f'<div class="small">medians of {fix.rounds} rounds in alternation</div></div>'
+        f'<div class="card"><h3>gain</h3><div class="big">{quantity.seconds(fix.gain_s)}</div>{gains}'
+        f'<div class="small">{hit}</div></div>'
+        f'<div class="card"><h3>error against float64, relative</h3><div class="big">{fix.error_after:.1e}</div>'
+        f"<div>was {fix.error_before:.1e}: {verdict}</div></div></div>\n"
+        f'<div class="columns"><div>{_list("Replaced", fix.replaced, "h3")}</div>'
+        f"<div>{_list('Left as it was', fix.left, 'h3')}{_list('Notes', fix.notes, 'h3')}</div></div>"
+    )
+
+
+def _pairs(pairs: Iterable[tuple[str, float, str]]) -> str:
+    """Bars one below the other on one scale."""
+    listed = list(pairs)
+    longest = max((value for _, value, _ in listed), default=0.0) or 1.0
+    return "".join(
+        f'<div class="pair"><span>{name}</span><span class="track"><span style="width:'
+        f'{100 * max(value, 0.0) / longest:.1f}%;background:var(--{colour})"></span></span>'
+        f'<span class="figure">{quantity.seconds(value)}</span></div>'
+        for name, value, colour in listed
+    )
+
+
+# ---------------------------------------------------------------- a machine
+
+
+def machine(record: Ceilings) -> str:
+    """The page of one machine's ceilings."""
+    counts = roofs.thread_counts(record)
+    picture = plot.roofline(record, counts[-1]) if counts else ""
+    share = f"other processes took {quantity.percent(record.foreign_share)} of the cores meanwhile"
+    context = (f"{record.cores} cores", record.kind, _versions(record.versions), f"measured {record.date}", share)
+    return _document(
+        f"{record.name} - kernelworks machine",
+        (
+            "<h1>What this machine was measured to do</h1>",
+            f'<p class="sentence">{escape(record.name)}</p>',
+            _context(context),
+            f'<h2>Memory pyramid</h2>\n<div class="picture" id="pyramid">{plot.pyramid(record)}</div>',
+            f'<h2>Roofline</h2>\n<div class="picture" id="roofline">{picture}</div>' if picture else "",
+            _machine_tables(record, counts),
+        ),
+    )
+
+
+def _table(title: str, headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A plain table; every column after the first holds numbers."""
+    head = "".join(f'<th scope="col"{_number(i)}>{escape(h)}</th>' for i, h in enumerate(headings))
+    body = "\n".join(
+        "<tr>" + "".join(f"<td{_number(i)}>{escape(cell)}</td>" for i, cell in enumerate(row)) + "</tr>" for row in rows
+    )
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div><h2>{escape(title)}</h2>\n<div class="scroll">{table}</div></div>'
+
+
+def _number(index: int) -> str:
+    return ' class="number"' if index else ""
+
+
+def _machine_tables(record: Ceilings, counts: list[int]) -> str:
+    threads = [f"{t} thread{'s' if t > 1 else ''}" for t in counts]
+    flops = {(r.dtype, r.isa, r.threads): r.gflops for r in record.flops}
+    rates = [
+        (f"{dtype}, {isa}", *(_rate(dtype, flops.get((dtype, isa, t))) for t in counts))
+        for dtype, isa in dict.fromkeys((r.dtype, r.isa) for r in record.flops)
+    ]
+    calls = {(r.function, r.isa, r.threads): r.gops for r in record.functions}
+    functions = [
+        (f"{name}, {isa}", *(_billions(calls.get((name, isa, t))) for t in counts))
+        for name, isa in dict.fromkeys((r.function, r.isa) for r in record.functions)
+    ]
+    ridges = roofs.ridges(record, counts[-1]) if counts else []
+    levels = list(dict.fromkeys(r.level for r in ridges))
+    points = {(r.dtype, r.level): quantity.figures(r.flop_per_byte) for r in ridges}
+    meeting = [(dtype, *(points[dtype, level] for level in levels)) for dtype in dict.fromkeys(r.dtype for r in ridges)]
+    floors = [
+        ("torch dispatch: add(out=) of one element", quantity.seconds(record.dispatch_us / 1e6)),
+        ("fork-join: an empty parallel region on all threads", quantity.seconds(record.fork_join_us / 1e6)),
+        ("page fault: first touch of a fresh 4 KiB page", quantity.seconds(record.page_fault_us / 1e6)),
+    ]
+    return (
+        '<div class="columns wide">'
+        + _table("Arithmetic: multiply-adds", ("dtype, instruction set", *threads), rates)
+        + _table("Elementary functions: float32 results", ("function, instruction set", *threads), functions)
+        + _table("Ridge points, flop per byte", ("dtype", *levels), meeting)
+        + _table("Floors", ("what", "time"), floors)
+        + "</div>"
+    )
+
+
+def _rate(dtype: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return quantity.gflops(value).replace("FLOP", "op" if dtype.startswith("int") else "FLOP")
+
+
+def _billions(value: float | None) -> str:
+    return "-" if value is None else f"{quantity.figures(value)} G/s"

@@ -1,0 +1,275 @@
+"""Pictures as SVG text that takes its colours from the page around it.
+
+matplotlib draws with stand-in colours, and each is then replaced by a CSS variable (``var(--ink)``), so one picture
+serves light and dark. Text stays text. Every dot of a region is a group ``<g id="dot-N">`` with a ``<title>``, which
+is its tooltip and lets the page tie it to row N of the table.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import math
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernelworks.records import Ceilings, Region
+from kernelworks.report import quantity, roofs
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["CAUSES", "cause", "pyramid", "roofline"]
+
+# One CSS variable for one cause: in the bar, in the table, in the roofline. The first word that a name holds decides.
+CAUSES = {
+    "useful": "useful", "memory": "memory", "compute": "compute", "transcendental": "transcendental",
+    "dispatch": "dispatch", "launch": "dispatch", "host": "host", "allocation": "allocation", "latency": "latency",
+    "ridge": "compute", "unexplained": "unexplained", "unmodelled": "unexplained", "ambiguous": "unexplained",
+}  # fmt: skip
+LEVEL_VARIABLES = {"L1": "useful", "L2": "allocation", "L3": "compute", "DRAM": "memory"}
+_VARIABLES = ("ink", "muted", "line", "paper", *dict.fromkeys(CAUSES.values()))
+MOST_LABELS = 8
+MOST_DECADES = 4.5  # of GFLOP/s, downwards from the highest roof
+LEAST_INTENSITY = 1 / 32
+
+
+def cause(name: str) -> str:
+    """The colour variable of a footer part or a regime."""
+    lowered = name.lower()
+    return next((variable for word, variable in CAUSES.items() if word in lowered), "unexplained")
+
+
+def _stand_in(variable: str) -> str:
+    return f"#0b5e{_VARIABLES.index(variable):02x}"
+
+
+def _svg(figure: Figure, label: str) -> str:
+    """The figure's ``<svg>`` element, without prologue, metadata or fixed size, its colours turned into variables."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+    head, rest = text.split(">", 1)
+    box = re.search(r'viewBox="[^"]+"', head)
+    assert box is not None, "matplotlib writes a viewBox"
+    name = html.escape(label, quote=True)
+    text = f'<svg xmlns="http://www.w3.org/2000/svg" {box[0]} role="img" aria-label="{name}">{rest}'
+    for variable in _VARIABLES:
+        text = text.replace(_stand_in(variable), f"var(--{variable})")
+    text = re.sub(r"font(-family)?: ([^;\"]*)'DejaVu Sans'[^;\"]*", r"font\1: \2var(--font)", text)
+    return text.strip()
+
+
+def _figure(width: float, height: float, salt: str) -> tuple[Figure, Axes]:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    # The salt keeps the ids of two pictures on one page apart, and the same picture the same from run to run.
+    matplotlib.rcParams.update(
+        {"svg.fonttype": "none", "svg.hashsalt": salt, "font.family": "DejaVu Sans", "font.size": 11}
+    )
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.add_subplot()
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("bottom", "left"):
+        axes.spines[side].set_color(_stand_in("line"))
+    axes.tick_params(colors=_stand_in("muted"), which="both")
+    return figure, axes
+
+
+# ---------------------------------------------------------------- roofline
+
+
+def roofline(ceilings: Ceilings, threads: int, found: Sequence[Region] = ()) -> str:
+    """The roofline with its ridge points, and a dot for each region that has flop and bytes.
+
+    A dot lies at the region's flop per byte of compulsory traffic and at the rate it ran at; its area goes with the
+    time it took. Returns an empty string where a bandwidth or a rate is missing.
+    """
+    slopes, tops = roofs.slopes(ceilings, threads), roofs.best_flops(ceilings, threads)
+    if not slopes or not tops:
+        return ""
+    dots = [
+        (index, r.flop / r.bytes, r.flop / r.seconds / 1e9)
+        for index, r in enumerate(found)
+        if r.flop > 0 and r.bytes > 0 and r.seconds > 0
+    ]
+    figure, axes = _figure(10.5, 5.6, "roofline")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=10)
+    left, right = LEAST_INTENSITY, max([512.0, *(x * 2 for _, x, _ in dots)])
+    top = tops[-1].gflops * 2.2
+    bottom = max(min([min(slopes.values()) / 12, *(y / 2 for _, _, y in dots)]), top / 10**MOST_DECADES)
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom, top)
+    _roofs(axes, slopes, tops, left, right)
+    # What lies outside is drawn on the edge; its tooltip has the true figures.
+    _dots(axes, found, [(i, max(x, left * 1.15), max(y, bottom * 1.4)) for i, x, y in dots])
+    axes.set_xlabel("flop per byte of compulsory traffic", color=_stand_in("muted"))
+    axes.set_ylabel("GFLOP/s", color=_stand_in("muted"))
+    axes.xaxis.set_major_formatter(lambda x, _: f"1/{round(1 / x)}" if x < 1 else f"{x:g}")
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    axes.grid(which="major", color=_stand_in("line"), linewidth=0.5, alpha=0.5)
+    axes.set_axisbelow(True)
+    text = _svg(figure, f"Roofline of this machine at {threads} threads")
+    for index, intensity, rate in dots:
+        title = html.escape(_tooltip(found[index], intensity, rate))
+        text = text.replace(f'<g id="dot-{index}">', f'<g id="dot-{index}" class="dot"><title>{title}</title>', 1)
+    return text
+
+
+def _roofs(axes: Axes, slopes: dict[str, float], tops: list[roofs.Roof], left: float, right: float) -> None:
+    highest = tops[-1]
+    for level, gbs in slopes.items():
+        colour = _stand_in(LEVEL_VARIABLES.get(level, "muted"))
+        axes.plot([left, highest.gflops / gbs], [left * gbs, highest.gflops], color=colour, linewidth=1.8, zorder=2)
+    outermost = min(slopes.values())
+    for roof in tops:
+        start = roof.gflops / max(slopes.values())
+        axes.plot([start, right], [roof.gflops] * 2, color=_stand_in("ink"), linewidth=1.4, zorder=2)
+        unit = "op/s" if roof.dtype.startswith("int") else "FLOP/s"
+        rate = quantity.gflops(roof.gflops).replace("FLOP/s", unit)
+        axes.annotate(
+            f"{roof.dtype} {roof.isa}: {rate}", (right, roof.gflops), xytext=(-4, 3), textcoords="offset points",
+            ha="right", va="bottom", fontsize=9.5, color=_stand_in("ink"),
+        )  # fmt: skip
+        axes.plot(
+            [roof.gflops / outermost], [roof.gflops], "o", ms=5, mfc=_stand_in("paper"), mec=_stand_in("ink"), zorder=3
+        )
+    _slope_labels(axes, slopes)
+
+
+def _slope_labels(axes: Axes, slopes: dict[str, float]) -> None:
+    """Each level's name along its own line, low on the left where dots are rare, each a step further to the right."""
+    left, bottom = axes.get_xlim()[0], axes.get_ylim()[0]
+    for index, (level, gbs) in enumerate(slopes.items()):
+        place = max(left * 1.2, bottom / gbs * 1.2) * 2 ** (0.5 * index)
+        axes.annotate(
+            f"{level} {quantity.gbs(gbs)}", (place, place * gbs), xytext=(0, 4), textcoords="offset points",
+            rotation=_angle(axes, gbs), rotation_mode="anchor", ha="left", va="bottom", fontsize=9.5,
+            color=_stand_in(LEVEL_VARIABLES.get(level, "muted")),
+        )  # fmt: skip
+
+
+def _angle(axes: Axes, gbs: float) -> float:
+    """How steep a slope is drawn, in degrees."""
+    figure: Any = axes.figure
+    figure.draw_without_rendering()  # the constrained layout has its final size only then
+    (x0, y0), (x1, y1) = axes.transData.transform([(1.0, gbs), (2.0, 2 * gbs)])
+    return math.degrees(math.atan2(y1 - y0, x1 - x0))
+
+
+def _dots(axes: Axes, found: Sequence[Region], dots: list[tuple[int, float, float]]) -> None:
+    longest = max((found[index].seconds for index, _, _ in dots), default=1.0)
+    sizes = {index: 30 + 420 * found[index].seconds / longest for index, _, _ in dots}  # in square points
+    for index, intensity, rate in dots:
+        marks = axes.scatter(
+            [intensity], [rate], s=sizes[index], color=_stand_in(cause(found[index].regime)), alpha=0.75,
+            edgecolors=_stand_in("paper"), linewidths=1.2, zorder=4,
+        )  # fmt: skip
+        marks.set_gid(f"dot-{index}")
+    radii = {index: math.sqrt(size) / 2 for index, size in sizes.items()}
+    _dot_labels(axes, [(found[i].op, x, y, radii[i]) for i, x, y in sorted(dots, key=lambda d: -sizes[d[0]])])
+
+
+def _dot_labels(axes: Axes, dots: list[tuple[str, float, float, float]]) -> None:
+    """Names beside the biggest dots, each moved about until it lies on no other name and no dot, else left out.
+
+    ``dots`` are (name, flop per byte, GFLOP/s, radius in points), biggest first. A name that is there already is not
+    written again.
+    """
+    figure: Any = axes.figure
+    figure.draw_without_rendering()
+    unit = figure.dpi / 72  # pixels a point
+    inside = axes.get_window_extent()
+    taken, written = [], set[str]()
+    for _, intensity, rate, radius in dots:
+        x, y = axes.transData.transform((intensity, rate)) / unit
+        taken.append((x - radius, y - radius, x + radius, y + radius))
+    for name, intensity, rate, radius in dots[:MOST_LABELS]:
+        if name in written:
+            continue
+        x, y = axes.transData.transform((intensity, rate)) / unit
+        width, height, gap = 6.6 * len(name), 12.0, radius + 4
+        for across, down in _offsets(gap, width, height):
+            box = (x + across, y + down - height / 2, x + across + width, y + down + height / 2)
+            free = all(box[2] < t[0] or box[0] > t[2] or box[3] < t[1] or box[1] > t[3] for t in taken)
+            fits = inside.x0 < box[0] * unit and box[2] * unit < inside.x1 and inside.y0 < box[1] * unit
+            if free and fits:
+                taken.append(box)
+                written.add(name)
+                axes.annotate(
+                    name, (intensity, rate), xytext=(across, down), textcoords="offset points", ha="left",
+                    va="center", fontsize=10, color=_stand_in("ink"), zorder=5,
+                )  # fmt: skip
+                break
+
+
+def _offsets(gap: float, width: float, height: float) -> list[tuple[float, float]]:
+    """Where a name may stand, best first: right, left, below, above, then the corners."""
+    return [
+        (gap, 0), (-gap - width, 0), (-width / 2, -gap - height / 2), (-width / 2, gap + height / 2),
+        (gap * 0.7, -gap * 0.7 - height / 2), (gap * 0.7, gap * 0.7 + height / 2),
+        (-gap * 0.7 - width, -gap * 0.7 - height / 2), (-gap * 0.7 - width, gap * 0.7 + height / 2),
+    ]  # fmt: skip
+
+
+def _tooltip(region: Region, intensity: float, rate: float) -> str:
+    place = region.module or region.source
+    return (
+        f"{region.op}{f' in {place}' if place else ''}: {quantity.seconds(region.seconds)} in {region.calls} calls, "
+        f"{quantity.figures(intensity)} flop/byte, {quantity.gflops(rate)}, "
+        f"{quantity.percent(region.achieved)} of {region.ceiling or 'its ceiling'}"
+    )
+
+
+# ---------------------------------------------------------------- pyramid
+
+
+def pyramid(ceilings: Ceilings) -> str:
+    """The memory pyramid: smaller and faster upwards, each level with its read and copy bandwidths."""
+    counts = roofs.thread_counts(ceilings)
+    levels = [lv for lv in roofs.LEVELS if any(b.level == lv for b in ceilings.bandwidth)]
+    if not levels:
+        return ""
+    kinds = (("read", "read"), ("copy", "copy"), ("copy_nt", "nt copy"))
+    columns = [
+        (kind, title, threads)
+        for threads in counts
+        for kind, title in kinds
+        if any(b.kind == kind and b.threads == threads for b in ceilings.bandwidth)
+    ]
+    figure, axes = _figure(10.5, 0.8 * len(levels) + 1.0, "pyramid")
+    axes.set_axis_off()
+    count = len(levels)
+    for index, level in enumerate(levels):
+        top, bottom = count - index, count - index - 0.94
+        upper, lower = 0.55 * index + 0.45, 0.55 * (index + 0.94) + 0.45
+        corners = [(-upper, top), (upper, top), (lower, bottom), (-lower, bottom)]
+        axes.fill(*zip(*corners, strict=True), color=_stand_in(LEVEL_VARIABLES.get(level, "muted")), alpha=0.85)
+        middle = (top + bottom) / 2
+        axes.text(0, middle, level, ha="center", va="center", fontsize=14, weight="bold", color=_stand_in("paper"))
+        tried = next(b for b in ceilings.bandwidth if b.level == level)
+        size = quantity.size(tried.working_set_bytes)
+        axes.text(4.1, middle, size, ha="right", va="center", color=_stand_in("muted"))
+        for column, (kind, _, threads) in enumerate(columns):
+            found = roofs.bandwidth(ceilings, level, kind, threads)
+            text = quantity.figures(found.gbs) if found else "-"
+            axes.text(5.4 + 1.15 * column, middle, text, ha="right", va="center", color=_stand_in("ink"))
+    axes.text(
+        4.1, count + 0.25, "tried with\n(a thread)", ha="right", va="bottom", color=_stand_in("muted"), fontsize=10
+    )
+    for column, (_, title, threads) in enumerate(columns):
+        heading = f"{title}\n{threads} thread{'s' if threads > 1 else ''}"
+        axes.text(
+            5.4 + 1.15 * column, count + 0.25, heading, ha="right", va="bottom", fontsize=10, color=_stand_in("ink")
+        )
+    axes.text(5.4 + 1.15 * (len(columns) - 1), 0.0, "GB/s", ha="right", va="top", fontsize=10, color=_stand_in("muted"))
+    axes.set_xlim(-2.8, 5.5 + 1.15 * (len(columns) - 1))
+    axes.set_ylim(-0.3, count + 0.9)
+    return _svg(figure, "Memory pyramid of this machine")

@@ -1,0 +1,81 @@
+"""The two consoles: results go to stdout, progress and remarks to stderr, so ``kernelworks ... --json | jq`` works."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Protocol
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from kernelworks import environment
+
+__all__ = ["bar", "progress", "stderr", "stdout", "style_of"]
+
+PIPED_WIDTH = 132  # where neither a terminal nor COLUMNS says how wide it is; rich itself would take 80 then
+RICH_FALLBACK_WIDTH = 80
+
+# One colour for one cause, on the terminal as on the page.
+STYLES = {
+    "useful": "green",
+    "memory": "blue",
+    "compute": "yellow",
+    "transcendental": "magenta",
+    "dispatch": "red",
+    "host": "bright_red",
+    "allocation": "cyan",
+    "latency": "bright_black",
+    "unmodelled": "bright_black",
+    "unexplained": "bright_black",
+    "ambiguous": "bright_black",
+}
+
+
+def style_of(text: str) -> str:
+    """The colour of a footer part or a regime, by the first word of the list that its name holds."""
+    lowered = text.lower()
+    return next((style for word, style in STYLES.items() if word in lowered), "white")
+
+
+def _console(*, error: bool) -> Console:
+    probe = Console(stderr=error)
+    width = PIPED_WIDTH if not probe.is_terminal and probe.width == RICH_FALLBACK_WIDTH else None
+    return Console(stderr=error, width=width, no_color=environment.no_color() or None, highlight=False)
+
+
+def stdout() -> Console:
+    return _console(error=False)
+
+
+def stderr() -> Console:
+    return _console(error=True)
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of eighths of a cell, ``width`` cells long at a share of 1."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(width)
+
+
+class Advance(Protocol):
+    """Says what is being done, and how far the work is where that is known."""
+
+    def __call__(self, what: str, done: float = 0, total: float = 0) -> None: ...
+
+
+@contextlib.contextmanager
+def progress(title: str) -> Iterator[Advance]:
+    """A progress line on stderr that goes away when the work is done; silent where stderr is no terminal."""
+    console = stderr()
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        task = shown.add_task(title, total=None)
+
+        def advance(what: str, done: float = 0, total: float = 0) -> None:
+            text = escape(f"{title}: {what}" if what else title)
+            shown.update(task, description=text, completed=done, total=total or None)
+
+        yield advance

@@ -1,0 +1,160 @@
+"""Records that look like real ones, for everything that only draws. The figures in them are invented for the tests."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kernelworks.records import (
+    Arm,
+    Bandwidth,
+    BenchResult,
+    Ceilings,
+    Diagnosis,
+    Fix,
+    FlopRate,
+    FunctionRate,
+    MapOp,
+    MapRow,
+    Parity,
+    Proof,
+    Region,
+)
+
+LEVELS = (("L1", 16 << 10, 450.0), ("L2", 512 << 10, 255.0), ("L3", 8 << 20, 105.0), ("DRAM", 256 << 20, 42.0))
+
+
+@pytest.fixture(scope="session")
+def ceilings() -> Ceilings:
+    """A machine of two cores."""
+    bandwidth = [
+        Bandwidth(level, size, kind, threads, gbs * factor * (1 if threads == 1 else 1.9))
+        for level, size, gbs in LEVELS
+        for kind, factor in (("read", 1.0), ("copy", 0.9), ("copy_nt", 1.3))
+        for threads in (1, 2)
+        if kind != "copy_nt" or level in ("L3", "DRAM")
+    ]
+    flops = [
+        FlopRate(dtype, isa, threads, gflops * threads)
+        for dtype, isa, gflops in (
+            ("float32", "scalar", 17.0),
+            ("float32", "avx2", 135.0),
+            ("float32", "avx512", 268.0),
+            ("bfloat16", "avx512_bf16", 540.0),
+            ("int8", "avx512_vnni", 980.0),
+        )
+        for threads in (1, 2)
+    ]
+    functions = [
+        FunctionRate(name, "avx512", threads, gops * threads)
+        for name, gops in (("exp", 4.1), ("tanh", 2.7), ("erf", 2.2), ("log", 3.0))
+        for threads in (1, 2)
+    ]
+    return Ceilings(
+        kind="x86_64-vendor-family1-model1-avx512_bf16",
+        name="Invented CPU of two cores",
+        fingerprint="0" * 16,
+        date="2026-01-01T00:00:00Z",
+        cores=2,
+        bandwidth=tuple(bandwidth),
+        flops=tuple(flops),
+        functions=tuple(functions),
+        dispatch_us=0.8,
+        fork_join_us=0.4,
+        page_fault_us=0.25,
+        foreign_share=0.01,
+        versions={"torch": "2.13.0"},
+    )
+
+
+def _region(op: str, module: str, seconds: float, regime: str, achieved: float | None, **more: object) -> Region:
+    back = 0.0 if achieved is None else seconds * (1 - achieved)
+    base = Region(
+        op=op, module=module, source="model.py:123", shapes="[4096, 384] x [384, 384]", calls=12, seconds=seconds,
+        share=seconds / 0.4, regime=regime, ceiling="DRAM read 80.0 GB/s" if regime == "memory" else "",
+        achieved=achieved, low_s=back * 0.6, high_s=back * 0.9, action="swap in kernelworks.linear (avx512)",
+        flop=1e9, bytes=4e7, modelled=achieved is not None,
+    )  # fmt: skip
+    return dataclasses.replace(base, **more)
+
+
+@pytest.fixture(scope="session")
+def diagnosis(ceilings: Ceilings) -> Diagnosis:
+    """A program of 400 ms whose footer adds to its wall clock, with a region of every regime, one with a nasty name."""
+    regions = (
+        _region("linear", "encoder.layer.*.attention.self.query", 0.120, "compute", 0.45, flop=1.2e10, bytes=1.2e8),
+        _region("attention", "encoder.layer.*.attention", 0.080, "memory", 0.20, flop=2e9, bytes=2e9),
+        _region("gelu", "encoder.layer.*.intermediate", 0.060, "transcendental", 0.30, flop=6e8, bytes=4e8),
+        _region("layer_norm", "encoder.layer.*.output", 0.030, "memory", 0.65, flop=2e8, bytes=3e8),
+        _region("add", "", 0.020, "allocation", 0.10, flop=5e7, bytes=6e8),
+        _region("item", "", 0.010, "host", 0.02, flop=0.0, bytes=8.0),
+        _region("mul", "<lambda> & co", 0.005, "dispatch", 0.05, flop=1e4, bytes=1e5),
+        _region("unique_dim", "", 0.015, "unmodelled", None, flop=0.0, bytes=0.0, action="", high_s=0.0, low_s=0.0),
+    )
+    footer = {
+        "useful at ceiling": 0.1503, "memory excess": 0.0702, "compute excess": 0.0811, "dispatch": 0.0202,
+        "host and sync": 0.0301, "allocation (page faults)": 0.0179, "unexplained": 0.0302,
+    }  # fmt: skip
+    fix = Fix(
+        replaced=("12 x nn.LayerNorm -> kernelworks.layer_norm", "36 x nn.Linear -> kernelworks.linear"),
+        left=("1 x nn.Embedding: already at its ceiling",),
+        before_s=0.400, after_s=0.265, predicted_gain_s=0.120, gain_s=0.135, error_before=3.1e-6, error_after=2.9e-6,
+        agrees=True, rounds=7, notes=("weights are not copied",),
+    )  # fmt: skip
+    return Diagnosis(
+        program="examples/program.py:step",
+        sentence="This program runs at 38% of what this machine can do; 171 ms of 400 ms can be had back, "
+        "most of it in linear (encoder.layer.*.attention.self.query).",
+        wall_s=sum(footer.values()),
+        regions=regions,
+        footer=footer,
+        unmodelled=("unique_dim: 15.0 ms in 12 calls, no formula for its flop and bytes",),
+        findings=("every fresh output over 32 MiB page-faults; raise MALLOC_MMAP_THRESHOLD_ or pass out=",),
+        threads=2,
+        ceilings=ceilings,
+        versions={"torch": "2.13.0", "kernelworks": "0.1.0"},
+        date="2026-01-01T00:00:00Z",
+        fix=fix,
+    )
+
+
+@pytest.fixture(scope="session")
+def proofs() -> list[Proof]:
+    """One proof that holds and one that does not."""
+    checks = {"guard_pages": True, "inputs_untouched": True, "deterministic": True, "two_threads": True}
+    failure = Parity(
+        "softmax", "avx2", "forward", "length 17", "float32", 3.2, False, "element [0, 16] is 0.3, should be 0.2",
+        "kernelworks prove softmax.avx2 --case 'length 17'",
+    )  # fmt: skip
+    return [
+        Proof("softmax", "avx512", "kind", 412, 0.43, "length 1009 bfloat16", (), 6, 6, checks, 3.2, True),
+        Proof("softmax", "avx2", "kind", 412, 3.2, "length 17 float32", (failure,), 5, 6, checks, 3.4, False),
+    ]
+
+
+@pytest.fixture(scope="session")
+def benches() -> list[BenchResult]:
+    """One case that passed its gate and one that did not."""
+    arms = (
+        Arm("eager", 120.0, 118.0, 124.0, 30),
+        Arm("inductor", 90.0, 88.0, 97.0, 30),
+        Arm("kernelworks", 40.0, 39.5, 41.0, 30, 0.81),
+    )
+    good = BenchResult("softmax", "[1024, 1024]", "float32", 2, "cold", 1e7, 8e6, 32.4, "memory", arms, "avx512", "", 1)
+    return [good, dataclasses.replace(good, case="[17, 33]", gate="eager was wrong on these inputs")]
+
+
+@pytest.fixture(scope="session")
+def map_ops() -> list[MapOp]:
+    """Two families."""
+    rows = (
+        MapRow("avx512", "avx512", "2026-01-01", "", 0.43, 0.81, 2.25, "inductor"),
+        MapRow("avx2", "avx2", "", "not proved on this kind of machine"),
+        MapRow("torch", "torch", "", "", None, 0.3, 0.7, "inductor"),
+        MapRow("reference", "reference", "", ""),
+    )
+    return [
+        MapOp("softmax", "reduction", "exp(x - max x) / sum exp(x - max x)", "a paper", rows, "ops/reduction/softmax"),
+        MapOp("gelu", "activation", "x Phi(x)", "a paper", rows, "ops/activation/gelu"),
+    ]
