@@ -184,6 +184,7 @@ class Op:
         self._plans: dict[Any, Plan] = {}
         self._planning = threading.Lock()
         self._warned = False
+        self.call = _entry(self)
         self._register()
         OPS[self.name] = self
 
@@ -197,31 +198,22 @@ class Op:
     # ------------------------------------------------------------ calling
 
     def __call__(self, *args: Any, out: Any = None, row: str | None = None) -> Any:
-        if _is_compiling():
+        return self.call(*args, out=out, row=row)
+
+    def _miss(self, args: tuple[Any, ...], out: Any, row: str | None, key: Any) -> Any:
+        """The first call of its kind, or one that torch has to see."""
+        leaves = [leaf for value in (*args, out) for leaf in _leaves(value) if isinstance(leaf, Tensor)]
+        watched = (
+            _dispatch_modes()
+            or _function_modes()
+            or profiler._is_profiler_enabled
+            or _functorch_level() is not None
+            or any(type(t) is not Tensor and type(t) is not Parameter for t in leaves)
+            or (_grad_enabled() and any(t.requires_grad for t in leaves))
+        )
+        if watched:
             return self._through_torch(args, out, row)
-        grad = _grad_enabled()
-        key: list[Any] = [row, _get_threads()]
-        for value in (*args, out):
-            kind = type(value)
-            if kind is Tensor or kind is Parameter:
-                if grad and value.requires_grad:
-                    return self._through_torch(args, out, row)
-                key += (value.dtype, value.shape, value.stride(), value.get_device())
-            elif isinstance(value, Tensor):
-                return self._through_torch(args, out, row)
-            elif kind is list or kind is tuple:
-                key.append(tuple([spec(v) for v in value]))
-            else:
-                key.append(value)
-        if _dispatch_modes() or _function_modes() or profiler._is_profiler_enabled or _functorch_level() is not None:
-            return self._through_torch(args, out, row)
-        try:
-            plan = self._plans.get(tuple(key))
-        except TypeError:  # an unhashable argument is a wrong one: the contract's check says which
-            plan = None
-        if plan is None:
-            plan = self._plan("forward", args, out, row, tuple(key))
-        return plan(*args, out=out)
+        return self._plan("forward", args, out, row, key)(*args, out=out)
 
     def run(self, pass_: str, args: tuple[Any, ...], out: Any = None, row: str | None = None) -> Any:
         """Runs one pass on real tensors, below autograd."""
@@ -244,10 +236,11 @@ class Op:
         choice = choose(self, self.request(pass_, args), row)
         self._warn_of_build_failure(choice)
         plan: Plan = choice.row.load(pass_)
-        with self._planning:
-            if len(self._plans) >= MOST_PLANS:
-                self._plans.clear()
-            self._plans[key] = plan
+        if key is not None:
+            with self._planning:
+                if len(self._plans) >= MOST_PLANS:
+                    self._plans.clear()
+                self._plans[key] = plan
         return plan
 
     def _warn_of_build_failure(self, choice: Choice) -> None:
@@ -346,6 +339,72 @@ class Op:
         by_name = dict(zip(backward.returns, result, strict=True))
         gradients = [by_name.get(n) if wanted[n] and n not in ctx.absent else None for n in forward.names]
         return (*gradients, None)  # None for `row`
+
+
+# One entry per op, written out for its arguments: a loop over them would cost as much again as all the rest. A tensor
+# enters the key as class, dtype, shape, strides and device, so a plan is never met by a call it was not made for.
+_TENSOR_KEY = "{0}.__class__, {0}.dtype, {0}.shape, {0}.stride(), {0}.get_device()"
+_ENTRY = """
+def call({arguments}, out=None, row=None):
+    if is_compiling():
+        return through_torch(({arguments},), out, row)
+    try:
+        key = plan = None
+        if not (grad_enabled() and ({gradients})):
+            key = ({key}, row, get_threads())
+            if not (dispatch_modes() or function_modes() or profiler._is_profiler_enabled or functorch_level()):
+                plan = plans.get(key)
+    except (AttributeError, TypeError):  # an argument of a wrong type: the contract's check says which
+        key = plan = None
+    if plan is None:
+        return miss(({arguments},), out, row, key)
+    return plan({arguments}, out=out)
+"""
+
+
+def _entry(op: Op) -> Callable[..., Any]:
+    """The function behind ``op(...)``, made from the forward's schema."""
+    arguments = torch._C.parse_schema(op.passes["forward"].schema).arguments
+    names = op.passes["forward"].names
+    keys, gradients = [], []
+    for argument in (a for a in arguments if a.name in names):
+        name, kind = argument.name, str(argument.type)
+        tensor = _TENSOR_KEY.format(name)
+        if kind == "Tensor":
+            keys.append(tensor)
+            gradients.append(f"{name}.requires_grad")
+        elif kind == "Optional[Tensor]":
+            keys.append(f"None if {name} is None else ({tensor})")
+            gradients.append(f"({name} is not None and {name}.requires_grad)")
+        elif kind.startswith("List"):
+            keys.append(f"spec({name})")
+            gradients.append(f"any(v.requires_grad for v in {name})")
+        else:
+            keys.append(name)
+    outs = _TENSOR_KEY.format("out")
+    keys.append(f"None if out is None else ({outs}) if out.__class__ is Tensor else spec(out)")
+    source = _ENTRY.format(arguments=", ".join(names), key=", ".join(keys), gradients=" or ".join(gradients) or "False")
+    scope: dict[str, Any] = {
+        "Tensor": Tensor,
+        "dispatch_modes": _dispatch_modes,
+        "function_modes": _function_modes,
+        "functorch_level": _functorch_level,
+        "get_threads": _get_threads,
+        "grad_enabled": _grad_enabled,
+        "is_compiling": _is_compiling,
+        "miss": op._miss,
+        "plans": op._plans,
+        "profiler": profiler,
+        "spec": spec,
+        "through_torch": op._through_torch,
+    }
+    exec(source, scope)
+    entry: Callable[..., Any] = scope["call"]
+    return entry
+
+
+def _leaves(value: Any) -> list[Any]:
+    return [leaf for v in value for leaf in _leaves(v)] if isinstance(value, (list, tuple)) else [value]
 
 
 def _fake(fake: Callable[..., Any], count: int, *args: Any, row: str | None = None) -> Any:
