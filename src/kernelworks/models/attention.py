@@ -1,0 +1,239 @@
+"""Attention of transformers' models: an entry in their registry, and a cache that grows in place.
+
+transformers looks up the attention function by ``config._attn_implementation``. A swap registers one function under
+the name ``kernelworks`` (with the masks that it makes for ``sdpa``) and names it in the model's configuration.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kernelworks.models import calls
+from kernelworks.models.rebind import same_code
+from kernelworks.ops.attention.attention import attention as attention_op
+
+__all__ = [
+    "IMPLEMENTATION", "configurations", "growing", "grows", "known_function", "looks_up", "register", "with_growing",
+]  # fmt: skip
+
+IMPLEMENTATION = "kernelworks"
+
+_is_compiling = torch.compiler.is_compiling
+_grad_enabled = torch.is_grad_enabled
+
+
+# ---------------------------------------------------------------- the registry
+
+
+def attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention as transformers calls it: query [B, H, Lq, D], key and value [B, Hkv, Lk, D]; returns [B, Lq, H, D].
+
+    Takes what the op can say and hands the rest (dropout, a bias on positions, paged caches, masks that the op does
+    not take) to transformers' own ``sdpa`` function, with which it agrees on the meaning of every argument.
+    """
+    special = kwargs and (
+        kwargs.get("position_bias") is not None or kwargs.get("cache") is not None or kwargs.get("softcap") is not None
+    )
+    if dropout or special or attention_mask is not None or not calls.attends(query, key, value, grouped=True):
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        kwargs |= {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
+        result: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        return result
+    causal: str | None = None
+    if query.shape[2] > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
+        causal = "top_left"  # with longer keys (an empty static cache) the last ones are masked, as in sdpa
+    output = attention_op(query, key, value, causal=causal, scale=scaling)
+    return output.transpose(1, 2).contiguous(), None
+
+
+def register() -> None:
+    """Adds the name to transformers' registries of attention and mask functions. Changes no model."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register(IMPLEMENTATION, attention_forward)
+    AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
+
+
+def configurations(model: nn.Module) -> list[tuple[Any, str]]:
+    """The configurations of a model's parts that transformers made, each with the reason why its attention cannot be
+    replaced, or ""."""
+    if "transformers" not in sys.modules:
+        return []
+    from transformers import PreTrainedModel
+
+    found: dict[int, tuple[Any, str]] = {}
+    for module in model.modules():
+        if not isinstance(module, PreTrainedModel):
+            continue
+        config = module.config
+        current = getattr(config, "_attn_implementation_internal", None)
+        reason = ""
+        if current == IMPLEMENTATION:
+            reason = "its configuration is shared with another model, which is swapped"
+        elif current != "sdpa":
+            reason = f"its attention implementation is {current!r}, and only 'sdpa' means what the op means"
+        elif not (getattr(module, "_supports_attention_backend", False) and module._can_set_attn_implementation()):
+            reason = f"{type(module).__name__} does not take attention functions from transformers' registry"
+        if id(config) not in found or reason:
+            found[id(config)] = (config, reason)
+    return list(found.values())
+
+
+def looks_up(forward: Any) -> bool:
+    """Whether a forward takes its attention function from transformers' registry."""
+    code = getattr(inspect.unwrap(forward), "__code__", None)
+    return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
+
+
+# ---------------------------------------------------------------- rotary embedding
+
+
+def _llama_functions() -> tuple[Any, Any]:
+    from transformers.models.llama import modeling_llama
+
+    return modeling_llama.apply_rotary_pos_emb, modeling_llama.rotate_half
+
+
+@functools.cache
+def _rotary(function: FunctionType) -> Callable[..., Any]:
+    def apply_rotary_pos_emb(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Any:
+        return calls.rotary(q, k, cos, sin, unsqueeze_dim, otherwise=function)
+
+    return apply_rotary_pos_emb
+
+
+def known_function(function: FunctionType) -> tuple[str, Callable[..., Any]] | None:
+    """Our stand-in for a rotary embedding that is, to the byte, the one of transformers' Llama."""
+    if function.__name__ != "apply_rotary_pos_emb" or "transformers" not in sys.modules:
+        return None
+    apply, rotate = _llama_functions()
+    if same_code(function, apply) and same_code(function.__globals__.get("rotate_half"), rotate):
+        return "rope", _rotary(function)
+    return None
+
+
+# ---------------------------------------------------------------- the cache
+
+
+@dataclass
+class Storage:
+    """Room for more tokens than a cache layer holds. ``filled`` tokens are somebody's; what follows is free."""
+
+    keys: Tensor
+    values: Tensor
+    filled: int
+
+
+def grows(forward: Any) -> bool:
+    """Whether a forward appends to a cache that it receives as ``past_key_values``."""
+    code = getattr(inspect.unwrap(forward), "__code__", None)
+    return code is not None and "past_key_values" in code.co_varnames and "update" in code.co_names
+
+
+@functools.cache
+def with_growing(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """The same forward, with a plain cache made to grow in place."""
+
+    @functools.wraps(forward)
+    def with_growing_cache(self: Any, *args: Any, **kwargs: Any) -> Any:
+        past = kwargs.get("past_key_values")
+        if past is not None:
+            kwargs["past_key_values"] = growing(past)
+        return forward(self, *args, **kwargs)
+
+    return with_growing_cache
+
+
+def growing(past: Any) -> Any:
+    """A view of a plain ``DynamicCache`` that appends in place; anything else as it is.
+
+    transformers' own cache copies all keys and values at every token. The view shares the cache's state, so what the
+    caller holds sees every token. It keeps spare room behind each layer's tensors and writes only where no view of
+    the same storage has written, so caches that were copied, cropped or reordered stay independent.
+    """
+    if past is None or _is_compiling() or _grad_enabled():
+        return past
+    view_type = _growing_type()
+    if type(past) is not view_type.__bases__[0] or past.offloading:  # type: ignore[attr-defined]
+        return past
+    view: Any = object.__new__(view_type)
+    view.__dict__ = past.__dict__
+    return view
+
+
+@functools.cache
+def _growing_type() -> type:
+    from transformers.cache_utils import DynamicCache, DynamicLayer
+
+    class GrowingCache(DynamicCache):
+        """A DynamicCache whose plain layers append in place."""
+
+        def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
+            layers = self.layers
+            if layer_idx < len(layers):
+                layer = layers[layer_idx]
+                if type(layer) is DynamicLayer and layer.is_initialized and layer.keys.dim() == 4:
+                    return append(layer, key_states, value_states)
+            return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+
+    return GrowingCache
+
+
+def append(layer: Any, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Adds tokens to one layer: what ``torch.cat`` would give, without copying what is there already."""
+    before: int = layer.keys.shape[2]
+    after = before + keys.shape[2]
+    storage: Storage | None = layer.__dict__.get("_kernelworks_storage")
+    if (
+        storage is None
+        or storage.filled != before
+        or after > storage.keys.shape[2]
+        or storage.keys.data_ptr() != layer.keys.data_ptr()
+        or storage.values.data_ptr() != layer.values.data_ptr()
+        or storage.keys.dtype is not keys.dtype
+        or storage.values.dtype is not values.dtype
+        or storage.keys.shape[:2] != keys.shape[:2]
+        or (storage.keys.is_inference() and not torch.is_inference_mode_enabled())
+    ):
+        if layer.keys.shape[:2] != keys.shape[:2] or layer.keys.dtype is not keys.dtype:
+            result: tuple[Tensor, Tensor] = type(layer).update(layer, keys, values)
+            return result
+        room = after + max(64, after // 4)
+        storage = Storage(_with_room(layer.keys, room), _with_room(layer.values, room), before)
+        layer._kernelworks_storage = storage
+    added = keys.shape[2]
+    storage.keys.narrow(2, before, added).copy_(keys)
+    storage.values.narrow(2, before, added).copy_(values)
+    storage.filled = after
+    layer.keys = storage.keys.narrow(2, 0, after)
+    layer.values = storage.values.narrow(2, 0, after)
+    return layer.keys, layer.values
+
+
+def _with_room(tensor: Tensor, room: int) -> Tensor:
+    """The tokens of [B, H, L, D] at the start of a tensor that holds ``room`` tokens."""
+    batch, heads, length, size = tensor.shape
+    larger = tensor.new_empty((batch, heads, room, size))
+    larger.narrow(2, 0, length).copy_(tensor)
+    return larger

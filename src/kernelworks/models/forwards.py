@@ -1,0 +1,203 @@
+"""The modules that a swap knows by what they compute, and the forwards that replace theirs.
+
+A module is recognised by its forward function, not by its class's name: torch's own (``nn.Linear.forward`` and
+subclasses that keep it), or one whose bytecode is that of transformers' Llama, which Qwen, Mistral and many others
+repeat to the byte. The replacement reads the module's own parameters at every call, so tied weights, a later
+``.to(dtype)`` and parametrizations keep working, and it is set on the instance, so hooks keep working too.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kernelworks.models import calls
+from kernelworks.models.rebind import same_code
+from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm_op
+
+__all__ = ["Known", "activations", "known", "reason_left"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a module is, the ops that serve it now, and the forward that calls them."""
+
+    kind: str
+    ops: tuple[str, ...]
+    forward: Callable[..., Any]
+
+
+# ---------------------------------------------------------------- torch's modules
+
+
+def _linear(self: Any, input: Tensor) -> Tensor:
+    return calls.linear(input, self.weight, self.bias)
+
+
+def _layer_norm(self: Any, input: Tensor) -> Tensor:
+    return calls.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+def _rms_norm(self: Any, x: Tensor) -> Tensor:
+    return calls.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+
+
+def _gelu(self: Any, input: Tensor) -> Tensor:
+    return calls.gelu(input, approximate=self.approximate)
+
+
+def _softmax(self: Any, input: Tensor) -> Tensor:
+    return calls.softmax(input, self.dim, _stacklevel=5)
+
+
+def _cross_entropy(self: Any, input: Tensor, target: Tensor) -> Tensor:
+    return calls.cross_entropy(
+        input,
+        target,
+        weight=self.weight,
+        ignore_index=self.ignore_index,
+        reduction=self.reduction,
+        label_smoothing=self.label_smoothing,
+    )
+
+
+TORCH_MODULES: tuple[tuple[type[nn.Module], Known], ...] = (
+    (nn.Linear, Known("linear", ("linear",), _linear)),
+    (nn.LayerNorm, Known("layer norm", ("layer_norm",), _layer_norm)),
+    (nn.RMSNorm, Known("rms norm", ("rms_norm",), _rms_norm)),
+    (nn.GELU, Known("gelu", ("gelu",), _gelu)),
+    (nn.Softmax, Known("softmax", ("softmax",), _softmax)),
+    (nn.CrossEntropyLoss, Known("cross entropy", ("cross_entropy",), _cross_entropy)),
+)
+
+
+# ---------------------------------------------------------------- transformers' modules
+
+
+def _llama_norm(self: Any, hidden_states: Tensor) -> Tensor:
+    weight = self.weight
+    if calls.expressible(hidden_states, weight):
+        output: Tensor = rms_norm_op(hidden_states, weight, eps=self.variance_epsilon)
+        return output
+    return type(self).forward(self, hidden_states)  # type: ignore[no-any-return]
+
+
+def _gelu_erf(self: Any, input: Tensor) -> Tensor:
+    return calls.gelu(input)
+
+
+def _gelu_tanh(self: Any, input: Tensor) -> Tensor:
+    return calls.gelu(input, approximate="tanh")
+
+
+def _gated_mlp(self: Any, x: Tensor) -> Tensor:
+    activation = self.act_fn
+    if _hooked(activation):
+        return type(self).forward(self, x)  # type: ignore[no-any-return]
+    return self.down_proj(calls.silu_mul(self.gate_proj(x), self.up_proj(x)))  # type: ignore[no-any-return]
+
+
+def _fused_gated_mlp(self: Any, hidden_states: Tensor) -> Tensor:
+    if _hooked(self.activation_fn):
+        return type(self).forward(self, hidden_states)  # type: ignore[no-any-return]
+    gate, up = self.gate_up_proj(hidden_states).chunk(2, dim=-1)
+    return self.down_proj(calls.silu_mul(gate, up))  # type: ignore[no-any-return]
+
+
+def _hooked(module: Any) -> bool:
+    """Whether somebody watches a module's calls, so that it must be called."""
+    return isinstance(module, nn.Module) and bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )
+
+
+def _is_silu(activation: Any) -> bool:
+    if activation is F.silu:
+        return True
+    if not isinstance(activation, nn.Module) or "forward" in activation.__dict__:
+        return False
+    from transformers.activations import SiLUActivation
+
+    return type(activation).forward in (nn.SiLU.forward, SiLUActivation.forward)
+
+
+@functools.cache
+def _activations() -> dict[Any, Known]:
+    """transformers' GELU classes by their forward: two formulas under six names."""
+    from transformers import activations as t
+
+    erf, tanh = Known("gelu", ("gelu",), _gelu_erf), Known("gelu", ("gelu",), _gelu_tanh)
+    tanh_classes = (t.GELUTanh, t.NewGELUActivation, t.FastGELUActivation, t.AccurateGELUActivation)
+    return {t.GELUActivation.forward: erf} | {c.forward: tanh for c in tanh_classes}
+
+
+@functools.cache
+def _llama() -> tuple[Any, Any]:
+    from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
+
+    return LlamaRMSNorm.forward, LlamaMLP.forward
+
+
+def _phi3_mlp() -> Any:
+    from transformers.models.phi3.modeling_phi3 import Phi3MLP
+
+    return Phi3MLP.forward
+
+
+def _from_transformers(module: nn.Module, forward: Any) -> Known | None:
+    if forward in _activations():
+        return _activations()[forward]
+    norm, mlp = _llama()
+    if same_code(forward, norm):
+        return Known("rms norm", ("rms_norm",), _llama_norm)
+    if same_code(forward, mlp) and _is_silu(module.act_fn):
+        return Known("gated MLP", ("silu_mul",), _gated_mlp)
+    names = getattr(getattr(forward, "__code__", None), "co_names", ())
+    if "gate_up_proj" in names and same_code(forward, _phi3_mlp()) and _is_silu(module.activation_fn):
+        return Known("gated MLP", ("silu_mul",), _fused_gated_mlp)
+    return None
+
+
+# ---------------------------------------------------------------- recognising
+
+
+def known(module: nn.Module) -> Known | None:
+    """What ``module`` is, or None where its forward is none of those above."""
+    forward = type(module).forward
+    for cls, entry in TORCH_MODULES:
+        if forward is cls.forward:
+            return entry
+    if "transformers" in sys.modules:
+        return _from_transformers(module, forward)
+    return None
+
+
+def activations(module: nn.Module) -> list[nn.Module]:
+    """The activation modules that the fused op of a gated MLP takes over."""
+    found = (getattr(module, name, None) for name in ("act_fn", "activation_fn"))
+    return [a for a in found if isinstance(a, nn.Module)]
+
+
+_NOT_OURS: tuple[tuple[type[nn.Module], str], ...] = (
+    (nn.Embedding, "torch already reads the rows at the rate of memory"),
+    (nn.Dropout, "no arithmetic in inference, random numbers in training"),
+    (nn.Identity, "does nothing"),
+    (nn.SiLU, "stands alone: kernelworks has silu fused with the product that follows, not silu"),
+)
+
+
+def reason_left(module: nn.Module) -> str:
+    """Why a module without a known forward stays as it is."""
+    for cls, reason in _NOT_OURS:
+        if isinstance(module, cls):
+            return reason
+    activation = getattr(module, "act_fn", None)
+    if activation is not None and hasattr(module, "gate_proj"):
+        return f"its gate is {type(activation).__name__}, and the fused op is for SiLU"
+    return "its forward calls nothing that kernelworks has an op for"

@@ -1,0 +1,265 @@
+"""``swap(model)``: kernelworks' ops in place of torch's, in a model that exists, explicitly and reversibly."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import FunctionType, MethodType, TracebackType
+from typing import Any
+
+from torch import nn
+
+from kernelworks.models import attention
+from kernelworks.models.forwards import activations, known, reason_left
+from kernelworks.models.rebind import Rebinder
+
+__all__ = ["Left", "Replaced", "Swap", "swap"]
+
+MARK = "__kernelworks__"  # set on the functions that a swap puts on instances
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """One module (or configuration, or loss) whose work goes to kernelworks now."""
+
+    path: str
+    type: str
+    kind: str
+    ops: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Left:
+    """One module that stays as it was, and why."""
+
+    path: str
+    type: str
+    reason: str
+
+
+class Swap:
+    """What a swap did to one model; ``undo()`` takes all of it back. Also a context manager that undoes on leaving.
+
+    ``replaced`` and ``left`` list every module that computes something itself, in the model's order.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.replaced: tuple[Replaced, ...] = ()
+        self.left: tuple[Left, ...] = ()
+        self._undo: list[Callable[[], None]] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether the model runs on kernelworks' ops, that is until ``undo()``."""
+        return bool(self._undo)
+
+    def undo(self) -> None:
+        """Gives the model back as it was: the same functions on the same parameters, so the same bits. Once is enough;
+        a second call does nothing."""
+        while self._undo:
+            self._undo.pop()()
+
+    def __enter__(self) -> Swap:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.undo()
+
+    def lines(self) -> list[str]:
+        """What was replaced and what was left and why, one line for each group of like modules."""
+        done = _grouped((r.path, r.type, f"{r.kind} -> {', '.join(r.ops)}") for r in self.replaced)
+        kept = _grouped((item.path, item.type, item.reason) for item in self.left)
+        return [
+            f"replaced {len(self.replaced)} of {len(self.replaced) + len(self.left)}:",
+            *(f"  {line}" for line in done or ["nothing"]),
+            *(["left as they are:", *(f"  {line}" for line in kept)] if kept else []),
+        ]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    # ------------------------------------------------------------ the changes, each with the way back
+
+    def _set(self, owner: Any, name: str, value: Any) -> None:
+        """Sets an instance attribute, past nn.Module's own bookkeeping."""
+        space = owner.__dict__
+        if name in space:
+            self._undo.append(lambda before=space[name]: space.__setitem__(name, before))  # type: ignore[misc]
+        else:
+            self._undo.append(lambda: _forget(space, name, value))
+        space[name] = value
+
+
+def _forget(space: dict[str, Any], name: str, value: Any) -> None:
+    if space.get(name) is value:  # what somebody else set there since is theirs
+        del space[name]
+
+
+def _grouped(items: Iterable[tuple[str, str, str]]) -> list[str]:
+    """One line for all modules of one type with one text: how many, and the patterns of their paths."""
+    groups: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for path, kind, text in items:
+        pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", path) or "(the model itself)"
+        groups.setdefault((kind, text), {}).setdefault(pattern, []).append(path)
+    lines = []
+    for (kind, text), patterns in groups.items():
+        count = sum(len(paths) for paths in patterns.values())
+        shown = [paths[0] if len(paths) == 1 and paths[0] else pattern for pattern, paths in patterns.items()]
+        more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
+        lines.append(f"{count:4d} x {kind}: {text}  [{', '.join(shown[:3])}{more}]")
+    return lines
+
+
+def swap(model: nn.Module, *, verbose: bool = True) -> Swap:
+    """Puts kernelworks' ops into ``model``, in place, and says what was replaced and what was left and why.
+
+    Replaced are, on each instance and never on a class: ``nn.Linear``, ``nn.LayerNorm``, ``nn.RMSNorm``, ``nn.GELU``,
+    ``nn.Softmax`` and ``nn.CrossEntropyLoss``; transformers' RMSNorm, gated MLP with SiLU, GELU classes, rotary
+    embedding, loss, and attention through transformers' registry; and, in any other module, the calls of
+    ``torch.nn.functional`` that kernelworks has an op for. Parameters, buffers, hooks, the modules themselves and
+    ``state_dict`` stay the same objects, with no copy of a weight. Each op still takes its fastest proved row, which
+    may be torch's own, and calls outside what it can say (float64, another device, autocast) run torch's function.
+
+    Works in inference and training, and under ``torch.compile`` where the model does; swap before compiling, since a
+    compiled graph keeps what it was traced from. While swapped, a plain ``DynamicCache`` grows in place instead of
+    being copied at every token.
+
+    Args:
+        model: any module. Its configuration, if transformers made it, is changed until ``undo()``.
+        verbose: whether to print the lines that ``str()`` of the result gives.
+
+    Returns:
+        Swap: ``replaced``, ``left`` and ``undo()``.
+
+    Raises:
+        TypeError: ``model`` is not a module.
+        RuntimeError: it, or a part of it, is swapped already.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    for path, module in model.named_modules():
+        if hasattr(module.__dict__.get("forward"), MARK):
+            raise RuntimeError(f"model is swapped already ({path or 'its root'}): undo() that swap first")
+    result = Swap(model)
+    try:
+        _Walk(result).run()
+    except BaseException:
+        result.undo()
+        raise
+    if verbose:
+        print(result)
+    return result
+
+
+# ---------------------------------------------------------------- one model
+
+
+class _Walk:
+    """One pass over the modules of a model."""
+
+    def __init__(self, result: Swap) -> None:
+        self.result = result
+        self.rebinder = Rebinder(known=attention.known_function)
+        result._undo.append(self.rebinder.release)
+        self.replaced: list[Replaced] = []
+        self.left: list[Left] = []
+        self.absorbed: set[int] = set()  # activations that a gated MLP computes in its fused op
+        self.attention: dict[int, str] = {}  # id of a configuration -> why its attention stays, or ""
+        self.growing: dict[Any, Any] = {}
+
+    def run(self) -> None:
+        self._registry()
+        for path, module in self.result.model.named_modules():
+            if id(module) in self.absorbed:
+                continue
+            found = self._module(module)
+            if isinstance(found, str):
+                if found:
+                    self.left.append(Left(path, type(module).__name__, found))
+            else:
+                self.replaced.append(Replaced(path, type(module).__name__, *found))
+        self._losses()
+        self.result.replaced, self.result.left = tuple(self.replaced), tuple(self.left)
+
+    def _registry(self) -> None:
+        for config, reason in attention.configurations(self.result.model):
+            self.attention[id(config)] = reason
+            if not reason:
+                attention.register()
+                self.result._set(config, "_attn_implementation_internal", attention.IMPLEMENTATION)
+
+    def _module(self, module: nn.Module) -> tuple[str, tuple[str, ...]] | str:
+        """(kind, ops) of what was replaced in a module, or why it was left, or "" for one that only holds others."""
+        worth_a_line = not any(True for _ in module.children()) or bool(module._parameters)
+        if "forward" in module.__dict__:
+            return "its forward was already replaced on the instance, by somebody else"
+        entry = known(module)
+        if entry is not None:
+            if entry.kind == "gated MLP":
+                self.absorbed.update(id(a) for a in activations(module))
+            self._install(module, entry.forward)
+            return entry.kind, entry.ops
+        forward, ops = type(module).forward, self._rebound(module)
+        why = ""
+        if attention.looks_up(forward):
+            why = self.attention.get(id(getattr(module, "config", None)), "it has no configuration of its own")
+            ops = ops if why else ("attention", *ops)
+            if attention.grows(forward):
+                current = module.__dict__.get("forward")
+                self._install(module, attention.with_growing(current.__func__ if current else forward))
+        if ops:
+            return ("attention" if "attention" in ops else "functional calls"), ops
+        return why or (reason_left(module) if worth_a_line else "")
+
+    def _install(self, module: nn.Module, function: Callable[..., Any]) -> None:
+        function.__dict__[MARK] = True
+        self.result._set(module, "forward", MethodType(function, module))
+
+    def _rebound(self, module: nn.Module) -> tuple[str, ...]:
+        """Rebinds the functional calls of a module's forward and of the methods that it calls; returns their names."""
+        ops: set[str] = set()
+        queue, seen = ["forward"], {"forward"}
+        while queue:
+            name = queue.pop()
+            function = inspect.getattr_static(type(module), name)
+            static = isinstance(function, staticmethod)
+            function = function.__func__ if static else function
+            if not isinstance(function, FunctionType):
+                continue
+            rebound = self.rebinder.rebind(function)
+            if rebound is not None:
+                ops.update(rebound.calls)
+                rebound.function.__dict__[MARK] = True
+                method = rebound.function if static else MethodType(rebound.function, module)
+                self.result._set(module, name, method)
+            for other in set(function.__code__.co_names) - seen:
+                if _own_method(type(module), other):
+                    seen.add(other)
+                    queue.append(other)
+        return tuple(sorted(ops))
+
+    def _losses(self) -> None:
+        """The losses of transformers' models, which are plain functions that call ``F.cross_entropy``."""
+        for path, module in self.result.model.named_modules():
+            if getattr(module, "loss_type", None) and "_loss_function" not in module.__dict__:
+                function = getattr(module, "loss_function", None)
+                rebound = self.rebinder.rebind(function)
+                if isinstance(function, FunctionType) and rebound is not None:
+                    self.result._set(module, "_loss_function", rebound.function)
+                    name = f"{path}.loss_function".lstrip(".")
+                    self.replaced.append(Replaced(name, function.__name__, "loss", rebound.calls))
+
+
+def _own_method(cls: type, name: str) -> bool:
+    """Whether a name is a method that a user's class (not torch's or transformers' base classes) defines."""
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return base.__module__.partition(".")[0] not in ("torch", "builtins") and not base.__name__.startswith(
+                "PreTrained"
+            )
+    return False
