@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 
 from rich import box
@@ -16,7 +15,8 @@ from kernelworks.report.terminal import style_of
 
 __all__ = ["best_baseline", "benches", "ours"]
 
-OURS = "kernelworks"
+OURS = "kernelworks"  # the arm that calls the public function
+ROWS = ("scalar", "avx2", "avx512", "avx512_bf16", "torch", "reference")  # arms that are rows asked for by name
 
 
 def ours(result: BenchResult) -> Arm | None:
@@ -25,22 +25,22 @@ def ours(result: BenchResult) -> Arm | None:
     return by_name.get(OURS) or by_name.get(result.chosen)
 
 
-def best_baseline(result: BenchResult, baselines: Sequence[str]) -> Arm | None:
-    """The fastest arm among ``baselines``."""
-    arms = [arm for arm in result.arms if arm.name in baselines]
+def best_baseline(result: BenchResult) -> Arm | None:
+    """The fastest arm that is neither ours nor one of our rows."""
+    arms = [arm for arm in result.arms if arm.name not in (OURS, result.chosen) and arm.name not in ROWS]
     return min(arms, key=lambda arm: arm.median_us) if arms else None
 
 
-def benches(results: Sequence[BenchResult], baselines: Sequence[str]) -> RenderableType:
-    """What ``kernelworks bench`` prints. ``baselines`` names the arms that are not ours."""
+def benches(results: Sequence[BenchResult]) -> RenderableType:
+    """What ``kernelworks bench`` prints."""
     lines: list[RenderableType] = []
     for op in dict.fromkeys(r.op for r in results):
         group = [r for r in results if r.op == op]
-        lines += [Text(op, style="bold"), _table(group, baselines), Text()]
+        lines += [Text(op, style="bold"), _table(group), Text()]
     return Group(*lines)
 
 
-def _table(results: Sequence[BenchResult], baselines: Sequence[str]) -> Table:
+def _table(results: Sequence[BenchResult]) -> Table:
     names = list(dict.fromkeys(arm.name for r in results for arm in r.arms))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, caption_justify="left")
     table.add_column("case", overflow="fold")
@@ -60,7 +60,7 @@ def _table(results: Sequence[BenchResult], baselines: Sequence[str]) -> Table:
             quantity.figures(result.bound_us),
             quantity.percent(_share(result)),
             Text(result.regime, style=style_of(result.regime)),
-            _speedup(result, baselines),
+            _speedup(result),
         )  # fmt: skip
     thrown = sum(r.thrown for r in results)
     table.caption = f"median of interleaved arms; {thrown} noisy windows thrown away"
@@ -84,21 +84,11 @@ def _share(result: BenchResult) -> float | None:
     return result.bound_us / arm.median_us if arm.median_us > 0 else None
 
 
-def _speedup(result: BenchResult, baselines: Sequence[str]) -> Text:
+def _speedup(result: BenchResult) -> Text:
     if result.gate:
         return Text(f"no figure: {result.gate}", style="bold red")
-    mine, other = ours(result), best_baseline(result, baselines)
+    mine, other = ours(result), best_baseline(result)
     if mine is None or other is None or mine.median_us <= 0:
         return Text("-", style="dim")
     value = other.median_us / mine.median_us
     return Text.assemble((quantity.ratio(value), "green" if value >= 1 else "yellow"), (f" {other.name}", "dim"))
-
-
-def median_speedup(results: Sequence[BenchResult], baselines: Sequence[str]) -> float | None:
-    """The median over the cases that passed their gate."""
-    values = [
-        other.median_us / mine.median_us
-        for r in results
-        if not r.gate and (mine := ours(r)) and (other := best_baseline(r, baselines)) and mine.median_us > 0
-    ]
-    return statistics.median(values) if values else None

@@ -47,8 +47,8 @@ def _bullet(line: str) -> Padding:
     return Padding(Text(f"- {line}"), (0, 0, 0, 2))
 
 
-def _where(region: Region) -> Text:
-    text = Text(region.op, style="bold" if region.modelled else "bold dim")
+def _where(region: Region, title: str) -> Text:
+    text = Text(title, style="bold" if region.modelled else "bold dim")
     for line in (region.module, region.source):
         if line:
             text.append(f"\n{line}", style="dim")
@@ -73,33 +73,39 @@ def regions(record: Diagnosis, width: int) -> Table:
     ordered = worst_first(record.regions)
     shown = ordered[:MOST_ROWS]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=False, show_edge=False, caption_justify="left")
-    table.add_column("op, module, source", overflow="fold", min_width=32, max_width=48)
-    table.add_column("calls", justify="right", no_wrap=True)
-    table.add_column("time", justify="right", no_wrap=True)
-    table.add_column("of wall", justify="right", no_wrap=True)
-    table.add_column("waits on, ceiling", overflow="fold", max_width=24)
+    wide = width >= WIDE
+    place = "op, module, source" if wide else "op x calls,\nmodule, source"
+    table.add_column(place, overflow="fold", min_width=32 if wide else 20, max_width=48)
+    if wide:
+        table.add_column("calls", justify="right", no_wrap=True)
+    for title in ("time", "of wall") if wide else ("time,\nof wall",):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column(
+        "waits on, ceiling" if wide else "waits on,\nceiling", overflow="fold", max_width=24 if wide else 18
+    )
     table.add_column("achieved", justify="right", no_wrap=True)
-    table.add_column("can be had back", justify="right", no_wrap=True)
-    if width >= WIDE:
+    table.add_column("can be\nhad back", justify="right", no_wrap=True)
+    if wide:
         table.add_column("next action", overflow="fold", ratio=1)
     for region in shown:
-        where = _where(region)
-        if width < WIDE and region.action:
+        time, share = quantity.seconds(region.seconds), quantity.percent(region.share, 1)
+        where = _where(region, region.op if wide else f"{region.op} x {region.calls}")
+        if not wide and region.action:
             where.append(f"\n> {region.action}", style="italic")
         cells: list[RenderableType] = [
             where,
-            str(region.calls),
-            quantity.seconds(region.seconds),
-            quantity.percent(region.share, 1),
+            *([str(region.calls)] if wide else []),
+            *((time, share) if wide else (f"{time}\n{share}",)),
             _waits_on(region),
             _of_ceiling(region),
             quantity.seconds_range(region.low_s, region.high_s),
         ]
-        table.add_row(*cells, *([region.action] if width >= WIDE else []))
+        table.add_row(*cells, *([region.action] if wide else []))
     rest = ordered[MOST_ROWS:]
     if rest:
-        time, share = sum(r.seconds for r in rest), sum(r.share for r in rest)
-        table.caption = f"and {len(rest)} more, {quantity.seconds(time)} together ({quantity.percent(share, 1)})"
+        together = quantity.seconds(sum(r.seconds for r in rest))
+        part = quantity.percent(sum(r.share for r in rest), 1)
+        table.caption = f"and {len(rest)} more, {together} together ({part})"
     return table
 
 

@@ -16,6 +16,7 @@ from kernelworks.report.diagnose import whole_percents, worst_first
 __all__ = ["diagnosis", "machine"]
 
 HERE = Path(__file__).resolve().parent
+NO_REQUESTS = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 def _document(title: str, body: Iterable[str]) -> str:
@@ -24,6 +25,7 @@ def _document(title: str, body: Iterable[str]) -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{NO_REQUESTS}">\n'
         '<link rel="icon" href="data:,">\n'
         f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(part for part in body if part)

@@ -60,6 +60,8 @@ def _svg(figure: Figure, label: str) -> str:
     text = f'<svg xmlns="http://www.w3.org/2000/svg" {box[0]} role="img" aria-label="{name}">{rest}'
     for variable in _VARIABLES:
         text = text.replace(_stand_in(variable), f"var(--{variable})")
+    # matplotlib numbers its groups from 1 in every picture; only what is referred to keeps its id
+    text = re.sub(r' id="(?:figure|axes|patch|line2d|text|matplotlib\.axis|[xy]tick)_\d+"', "", text)
     text = re.sub(r"font(-family)?: ([^;\"]*)'DejaVu Sans'[^;\"]*", r"font\1: \2var(--font)", text)
     return text.strip()
 

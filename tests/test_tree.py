@@ -1,0 +1,289 @@
+"""The house keeps its order: no orphans, one home for each op, names from the grammar, files of a size to read.
+
+Every rule is a function from a tree to a list of complaints. It is run on this repository, where it must find none,
+and on a small tree that breaks it, where it must find that.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from kernelworks.build.cpp import TARGETS
+from kernelworks.cli import app
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "src/kernelworks"
+
+MOST_LINES = 500
+MOST_FUNCTION_LINES = 100  # the house aims at 80; what is longer than this is two functions
+BANNED_WORDS = {
+    "util", "utils", "helper", "helpers", "common", "misc", "fast", "faster", "optimized", "optimised", "v2", "v3",
+    "new", "old", "tmp", "temp", "stuff", "impl",
+}  # fmt: skip
+BANNED_MARKS = ("TO" + "DO", "FIX" + "ME", "X" + "XX", "NotImplemented" + "Error")
+
+TOP = {
+    "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile", "pyproject.toml", "constraints.txt",
+    ".gitignore", ".pre-commit-config.yaml", ".ci/run",
+}  # fmt: skip
+FOLDERS = {  # folder -> what may lie in it, as a pattern of the path below it
+    "src/kernelworks": r".*",
+    "tests": r"(test_\w+|conftest)\.py|\w+/\w+\.py",
+    "examples": r"\w+\.py",
+    "benchmarks": r"\w+\.py|results/[\w.-]+\.json",
+    "docs": r"[\w-]+\.md|pictures/[\w-]+\.(svg|png)",
+    "ladders": r"\w+/.*",
+}
+ROOM_FILES = {"__init__.py", "contract.py", "mutants.py", "scalar.cpp", "simd.cpp", "README.md"}
+ROOM_MAY_HOLD = ROOM_FILES | {"tuning.toml", "triton.py", "sm90.cu"} | {f"{target}.cpp" for target in TARGETS}
+# Modules that nothing imports because something else starts them.
+STARTED = {"__init__", "__main__", "cli", "report.readme", "prove.worker"}
+DATA = {".toml", ".json", ".css", ".js", ".md"}
+
+
+def tree(root: Path) -> list[str]:
+    """The files of the tree: those that git knows or would add, else all."""
+    if (root / ".git").exists():
+        command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard"]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        return sorted(name for name in set(listed) if (root / name).is_file())
+    return sorted(
+        p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts
+    )
+
+
+def rooms(files: list[str]) -> dict[str, set[str]]:
+    """Room folder -> names of the files in it."""
+    found: dict[str, set[str]] = {}
+    for name in files:
+        match = re.fullmatch(rf"({PACKAGE}/ops/\w+/\w+)/(.+)", name)
+        if match:
+            found.setdefault(match[1], set()).add(match[2])
+    return found
+
+
+# ---------------------------------------------------------------- the rules
+
+
+def strays(root: Path, files: list[str]) -> list[str]:
+    """Files that lie where nothing of their kind belongs."""
+    wrong = []
+    for name in files:
+        folder = next((f for f in FOLDERS if name.startswith(f"{f}/")), None)
+        if name in TOP or (folder and re.fullmatch(FOLDERS[folder], name[len(folder) + 1 :])):
+            continue
+        wrong.append(f"{name}: no place in the tree is meant for it")
+    return wrong
+
+
+def modules(files: list[str]) -> dict[str, str]:
+    """Dotted name below the package -> file."""
+    found = {}
+    for name in files:
+        if name.startswith(f"{PACKAGE}/") and name.endswith(".py"):
+            dotted = name[len(PACKAGE) + 1 : -3].replace("/", ".")
+            found[dotted.removesuffix(".__init__")] = name
+    return found
+
+
+def imported(root: Path, name: str) -> set[str]:
+    """Every dotted name that a file imports from the package, with and without its last part."""
+    names = set()
+    for node in ast.walk(ast.parse((root / name).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return {n.removeprefix("kernelworks.") for n in names if n.startswith("kernelworks.")}
+
+
+def orphans(root: Path, files: list[str]) -> list[str]:
+    """Modules that nothing imports, headers that nothing includes, kernels and data that nothing names."""
+    known = modules(files)
+    used = set().union(*(imported(root, name) - {dotted} for dotted, name in known.items())) if known else set()
+    text = {n: (root / n).read_text(encoding="utf-8") for n in files if n.startswith(f"{PACKAGE}/")}
+    sources = [n for n in text if Path(n).suffix in (".cpp", ".hpp", ".cu")]
+    python = "\n".join(t for n, t in text.items() if n.endswith(".py"))
+    wrong = []
+    for dotted, name in known.items():
+        is_package = name.endswith("/__init__.py")
+        if dotted not in used and dotted not in STARTED and not is_package and ".rules." not in f".{dotted}":
+            wrong.append(f"{name}: no module imports it")
+    for name in sources:
+        base = Path(name).name
+        included = any(re.search(rf'#\s*include\s+"(\w+/)*{re.escape(base)}"', text[o]) for o in sources if o != name)
+        named = f'"{base}"' in python or f'"{Path(base).stem}"' in python
+        if not included and not (name.endswith((".cpp", ".cu")) and named):
+            wrong.append(f"{name}: nothing includes or builds it")
+    for name in text:
+        path = Path(name)
+        if path.suffix in DATA - {".md"} and path.name not in python and path.parent.name not in python:
+            wrong.append(f"{name}: no module reads it")
+    return wrong
+
+
+def second_homes(root: Path, files: list[str]) -> list[str]:
+    """Ops with two rooms, rooms that hold another op than their name says, contracts outside the rooms."""
+    homes: dict[str, str] = {}
+    wrong = []
+    for room in rooms(files):
+        name = Path(room).name
+        if name in homes:
+            wrong.append(f"{room}: {name} lives in {homes[name]} already")
+        homes[name] = room
+        contract = root / room / "contract.py"
+        if contract.exists():
+            said = re.search(r"Contract\(\s*(?:name=)?\"(\w+)\"", contract.read_text(encoding="utf-8"))
+            if said and said[1].rstrip("_") != name:
+                wrong.append(f"{room}: its contract is for {said[1]}")
+    for name in files:
+        outside = name.startswith(f"{PACKAGE}/") and name.endswith(".py") and not name.startswith(f"{PACKAGE}/ops/")
+        if outside and re.search(r"^CONTRACT\b|^OP = Op\(", (root / name).read_text(encoding="utf-8"), re.M):
+            wrong.append(f"{name}: an op outside the rooms")
+    return wrong
+
+
+def unfinished_rooms(root: Path, files: list[str]) -> list[str]:
+    """Rooms that lack a file they need, or hold one that no room has."""
+    wrong = []
+    for room, names in rooms(files).items():
+        wrong += [f"{room}: has no {name}" for name in sorted(ROOM_FILES - names)]
+        mutants = root / room / "mutants.py"
+        if mutants.exists() and len(re.findall(r"\bMutant\(", mutants.read_text(encoding="utf-8"))) < 5:
+            wrong.append(f"{room}: fewer than five mutants")
+        for name in sorted(names - ROOM_MAY_HOLD):
+            if Path(name).suffix not in (".hpp", ".py") or "/" in name:
+                wrong.append(f"{room}/{name}: not a file of a room")
+    return wrong
+
+
+def names_outside_the_grammar(root: Path, files: list[str]) -> list[str]:
+    """Files and folders with a word in their names that says nothing, or Python files not in snake case."""
+    wrong = []
+    for name in files:
+        for part in Path(name).parts:
+            words = set(re.split(r"[_.\-]", part.lower()))
+            if words & BANNED_WORDS:
+                wrong.append(f"{name}: {', '.join(sorted(words & BANNED_WORDS))} says nothing about what it is")
+        if name.endswith(".py") and not re.fullmatch(r"[a-z0-9_]+\.py", Path(name).name):
+            wrong.append(f"{name}: not in snake case")
+    return wrong
+
+
+def oversize(root: Path, files: list[str]) -> list[str]:
+    """Python files and functions that are too long to read in one go."""
+    wrong = []
+    for name in (n for n in files if n.endswith(".py")):
+        text = (root / name).read_text(encoding="utf-8")
+        lines = text.count("\n")
+        if lines > MOST_LINES:
+            wrong.append(f"{name}: {lines} lines, at most {MOST_LINES}")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > MOST_FUNCTION_LINES:
+                    wrong.append(f"{name}:{node.lineno}: {node.name} has {length} lines, at most {MOST_FUNCTION_LINES}")
+    return wrong
+
+
+def leftovers(root: Path, files: list[str]) -> list[str]:
+    """Marks of unfinished work, and tests that are turned off."""
+    wrong = []
+    for name in (n for n in files if Path(n).suffix in (".py", ".cpp", ".hpp", ".toml", ".md", ".cu")):
+        text = (root / name).read_text(encoding="utf-8")
+        wrong += [f"{name}: {mark}" for mark in BANNED_MARKS if re.search(rf"\b{mark}\b", text)]
+        if name.startswith("tests/"):
+            wrong += [f"{name}: {m}" for m in re.findall(r"pytest\.(?:mark\.)?(?:skip|xfail|importorskip)\w*", text)]
+    return wrong
+
+
+def environment_readers(root: Path, files: list[str]) -> list[str]:
+    """Modules other than ``environment`` that read environment variables."""
+    wrong = []
+    for name in files:
+        if name.startswith(f"{PACKAGE}/") and name.endswith(".py") and name != f"{PACKAGE}/environment.py":
+            for found in re.findall(r"os\.(?:environ\b(?!\s*=)(?:\.get|\[)?|getenv)", (root / name).read_text("utf-8")):
+                wrong.append(f"{name}: {found}")
+    return wrong
+
+
+def unknown_commands(root: Path, files: list[str]) -> list[str]:
+    """Commands that a page of the docs tells the reader to type and that do not exist."""
+    verbs = getattr(get_command(app), "commands", {})
+    options = {verb: {o for p in command.params for o in p.opts} for verb, command in verbs.items()}
+    made = set(re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(encoding="utf-8"), re.M))
+    wrong = []
+    for name in (n for n in files if n.endswith(".md")):
+        for line in code_of((root / name).read_text(encoding="utf-8")):
+            for target in re.findall(r"\bmake ([a-z][a-z-]*)\b", line):
+                wrong += [] if target in made else [f"{name}: make {target}"]
+            for verb, rest in re.findall(r"(?:^|[`$] ?|-m )kernelworks ([a-z]+)\b([^`|#\n]*)", line):
+                if verb not in verbs:
+                    wrong.append(f"{name}: kernelworks {verb}")
+                    continue
+                for option in re.findall(r"(?<!\S)(--[a-z][a-z-]*)", rest.split(" -- ")[0]):
+                    wrong += [] if option in options[verb] | {"--help"} else [f"{name}: kernelworks {verb} {option}"]
+    return wrong
+
+
+def code_of(text: str) -> list[str]:
+    """The lines of fenced or indented code, and every span in backquotes, of a page."""
+    fenced = re.findall(r"^```[^\n]*\n(.*?)^```", text, re.M | re.S)
+    spans = re.findall(r"`[^`\n]+`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+    indented = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    return [line for block in fenced for line in block.splitlines()] + spans + indented
+
+
+RULES: list[Callable[[Path, list[str]], list[str]]] = [
+    strays, orphans, second_homes, unfinished_rooms, names_outside_the_grammar, oversize, leftovers,
+    environment_readers, unknown_commands,
+]  # fmt: skip
+
+# What breaks each rule: files of a small tree.
+BROKEN: dict[str, dict[str, str]] = {
+    "strays": {"notes.txt": "", "src/other/thing.py": ""},
+    "orphans": {f"{PACKAGE}/lonely.py": "", f"{PACKAGE}/simd/lonely.hpp": "", f"{PACKAGE}/lonely/data.json": ""},
+    "second_homes": {f"{PACKAGE}/ops/a/gelu/x.py": "", f"{PACKAGE}/ops/b/gelu/x.py": "", f"{PACKAGE}/o.py": "OP = Op("},
+    "unfinished_rooms": {f"{PACKAGE}/ops/a/gelu/__init__.py": "", f"{PACKAGE}/ops/a/gelu/notes.txt": ""},
+    "names_outside_the_grammar": {
+        f"{PACKAGE}/tensor_utils.py": "",
+        f"{PACKAGE}/new/a.py": "",
+        "tests/test_Gelu.py": "",
+    },
+    "oversize": {
+        "tests/test_long.py": "x = 1\n" * 600,
+        "tests/test_deep.py": "def f():\n" + "    x = 1\n" * (MOST_FUNCTION_LINES + 1),
+    },
+    "leftovers": {
+        "tests/test_a.py": f"# {BANNED_MARKS[0]}\n",
+        "tests/test_b.py": "import pytest\npytest.sk" + "ip('')\n",
+    },
+    "environment_readers": {f"{PACKAGE}/a.py": "import os\nx = os.environ['A']\n"},
+    "unknown_commands": {
+        "README.md": "```\nmake nothing\nkernelworks dance\nkernelworks map --colour\n```\n",
+        "Makefile": "test:\n",
+    },
+}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_tree_keeps_the_rule(rule: Callable[[Path, list[str]], list[str]]) -> None:
+    assert rule(ROOT, tree(ROOT)) == []
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_rule_rejects(rule: Callable[[Path, list[str]], list[str]], tmp_path: Path) -> None:
+    for name, text in BROKEN[rule.__name__].items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    complaints = rule(tmp_path, tree(tmp_path))
+    for name in BROKEN[rule.__name__]:
+        if name != "Makefile":
+            assert any(name in complaint or name.rsplit("/", 1)[0] in complaint for complaint in complaints), name
