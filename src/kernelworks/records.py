@@ -106,6 +106,27 @@ class Proof:
     certified: bool
 
 
+# ---------------------------------------------------------------- choices
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the dispatcher would do with one call, and why. Times are None until this machine's ceilings are known."""
+
+    op: str
+    call: str  # "x bfloat16[1, 1024], weight bfloat16[1024], eps 1e-06"
+    row: str
+    because: str
+    declined: tuple[tuple[str, str], ...]  # (row, reason) for every row that was looked at before
+    threads: int
+    flop: float
+    bytes: float
+    bound_us: float | None = None
+    predicted_us: float | None = None
+    regime: str = ""
+    ceiling: str = ""
+
+
 # ---------------------------------------------------------------- benches
 
 
@@ -252,7 +273,8 @@ def _build(kind: Any, value: Any) -> Any:
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not a {kind.__name__}: {error}") from error
     if origin is tuple:
-        return tuple(_build(inner[0], item) for item in value)
+        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+        return tuple(_build(k, item) for k, item in zip(kinds, value, strict=True))
     if origin in (typing.Union, types.UnionType):
         return None if value is None else _build(next(k for k in inner if k is not type(None)), value)
     return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def rms_norm(
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
     Source: Zhang and Sennrich 2019, arXiv:1910.07467.
     """
-    return OP(x, weight, eps, residual, out=out, row=row)
+    return OP.call(x, weight, eps, residual, out, row)
 
 
 def _forward(lib: Any, x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None, out: Any = None) -> Any:
@@ -99,7 +100,11 @@ def _torch_backward(
     if residual is not None and grad_sum is not None:
         grad_s = grad_s + grad_sum.to(compute)
     grad_x = grad_s.to(x.dtype)
-    grad_weight = x.new_empty(0) if weight is None else (g * s * r).reshape(-1, x.shape[-1]).sum(0).to(x.dtype)
+    grad_weight = (
+        x.new_empty(0)
+        if weight is None
+        else (g * s * r).reshape(math.prod(x.shape[:-1]), x.shape[-1]).sum(0).to(x.dtype)
+    )
     return grad_x, grad_weight, grad_x.clone() if residual is not None and needs[2] else x.new_empty(0)
 
 

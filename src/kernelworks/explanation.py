@@ -1,0 +1,93 @@
+"""``explain``: which row a call would take, why each row above it declined, and how long it should take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernelworks import ceilings, ops
+from kernelworks.contract import describe
+from kernelworks.dispatch import OPS, Op, choose
+from kernelworks.records import Explanation
+
+__all__ = ["explain", "what_it_asks"]
+
+
+class _Captured(Exception):
+    def __init__(self, name: str, args: tuple[Any, ...]) -> None:
+        self.name, self.asked = name, args
+
+
+class _Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Stops at the first operator of ours, before it runs, and carries its arguments out."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "kernelworks":
+            raise _Captured(func._opname, tuple(args) + tuple((kwargs or {}).values()))
+        return func(*args, **(kwargs or {}))
+
+
+def what_it_asks(call: Callable[[], Any]) -> tuple[Op, tuple[Any, ...], str | None]:
+    """The op, its arguments in schema order and the row asked for, of the first kernelworks op that ``call`` reaches.
+
+    Nothing of ours is run. Raises what the arguments' check raises, and ValueError where no op is reached.
+    """
+    try:
+        with torch.no_grad(), _Capture():  # type: ignore[no-untyped-call]
+            call()
+    except _Captured as caught:
+        op = OPS[caught.name]
+        count = len(op.passes["forward"].names)
+        args = caught.asked + (None,) * (count - len(caught.asked))
+        return op, args[:count], (caught.asked[count] if len(caught.asked) > count else None)
+    raise ValueError("the call reached no kernelworks op")
+
+
+def _argument(name: str, value: Any) -> str:
+    if isinstance(value, (list, tuple)) and value and isinstance(value[0], Tensor):
+        return f"{name} {len(value)} tensors"
+    return f"{name} {describe(value) if isinstance(value, Tensor) else value}"
+
+
+def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+    """What the dispatcher does with ``op(*args, **kwargs)``, without running it.
+
+    Args:
+        op: the op's name (``"rms_norm"``) or its function; the other arguments are those of the call.
+    Returns: a record; ``kernelworks explain`` prints it.
+    Raises: ValueError where there is no such op; what the op raises for bad arguments.
+    """
+    name = op if isinstance(op, str) else op.__name__
+    if name not in OPS:
+        raise ValueError(f"op must be one of {', '.join(OPS)}, got {name!r}")
+    function = getattr(ops, name)
+    found, asked, row = what_it_asks(lambda: function(*args, **kwargs))
+    request = found.request("forward", asked)
+    choice = choose(found, request, row)
+    cost = found.contract.cost(request)
+    names = found.passes["forward"].names
+    shown = ", ".join(_argument(n, v) for n, v in zip(names, asked, strict=True) if v is not None)
+    record = Explanation(
+        op=found.name,
+        call=shown,
+        row=choice.row.name,
+        because=choice.because,
+        declined=choice.declined,
+        threads=request.threads,
+        flop=cost.flop,
+        bytes=cost.bytes,
+    )
+    known = ceilings.cached()
+    if known is None:
+        return record
+    limit = ceilings.bound(
+        cost.flop, cost.transcendental, cost.bytes, cost.bytes, request.dtype, request.threads, known,
+        written_bytes=cost.bytes_written,
+    )  # fmt: skip
+    return Explanation(
+        **{**vars(record), "bound_us": limit.seconds * 1e6, "regime": limit.regime, "ceiling": limit.ceiling}
+    )

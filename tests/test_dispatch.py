@@ -1,0 +1,177 @@
+"""The choice among rows: what is taken, what is said, and that nothing falls back in silence."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+import kernelworks as kw
+from kernelworks import certificates, dispatch
+from kernelworks.build.rows import python_row
+from kernelworks.dispatch import OPS, choose
+
+OP = OPS["rms_norm"]
+
+
+def _request(**changed: object) -> object:
+    x = torch.ones(4, 64)
+    return OP.request("forward", (changed.get("x", x), torch.ones(64), 1e-6, None))
+
+
+@pytest.fixture
+def certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Certificates for every row that runs here, in a cache of their own."""
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
+    monkeypatch.setattr(certificates, "_shipped", lambda kind: {})
+    for row in OP.rows:
+        if row.source is not None:
+            certificates.write(_certificate(row))
+
+
+def _certificate(row: object, **changed: object) -> certificates.Certificate:
+    return certificates.Certificate(
+        **{
+            "op": OP.name, "row": row.name, "source_hash": row.hash(), "toolchain": row.toolchain(),
+            "kind": kw.machine().kind, "cases": 1, "worst": 0.5, "mutants_rejected": 1, "date": "2026-01-01",
+        } | changed
+    )  # fmt: skip
+
+
+def test_the_first_certified_row_is_taken(certified: None) -> None:
+    choice = choose(OP, _request())
+    assert choice.row.name == next(r.name for r in OP.rows if r.guard(_request()) is None)
+
+
+def test_a_row_without_a_certificate_is_not_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
+    monkeypatch.setattr(certificates, "_shipped", lambda kind: {})
+    choice = choose(OP, _request())
+    assert choice.row.name == "torch"
+    assert any("kernelworks prove rms_norm" in reason for _, reason in choice.declined)
+
+
+def test_a_stale_certificate_is_named(certified: None) -> None:
+    for row in OP.rows:
+        if row.source is not None:
+            certificates.write(_certificate(row, source_hash="0" * 64))
+    choice = choose(OP, _request())
+    assert choice.row.name == "torch"
+    assert any("stale certificate" in reason for _, reason in choice.declined)
+
+
+def test_another_toolchain_is_not_trusted(certified: None) -> None:
+    row = OP.row("scalar")
+    certificates.write(_certificate(row, toolchain="g++ 0.0.0"))
+    assert "proved with g++ 0.0.0" in (certificates.invalid(OP.name, row) or "")
+
+
+def test_a_damaged_certificate_is_none(certified: None, tmp_path: Path) -> None:
+    path = next(tmp_path.rglob("rms_norm.scalar.json"))
+    path.write_text(path.read_text()[:40])
+    assert "not proved on this kind" in (certificates.invalid(OP.name, OP.row("scalar")) or "")
+
+
+def test_a_row_asked_for_by_name_really_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    rows = tuple(
+        dataclasses.replace(row, load=lambda pass_, row=row: seen.append(row.name) or row.load.__call__(pass_))
+        for row in OP.rows
+    )
+    monkeypatch.setattr(OP, "rows", rows)
+    x = torch.ones(3, 7)
+    for name in ("scalar", "reference", "torch"):
+        OP._plans.clear()
+        seen.clear()
+        kw.rms_norm(x, None, eps=1e-6, row=name)
+        assert set(seen) == {name}
+    OP._plans.clear()
+
+
+def test_a_row_that_cannot_run_raises_and_names_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    declining = dataclasses.replace(OP.row("scalar"), guard=lambda request: "not today")
+    monkeypatch.setattr(OP, "rows", (declining, OP.row("torch"), OP.row("reference")))
+    OP._plans.clear()
+    with pytest.raises(RuntimeError, match=r"row 'scalar' of rms_norm cannot run: not today"):
+        kw.rms_norm(torch.ones(3, 7), None, eps=1e-6, row="scalar")
+    with pytest.raises(ValueError, match="row must be one of"):
+        kw.rms_norm(torch.ones(3, 7), None, eps=1e-6, row="no such row")
+    OP._plans.clear()
+
+
+def test_the_tuning_table_comes_before_list_order(
+    certified: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tuning.toml").write_text(
+        '[[prefer]]\nrows = ["torch"]\nwhen = { M = [1, 8], dtype = ["float32"] }\n'
+        'evidence = "measured for this test"\n'
+    )
+    monkeypatch.setattr(OP, "room", tmp_path)
+    dispatch._tuning.cache_clear()
+    assert choose(OP, _request()).because == "tuning: measured for this test"
+    assert choose(OP, _request()).row.name == "torch"
+    assert choose(OP, _request(x=torch.ones(9, 64))).row.name != "torch"
+    dispatch._tuning.cache_clear()
+
+
+def test_torch_and_reference_come_last() -> None:
+    for op in OPS.values():
+        assert [r.name for r in op.rows][-2:] == ["torch", "reference"]
+    with pytest.raises(ValueError, match="last two rows"):
+        dispatch.Op(OP.contract, [python_row("torch", lambda x: x)], room=__file__, forward=OP.passes["forward"])
+
+
+def test_out_is_checked_before_anything_is_written() -> None:
+    x = torch.ones(4, 8)
+    for out, kind, text in (
+        (torch.zeros(4, 9), ValueError, "out must have shape"),
+        (torch.zeros(4, 8, dtype=torch.float64), TypeError, "out must have dtype"),
+        (torch.zeros(8, 4).t(), ValueError, "out must be contiguous"),
+    ):
+        with pytest.raises(kind, match=text):
+            kw.rms_norm(x, None, eps=1e-6, out=out)
+        assert not out.any()
+    good = torch.zeros(4, 8)
+    assert kw.rms_norm(x, None, eps=1e-6, out=good) is good
+    assert good.all()
+
+
+def test_plans_are_dropped_not_hoarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "MOST_PLANS", 8)
+    for n in range(1, 30):
+        kw.rms_norm(torch.ones(1, n), None, eps=1e-6, row="reference")
+    assert len(OP._plans) <= 8
+
+
+def test_explain_says_what_would_run() -> None:
+    from kernelworks.explanation import explain
+
+    x, weight = torch.ones(4, 64), torch.ones(64)
+    told = explain("rms_norm", x, weight, eps=1e-6)
+    assert told.row == choose(OP, _request()).row.name
+    assert told.bytes == 2 * x.nbytes + weight.nbytes
+    assert "x float32[4, 64]" in told.call
+    assert explain(kw.rms_norm, x, weight, eps=1e-6, row="scalar").row == "scalar"
+    with pytest.raises(ValueError, match="op must be one of"):
+        explain("no_such_op", x)
+    with pytest.raises(ValueError, match="weight must have shape"):
+        explain("rms_norm", x, torch.ones(3), eps=1e-6)
+
+
+def test_torch_sees_our_op_under_modes_grad_and_compile() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    x = torch.randn(3, 16)
+    with FlopCounterMode(display=False) as counter:  # any dispatch mode
+        kw.rms_norm(x, None, eps=1e-6)
+    assert counter is not None
+    with torch.profiler.profile() as profile:
+        kw.rms_norm(x, None, eps=1e-6)
+    assert "kernelworks::rms_norm" in {event.key for event in profile.key_averages()}
+    compiled = torch.compile(lambda v: kw.rms_norm(v * 2, None, eps=1e-6) + 1, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), kw.rms_norm(x * 2, None, eps=1e-6) + 1)
+    # torch.library's autograd has no functorch rule: the call must say so, never answer from a wrapped tensor's memory.
+    with pytest.raises(RuntimeError, match="functorch"):
+        torch.func.grad(lambda v: kw.rms_norm(v, None, eps=1e-6).sum())(x)
