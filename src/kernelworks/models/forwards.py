@@ -1,9 +1,10 @@
 """The modules that a swap knows by what they compute, and the forwards that replace theirs.
 
 A module is recognised by its forward function, not by its class's name: torch's own (``nn.Linear.forward`` and
-subclasses that keep it), or one whose bytecode is that of transformers' Llama, which Qwen, Mistral and many others
-repeat to the byte. The replacement reads the module's own parameters at every call, so tied weights, a later
-``.to(dtype)`` and parametrizations keep working, and it is set on the instance, so hooks keep working too.
+subclasses that keep it), one whose bytecode is that of transformers' Llama, which Qwen, Mistral and many others
+repeat to the byte, or one that identity testing finds to be the same formula. The replacement reads the module's own
+parameters at every call, so tied weights, a later ``.to(dtype)`` and parametrizations keep working, and it is set on
+the instance, so hooks keep working too.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernelworks.models import calls
+from kernelworks.models.gates import is_silu
+from kernelworks.models.identify import rms_norm_forward
 from kernelworks.models.rebind import same_code
 from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm_op
 
@@ -97,34 +99,16 @@ def _gelu_tanh(self: Any, input: Tensor) -> Tensor:
 
 
 def _gated_mlp(self: Any, x: Tensor) -> Tensor:
-    activation = self.act_fn
-    if _hooked(activation):
+    if not is_silu(self.act_fn):
         return type(self).forward(self, x)  # type: ignore[no-any-return]
     return self.down_proj(calls.silu_mul(self.gate_proj(x), self.up_proj(x)))  # type: ignore[no-any-return]
 
 
 def _fused_gated_mlp(self: Any, hidden_states: Tensor) -> Tensor:
-    if _hooked(self.activation_fn):
+    if not is_silu(self.activation_fn):
         return type(self).forward(self, hidden_states)  # type: ignore[no-any-return]
     gate, up = self.gate_up_proj(hidden_states).chunk(2, dim=-1)
     return self.down_proj(calls.silu_mul(gate, up))  # type: ignore[no-any-return]
-
-
-def _hooked(module: Any) -> bool:
-    """Whether somebody watches a module's calls, so that it must be called."""
-    return isinstance(module, nn.Module) and bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    )
-
-
-def _is_silu(activation: Any) -> bool:
-    if activation is F.silu:
-        return True
-    if not isinstance(activation, nn.Module) or "forward" in activation.__dict__:
-        return False
-    from transformers.activations import SiLUActivation
-
-    return type(activation).forward in (nn.SiLU.forward, SiLUActivation.forward)
 
 
 @functools.cache
@@ -156,10 +140,10 @@ def _from_transformers(module: nn.Module, forward: Any) -> Known | None:
     norm, mlp = _llama()
     if same_code(forward, norm):
         return Known("rms norm", ("rms_norm",), _llama_norm)
-    if same_code(forward, mlp) and _is_silu(module.act_fn):
+    if same_code(forward, mlp) and is_silu(module.act_fn):
         return Known("gated MLP", ("silu_mul",), _gated_mlp)
     names = getattr(getattr(forward, "__code__", None), "co_names", ())
-    if "gate_up_proj" in names and same_code(forward, _phi3_mlp()) and _is_silu(module.activation_fn):
+    if "gate_up_proj" in names and same_code(forward, _phi3_mlp()) and is_silu(module.activation_fn):
         return Known("gated MLP", ("silu_mul",), _fused_gated_mlp)
     return None
 
@@ -173,15 +157,15 @@ def known(module: nn.Module) -> Known | None:
     for cls, entry in TORCH_MODULES:
         if forward is cls.forward:
             return entry
-    if "transformers" in sys.modules:
-        return _from_transformers(module, forward)
-    return None
+    if "transformers" in sys.modules and (entry := _from_transformers(module, forward)) is not None:
+        return entry
+    written_out = rms_norm_forward(module)
+    return Known("rms norm", ("rms_norm",), written_out) if written_out is not None else None
 
 
-def activations(module: nn.Module) -> list[nn.Module]:
-    """The activation modules that the fused op of a gated MLP takes over."""
-    found = (getattr(module, name, None) for name in ("act_fn", "activation_fn"))
-    return [a for a in found if isinstance(a, nn.Module)]
+def activations(module: nn.Module) -> dict[str, nn.Module]:
+    """The SiLU modules that a module holds directly, by name: what a fused gate may take over."""
+    return {name: child for name, child in module.named_children() if is_silu(child)}
 
 
 _NOT_OURS: tuple[tuple[type[nn.Module], str], ...] = (

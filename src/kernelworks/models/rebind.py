@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from kernelworks.models import calls
+from kernelworks.models.gates import GATE, equal_code, gate_mul, with_fused_gates
 
 __all__ = ["Rebinder", "same_code"]
 
@@ -29,16 +30,17 @@ _LIBRARIES = ("torch", "numpy", "builtins", "typing", "math", "functools", "coll
 
 
 def same_code(a: Any, b: Any) -> bool:
-    """Whether two plain functions have the same bytecode, names and constants: the same text, wherever it stands."""
+    """Whether two plain functions do the same by their bytecode, whatever their docstrings and annotations say."""
     if not (isinstance(a, types.FunctionType) and isinstance(b, types.FunctionType)):
         return False
-    x, y = a.__code__, b.__code__
-    return (
-        x.co_code == y.co_code
-        and x.co_names == y.co_names
-        and x.co_freevars == y.co_freevars
-        and [c for c in x.co_consts if c != a.__doc__] == [c for c in y.co_consts if c != b.__doc__]
-    )
+    return equal_code(_without_doc(a), _without_doc(b))
+
+
+def _without_doc(function: types.FunctionType) -> types.CodeType:
+    code = function.__code__
+    if function.__doc__ is not None and code.co_consts and code.co_consts[0] == function.__doc__:
+        return code.replace(co_consts=(None, *code.co_consts[1:]))
+    return code
 
 
 def _copy(module: types.ModuleType, changes: dict[str, Any]) -> types.ModuleType:
@@ -122,45 +124,50 @@ class Rebinder:
     """
 
     known: Callable[[types.FunctionType], tuple[str, Callable[..., Any]] | None] = lambda function: None
-    _done: dict[int, Rebound | None] = field(default_factory=dict)
+    _done: dict[tuple[int, frozenset[str]], Rebound | None] = field(default_factory=dict)
     _placed: list[tuple[dict[str, Any], str]] = field(default_factory=list)
     _kept: list[Any] = field(default_factory=list)  # functions whose ids are keys above
 
-    def rebind(self, function: Any) -> Rebound | None:
-        """The rebound copy of a plain Python function, or None where there is nothing in it to rebind."""
+    def rebind(self, function: Any, own: frozenset[str] = frozenset()) -> Rebound | None:
+        """The rebound copy of a plain Python function, or None where there is nothing in it to rebind.
+
+        ``own`` are the attributes of its ``self`` that are SiLU modules.
+        """
         if not isinstance(function, types.FunctionType) or hasattr(function, "__wrapped__"):
             return None
-        if id(function) in self._done:
-            return self._done[id(function)]
+        key = (id(function), own & set(function.__code__.co_names))
+        if key in self._done:
+            return self._done[key]
         self._kept.append(function)
-        self._done[id(function)] = None  # a function that calls itself keeps calling the original
-        rebound = self._done[id(function)] = self._rebind(function)
+        self._done[key] = None  # a function that calls itself keeps calling the original
+        rebound = self._done[key] = self._rebind(function, own)
         return rebound
 
-    def _rebind(self, function: types.FunctionType) -> Rebound | None:
-        read, other = _global_names(function.__code__)
-        found: dict[str, tuple[Any, tuple[str, ...]]] = {}
-        for name in sorted(read - other):
-            if name in function.__globals__:
-                ours = self._stand_in(function.__globals__[name], other, function)
-                if ours is not None:
-                    found[name] = ours
+    def _rebind(self, function: types.FunctionType, own: frozenset[str]) -> Rebound | None:
+        space = function.__globals__
+        fused = with_fused_gates(function, own)
+        code = fused or function.__code__
+        read, other = _global_names(code)
+        found: dict[str, tuple[Any, Any, tuple[str, ...]]] = {}
+        if fused and GATE in read - other and GATE not in space:
+            found[GATE] = (gate_mul, gate_mul, ("silu_mul",))
+        elif fused:  # the user has a global of that name
+            code = function.__code__
+        for name in sorted((read - other) & set(space)):
+            ours = self._stand_in(space[name], other, function)
+            if ours is not None:
+                found[name] = (space[name], *ours)
         if not found:
             return None
-        space = function.__globals__
-        names = {name: self._place(space, name, space[name], value) for name, (value, _) in found.items()}
+        names = {name: self._place(space, name, original, value) for name, (original, value, _) in found.items()}
         copy = types.FunctionType(
-            _renamed(function.__code__, names),
-            function.__globals__,
-            function.__name__,
-            function.__defaults__,
-            function.__closure__,
+            _renamed(code, names), space, function.__name__, function.__defaults__, function.__closure__
         )
         copy.__kwdefaults__ = function.__kwdefaults__
         copy.__annotations__ = function.__annotations__
         copy.__doc__ = function.__doc__
         copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
-        return Rebound(copy, tuple(sorted({call for _, names in found.values() for call in names})))
+        return Rebound(copy, tuple(sorted({call for _, _, ops in found.values() for call in ops})))
 
     def _stand_in(
         self, value: Any, attributes: set[str], inside: types.FunctionType

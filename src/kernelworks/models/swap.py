@@ -201,7 +201,7 @@ class _Walk:
         entry = known(module)
         if entry is not None:
             if entry.kind == "gated MLP":
-                self.absorbed.update(id(a) for a in activations(module))
+                self.absorbed.update(id(a) for a in activations(module).values())
             self._install(module, entry.forward)
             return entry.kind, entry.ops
         forward, ops = type(module).forward, self._rebound(module)
@@ -223,6 +223,7 @@ class _Walk:
     def _rebound(self, module: nn.Module) -> tuple[str, ...]:
         """Rebinds the functional calls of a module's forward and of the methods that it calls; returns their names."""
         ops: set[str] = set()
+        own = activations(module)
         queue, seen = ["forward"], {"forward"}
         while queue:
             name = queue.pop()
@@ -231,7 +232,7 @@ class _Walk:
             function = function.__func__ if static else function
             if not isinstance(function, FunctionType):
                 continue
-            rebound = self.rebinder.rebind(function)
+            rebound = self.rebinder.rebind(function, frozenset(own))
             if rebound is not None:
                 ops.update(rebound.calls)
                 rebound.function.__dict__[MARK] = True
@@ -241,6 +242,8 @@ class _Walk:
                 if _own_method(type(module), other):
                     seen.add(other)
                     queue.append(other)
+        if "silu_mul" in ops:
+            self.absorbed.update(id(a) for a in own.values())
         return tuple(sorted(ops))
 
     def _losses(self) -> None:

@@ -1,0 +1,352 @@
+"""swap on transformers' models: same answers, undo to the bit, what is left and why, hooks, weights, caches."""
+
+from __future__ import annotations
+
+import copy
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    BertConfig,
+    BertModel,
+    DynamicCache,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    StaticCache,
+)
+
+from kernelworks.models import swap
+
+DECODER = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 300,
+    "pad_token_id": 0,
+}
+
+
+def llama() -> nn.Module:
+    return LlamaForCausalLM(LlamaConfig(**DECODER))
+
+
+def qwen3() -> nn.Module:
+    return Qwen3ForCausalLM(Qwen3Config(**DECODER, head_dim=16, tie_word_embeddings=True))
+
+
+def qwen3_sliding() -> nn.Module:
+    sliding = {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 0}
+    return Qwen3ForCausalLM(Qwen3Config(**DECODER, head_dim=16, **sliding))
+
+
+def phi3() -> nn.Module:
+    return Phi3ForCausalLM(Phi3Config(**DECODER))
+
+
+def bert() -> nn.Module:
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return BertModel(BertConfig(**sizes, vocab_size=300))
+
+
+MODELS = [llama, qwen3, qwen3_sliding, phi3, bert]
+DECODERS = [llama, qwen3, qwen3_sliding, phi3]
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def ids(rows: int = 2, length: int = 16) -> torch.Tensor:
+    return torch.randint(1, 300, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> None:
+    """float32 through two layers of width 64: a few hundred roundings of numbers near one."""
+    assert not a.isnan().any()
+    assert (a - b).abs().max() <= 500 * 2.0**-24 * max(1.0, float(b.abs().max()))
+
+
+@pytest.mark.parametrize("make", MODELS)
+@torch.no_grad()
+def test_same_answers_and_undo_to_the_bit(make) -> None:
+    model = make().eval()
+    mask = torch.ones(2, 16, dtype=torch.long)
+    mask[0, :5] = 0
+    before, padded = model(ids())[0], model(ids(), attention_mask=mask)[0]
+    attributes = {path: dict(vars(m)) for path, m in model.named_modules()}
+    swapped = swap(model, verbose=False)
+    close(model(ids())[0], before)
+    close(model(ids(), attention_mask=mask)[0][mask.bool()], padded[mask.bool()])
+    swapped.undo()
+    assert torch.equal(model(ids())[0], before)
+    assert torch.equal(model(ids(), attention_mask=mask)[0], padded)
+    for path, m in model.named_modules():
+        assert vars(m).keys() == attributes[path].keys()
+    assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_what_is_replaced_and_what_is_left(make, capsys) -> None:
+    model = make().eval()
+    swapped = swap(model)
+    printed = capsys.readouterr().out
+    kinds = {r.kind for r in swapped.replaced}
+    assert {"linear", "attention"} <= kinds
+    assert ("layer norm" if make is bert else "rms norm") in kinds
+    assert ("gelu" if make is bert else "gated MLP") in kinds
+    if make is not bert:
+        rope = {r.ops for r in swapped.replaced if r.kind == "attention"}
+        assert rope == ({("attention",)} if make is phi3 else {("attention", "rope")})
+    assert all(item.reason for item in swapped.left)
+    assert any(item.type == "Embedding" and "memory" in item.reason for item in swapped.left)
+    computing = {p for p, m in model.named_modules() if not list(m.children())}
+    listed = {r.path for r in swapped.replaced} | {item.path for item in swapped.left}
+    assert {p for p in computing - listed if not p.endswith("act_fn") and not p.endswith("activation_fn")} == set()
+    assert "replaced" in printed and "left as they are" in printed and printed.strip() == str(swapped)
+    swapped.undo()
+
+
+def test_quiet(capsys) -> None:
+    with swap(bert(), verbose=False) as swapped:
+        assert swapped.active
+    assert not swapped.active
+    assert capsys.readouterr().out == ""
+
+
+def test_weights_stay_the_same_objects() -> None:
+    model = qwen3()
+    parameters = {n: id(p) for n, p in model.named_parameters()}
+    state = list(model.state_dict())
+    with swap(model, verbose=False):
+        assert {n: id(p) for n, p in model.named_parameters()} == parameters
+        assert list(model.state_dict()) == state
+        assert model.lm_head.weight is model.model.embed_tokens.weight
+
+
+def test_a_second_swap_says_so() -> None:
+    model = qwen3()
+    swapped = swap(model, verbose=False)
+    with pytest.raises(RuntimeError, match="swapped already"):
+        swap(model, verbose=False)
+    with pytest.raises(RuntimeError, match="swapped already"):
+        swap(nn.Sequential(model), verbose=False)
+    swapped.undo()
+    swapped.undo()
+    swap(model, verbose=False).undo()
+
+
+def test_not_a_module() -> None:
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got str"):
+        swap("qwen3")  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def test_two_models_at_once() -> None:
+    a, b = qwen3().eval(), llama().eval()
+    want = b(ids())[0]
+    first, second = swap(a, verbose=False), swap(b, verbose=False)
+    first.undo()
+    close(b(ids())[0], want)
+    second.undo()
+    assert torch.equal(b(ids())[0], want)
+
+
+@torch.no_grad()
+def test_hooks_keep_working() -> None:
+    model = qwen3().eval()
+    seen = []
+    watched = ("q_proj", "act_fn", "mlp", "input_layernorm", "self_attn")
+    for path, module in model.named_modules():
+        if path.startswith("model.layers.0.") and path.endswith(watched):
+            module.register_forward_hook(lambda m, args, out, path=path: seen.append(path))
+    want = model(ids())[0]
+    calls, seen[:] = list(seen), []
+    with swap(model, verbose=False):
+        close(model(ids())[0], want)
+    assert seen == calls and len(seen) == len(watched)
+
+
+@torch.no_grad()
+def test_hidden_states_can_still_be_asked_for() -> None:
+    model = qwen3().eval()
+    want = model(ids(), output_hidden_states=True).hidden_states
+    with swap(model, verbose=False):
+        got = model(ids(), output_hidden_states=True).hidden_states
+    assert len(got) == len(want) == 3
+    for a, b in zip(got, want, strict=True):
+        close(a, b)
+
+
+@torch.no_grad()
+def test_other_dtypes_after_the_swap() -> None:
+    model = qwen3().eval()
+    with swap(model, verbose=False):
+        model.double()
+        in_float64 = model(ids())[0]
+        assert in_float64.dtype is torch.float64
+        model.float()
+        close(model(ids())[0], in_float64.float())
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert model(ids())[0].dtype is torch.bfloat16
+
+
+def test_a_deep_copy_of_a_swapped_model_is_its_own() -> None:
+    model = qwen3().eval()
+    with torch.no_grad(), swap(model, verbose=False):
+        other = copy.deepcopy(model)
+        want = model(ids())[0]
+        for p in other.parameters():
+            p.zero_()
+        assert float(other(ids())[0].abs().max()) == 0.0
+        assert torch.equal(model(ids())[0], want)
+
+
+def test_an_instance_with_its_own_forward_is_left() -> None:
+    model = bert().eval()
+    model.pooler.dense.forward = lambda x: x
+    with swap(model, verbose=False) as swapped:
+        reasons = {item.path: item.reason for item in swapped.left}
+    assert "somebody else" in reasons["pooler.dense"]
+    assert model.pooler.dense.forward(3) == 3
+
+
+def test_eager_attention_is_left() -> None:
+    model = llama()
+    model.set_attn_implementation("eager")
+    with swap(model, verbose=False) as swapped:
+        assert model.config._attn_implementation == "eager"
+        assert {r.ops for r in swapped.replaced if "self_attn" in r.path and r.type == "LlamaAttention"} == {("rope",)}
+    assert model.config._attn_implementation == "eager"
+
+
+# ---------------------------------------------------------------- decoding
+
+
+def decode(model: nn.Module, past: DynamicCache, tokens: int = 80) -> torch.Tensor:
+    token, logits = torch.tensor([[7]]), []
+    for _ in range(tokens):
+        out = model(token, past_key_values=past, use_cache=True)
+        logits.append(out.logits[:, -1])
+        token = logits[-1].argmax(-1, keepdim=True)
+    return torch.cat(logits)
+
+
+@pytest.mark.parametrize("make", DECODERS)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_decoding_with_a_growing_cache(make, mode) -> None:
+    model = make().eval()
+    with mode():
+        past = model(ids(1, 8), use_cache=True).past_key_values
+        same = copy.deepcopy(past)
+        want = decode(model, past)
+        with swap(model, verbose=False):
+            got = decode(model, same)
+        close(got, want)
+        assert same.get_seq_length() == past.get_seq_length() == 88
+        for a, b in zip(same.layers, past.layers, strict=True):
+            assert a.keys.shape == b.keys.shape
+            close(a.keys, b.keys)
+            close(a.values, b.values)
+
+
+@torch.inference_mode()
+def test_caches_stay_independent() -> None:
+    """Copies, cropped and reordered caches that share storage with another never write into it."""
+    model = qwen3().eval()
+    with swap(model, verbose=False):
+        past = model(ids(1, 8), use_cache=True).past_key_values
+        decode(model, past, 3)
+        fork = copy.copy(past)
+        fork.layers = [copy.copy(layer) for layer in past.layers]
+        snapshot = [layer.keys.clone() for layer in past.layers]
+        a = decode(model, past, 5)
+        b = decode(model, fork, 5)
+        assert torch.equal(a, b)
+        past.crop(-5)
+        for layer, keys in zip(past.layers, snapshot, strict=True):
+            assert torch.equal(layer.keys, keys)
+        held = [layer.keys for layer in fork.layers]
+        kept = [k.clone() for k in held]
+        assert torch.equal(decode(model, past, 5), a)
+        past.reorder_cache(torch.tensor([0]))
+        decode(model, past, 2)
+        decode(model, fork, 2)
+        assert all(torch.equal(k, c) for k, c in zip(held, kept, strict=True))
+
+
+def test_a_cache_from_inference_mode_is_not_written_outside_it() -> None:
+    model = qwen3().eval()
+    with swap(model, verbose=False):
+        with torch.inference_mode():
+            past = model(ids(1, 8), use_cache=True).past_key_values
+            decode(model, past, 2)
+        with torch.no_grad():
+            decode(model, past, 2)
+    assert past.get_seq_length() == 12
+
+
+@torch.no_grad()
+def test_prefill_in_two_parts_and_a_static_cache() -> None:
+    model = qwen3().eval()
+    whole = model(ids(1, 16))[0]
+    with swap(model, verbose=False):
+        out = model(ids(1, 16)[:, :10], use_cache=True)
+        close(out.logits, whole[:, :10])
+        close(model(ids(1, 16)[:, 10:], past_key_values=out.past_key_values).logits, whole[:, 10:])
+        static = StaticCache(config=model.config, max_cache_len=32)
+        out = model(ids(1, 16), past_key_values=static, use_cache=True)
+        close(out.logits, whole)
+
+
+@torch.no_grad()
+def test_generate() -> None:
+    model = llama().eval()
+    options = {"max_new_tokens": 12, "do_sample": False}
+    want = model.generate(ids(2, 6), **options)
+    with swap(model, verbose=False):
+        assert torch.equal(model.generate(ids(2, 6), **options), want)
+        beams = model.generate(ids(2, 6), num_beams=3, **options)
+    assert torch.equal(model.generate(ids(2, 6), num_beams=3, **options), beams)
+
+
+# ---------------------------------------------------------------- training and compiling
+
+
+@pytest.mark.parametrize("make", [llama, qwen3, phi3])
+def test_a_training_step(make) -> None:
+    model = make().train()
+    want = model(ids(), labels=ids()).loss
+    want.backward()
+    gradients = {n: p.grad.clone() for n, p in model.named_parameters()}
+    model.zero_grad()
+    with swap(model, verbose=False):
+        loss = model(ids(), labels=ids()).loss
+        loss.backward()
+    close(loss.detach(), want.detach())
+    for name, p in model.named_parameters():
+        close(p.grad, gradients[name])
+
+
+@pytest.mark.parametrize("make", [qwen3, bert])
+@torch.no_grad()
+def test_torch_compile(make) -> None:
+    torch._dynamo.reset()
+    model = make().eval()
+    before = model(ids())[0]
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    options = {} if make is bert else {"use_cache": False}
+    with swap(model, verbose=False):
+        close(compiled(ids(), **options)[0], before)
+    assert torch.equal(model(ids())[0], before)
+    close(compiled(ids(), **options)[0], before)
