@@ -1,0 +1,7 @@
+"""``python -m kernelworks`` is the ``kernelworks`` command."""
+
+from __future__ import annotations
+
+from kernelworks.cli import main
+
+main()

@@ -1,0 +1,321 @@
+"""The command line: ``kernelworks VERB``. One verb, one folder of the package, one page of the docs.
+
+Results go to stdout, as tables or with ``--json`` as one JSON document; progress and remarks go to stderr.
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | a proof failed, outputs disagreed, a kernel could not be built, or the program under diagnosis raised |
+| 2 | the command line asks for something that does not exist |
+| 3 | ambiguous: the machine was too busy for a figure |
+
+Every verb imports what it needs when it runs, so that ``--help`` need not wait for torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from kernelworks.records import Diagnosis
+
+__all__ = ["app", "main"]
+
+FAILED, USAGE, AMBIGUOUS = 1, 2, 3
+
+app = typer.Typer(
+    name="kernelworks",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Point it at a PyTorch program: it says what every kernel waits on and how much time can be had back, swaps "
+    "in kernels that are proved right on this machine, and shows the gain it predicted beside the gain it got.",
+    epilog="Exit codes: 0 done, 1 a proof failed or outputs disagreed, 2 usage, 3 the machine was too busy to measure.",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead of tables.")]
+
+
+# ---------------------------------------------------------------- what the verbs share
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    from rich.text import Text
+
+    from kernelworks.report.terminal import stderr
+
+    stderr().print(Text(f"kernelworks: {message}", style="red"), soft_wrap=True)
+    raise typer.Exit(code)
+
+
+@contextlib.contextmanager
+def _faults(usage: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turns the errors that a user can do something about into one line on stderr and an exit code."""
+    from kernelworks.build import BuildError
+    from kernelworks.ceilings import Ambiguous
+
+    try:
+        yield
+    except Ambiguous as error:
+        _fail(f"{error}; run it again when the machine is quiet", AMBIGUOUS)
+    except BuildError as error:
+        _fail(str(error), FAILED)
+    except usage as error:
+        _fail(str(error), USAGE)
+
+
+def _show(table: RenderableType) -> None:
+    from kernelworks.report.terminal import stdout
+
+    stdout().print(table)
+
+
+def _print_json(record: Any) -> None:
+    from kernelworks.records import to_json
+
+    typer.echo(to_json(record))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        _fail(f"could not write {path}: {error}", FAILED)
+
+
+# ---------------------------------------------------------------- the verbs
+
+
+@app.command()
+def diagnose(
+    program: Annotated[str, typer.Argument(help="A Python script, or FILE.py:FUNCTION to call without arguments.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="The script's own arguments, after `--`.", metavar="[-- ARGUMENTS]")
+    ] = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Swap proved kernels in, check outputs, measure again.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the page and the JSON.", show_default="kernelworks-out")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Where a program's time goes on this machine, what each part waits on, and what can be had back.
+
+    Prints a table, worst first, and the whole wall clock cut by cause; writes the same as one self-contained HTML page
+    and as JSON. With --fix: also the gain that was predicted beside the gain that was got.
+    """
+    from kernelworks.diagnose import run
+    from kernelworks.records import to_json
+    from kernelworks.report import page
+    from kernelworks.report import terminal as console
+
+    if not Path(_file(program)).is_file():
+        _fail(f"there is no file {_file(program)}; give FILE.py or FILE.py:FUNCTION", USAGE)
+    with _faults(), console.progress("diagnose") as progress:
+        record: Diagnosis = run(program, tuple(arguments or ()), fix=fix, progress=progress)
+    if json:
+        _print_json(record)
+    else:
+        from kernelworks.report.diagnose import diagnosis
+
+        _show(diagnosis(record, console.stdout().width))
+    if out is not None or not json:
+        folder = out or Path("kernelworks-out")
+        name = Path(_file(program)).stem
+        _write(folder / f"{name}.html", page.diagnosis(record))
+        _write(folder / f"{name}.json", to_json(record) + "\n")
+        console.stderr().print(f"\nthe page: {folder / name}.html   the record: {folder / name}.json", soft_wrap=True)
+    if record.fix is not None and not record.fix.agrees:
+        raise typer.Exit(FAILED)
+
+
+def _file(program: str) -> str:
+    """``examples/minilm.py:embed`` -> ``examples/minilm.py``."""
+    return program.rsplit(":", 1)[0] if ".py:" in program else program
+
+
+@app.command()
+def machine(
+    again: Annotated[bool, typer.Option("--again", help="Measure even where the cache has ceilings.")] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Also write the page to this file.")] = None,
+    json: Json = False,
+) -> None:
+    """What this machine was measured to do: bandwidths, rates, floors, the memory pyramid and the roofline.
+
+    Measured once in under a minute and cached with its date. Refuses (exit code 3) while other processes keep the
+    cores busy, since a ceiling measured then would be wrong.
+    """
+    from kernelworks.ceilings import ceilings
+    from kernelworks.report import terminal as console
+
+    with _faults(), console.progress("measuring this machine") as progress:
+        record = ceilings(progress, again=again)
+    if html is not None:
+        from kernelworks.report import page
+
+        _write(html, page.machine(record))
+    if json:
+        _print_json(record)
+        return
+    from kernelworks.report.machine import ceilings as picture
+
+    _show(picture(record, console.stdout().width))
+
+
+@app.command()
+def prove(
+    what: Annotated[str | None, typer.Argument(help="OP or OP.ROW; every op without it.", metavar="[OP[.ROW]]")] = None,
+    case: Annotated[str | None, typer.Option(help="Only this case, to see a failure again.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Only this dtype.")] = None,
+    missing: Annotated[bool, typer.Option("--missing", help="Only rows that lack a certificate here.")] = False,
+    json: Json = False,
+) -> None:
+    """Proves rows right against float64 on this machine, and certifies those that are.
+
+    Every case in every dtype, guard pages on both sides of every buffer, poisoned outputs, gradients, two threads at
+    once, and every known-wrong mutant rejected. Exit code 1 where a row is refused.
+    """
+    from kernelworks import prove as room
+    from kernelworks.records import Proof
+    from kernelworks.report import prove as report
+    from kernelworks.report import terminal as console
+
+    proofs: list[Proof] = []
+    with _faults((ValueError,)), console.progress("prove") as progress:
+        for op, row in _to_prove(what, missing=missing):
+            proofs += room.prove(op, row, case=case, dtype=dtype, progress=progress)
+    if json:
+        _print_json(proofs)
+    elif proofs:
+        _show(report.proofs(proofs))
+    else:
+        console.stderr().print("every row that runs here has a certificate that holds")
+    if not all(report.held(proof) for proof in proofs):
+        raise typer.Exit(FAILED)
+
+
+def _to_prove(what: str | None, *, missing: bool) -> list[tuple[str, str | None]]:
+    from kernelworks import certificates
+    from kernelworks.arguments import ops_named
+    from kernelworks.prove import provable
+
+    op, _, row = (what or "").partition(".")
+    chosen = ops_named(op or None)
+    if not missing:
+        return [(found.name, row or None) for found in chosen]
+    return [
+        (found.name, candidate.name)
+        for found in chosen
+        for candidate in provable(found)[0]
+        if row in ("", candidate.name) and certificates.invalid(found.name, candidate) is not None
+    ]
+
+
+@app.command()
+def bench(
+    op: Annotated[str | None, typer.Argument(help="One op; every op without it.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="For every arm; torch's own count without it.")] = None,
+    json: Json = False,
+) -> None:
+    """Times ops against torch eager, torch.compile and, where installed, tuned peers: interleaved, each case gated.
+
+    A case whose outputs were wrong for any arm gives no figure and exit code 1.
+    """
+    from kernelworks import bench as room
+    from kernelworks.arguments import ops_named
+    from kernelworks.map import keep_benches
+    from kernelworks.records import BenchResult
+    from kernelworks.report import bench as report
+    from kernelworks.report import terminal as console
+
+    results: list[BenchResult] = []
+    with _faults((ValueError,)), console.progress("bench") as progress:
+        for found in ops_named(op):
+            results += room.bench(found.name, threads=threads, progress=progress)
+    with contextlib.suppress(OSError):  # a map without speeds is no reason to lose the results
+        keep_benches(results)
+    if json:
+        _print_json(results)
+    else:
+        _show(report.benches(results))
+    if any(result.gate for result in results):
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def explain(
+    op: Annotated[str, typer.Argument(help="The op, as `kernelworks map` lists it.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(help="Shapes (16x4096, or 16x4096:bfloat16), numbers, NAME=VALUE. Without: a benchmark case."),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Of the shapes that name none.")] = "float32",
+    json: Json = False,
+) -> None:
+    """Which row an op would take for these arguments, why each row above it declined, and what limits it.
+
+    Example: kernelworks explain rms_norm 16x4096 4096 eps=1e-6 --dtype bfloat16
+    """
+    from kernelworks.arguments import named, op_named
+    from kernelworks.explanation import explain as ask
+    from kernelworks.report.explain import explanation
+
+    with _faults((ValueError, TypeError)):
+        found = ask(op, **named(op_named(op), arguments or [], dtype))
+    if json:
+        _print_json(found)
+    else:
+        _show(explanation(found))
+
+
+@app.command(name="map")
+def map_(
+    op: Annotated[str | None, typer.Argument(help="One op; every op without it.")] = None,
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the docs' reference page here.")] = None,
+    json: Json = False,
+) -> None:
+    """The kernel map: families, ops and rows, with certificate, share of the bound and ratio to the best baseline."""
+    from kernelworks.machine import machine as here
+    from kernelworks.map import kernel_map
+    from kernelworks.report import map as report
+
+    with _faults((ValueError,)):
+        found = kernel_map(op)
+    if markdown is not None:
+        _write(markdown, report.markdown(found))
+    elif json:
+        _print_json(found)
+    else:
+        _show(report.kernel_map(found, here().kind))
+
+
+@app.command()
+def swap(
+    model: Annotated[str, typer.Argument(help="FILE.py:FUNCTION that returns the model.")],
+    json: Json = False,
+) -> None:
+    """What a swap would replace in a model, and what it would leave and why. Nothing is kept: it is undone at once."""
+    from kernelworks.arguments import model_of
+    from kernelworks.models import swap as put
+
+    with _faults((ValueError, TypeError, AttributeError, FileNotFoundError)):
+        done = put(model_of(model), verbose=False)
+        text = str(done)
+        done.undo()
+    if json:
+        _print_json({"replaced": done.replaced, "left": done.left})
+        return
+    typer.echo(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point of the ``kernelworks`` command."""
+    app(args=list(arguments) if arguments is not None else None, prog_name="kernelworks")

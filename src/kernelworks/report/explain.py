@@ -1,0 +1,41 @@
+"""One choice on the terminal: the row taken, why each row above it was not, and what the call waits on."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kernelworks.records import Explanation
+from kernelworks.report import quantity
+from kernelworks.report.terminal import style_of
+
+__all__ = ["explanation"]
+
+
+def explanation(record: Explanation) -> RenderableType:
+    """What ``kernelworks explain`` prints."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("call", f"{record.op}({record.call}) on {record.threads} thread{'s' if record.threads > 1 else ''}")
+    table.add_row("row", Text.assemble((record.row, "bold green"), f", by {record.because}"))
+    for name, reason in record.declined:
+        table.add_row("", Text.assemble((name, "bold"), f" declined: {reason}"))
+    table.add_row("work", f"{_count(record.flop)}flop, {_count(record.bytes)}byte it cannot avoid moving")
+    if record.bound_us is None:
+        table.add_row("bound", "unknown: `kernelworks machine` measures what this machine can do")
+        return table
+    limit = Text.assemble("waits on ", (record.regime, style_of(record.regime)), f", {record.ceiling}")
+    table.add_row("bound", Text.assemble(quantity.seconds(record.bound_us / 1e6), ", ", limit))
+    if record.predicted_us is not None:
+        table.add_row("predicted", quantity.seconds(record.predicted_us / 1e6))
+    return Group(table)
+
+
+def _count(value: float) -> str:
+    """A count with a decimal prefix: ``16.8 M``."""
+    for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= scale:
+            return f"{quantity.figures(value / scale)} {prefix}"
+    return f"{quantity.figures(value)} "
