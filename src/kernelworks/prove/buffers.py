@@ -18,13 +18,19 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _SLACK = 0xA5  # what lies between the tensor and the page's other edge, and must still lie there afterwards
 
-LAYOUTS = ("contiguous", "row_stride", "offset", "transposed")
+# "far" puts the slices of the first dimension 2^31 elements apart, in memory that is reserved but never touched: an
+# index held in 32 bits goes astray there.
+LAYOUTS = ("contiguous", "row_stride", "offset", "transposed", "far")
+FAR = 2**31 + 64
+_NORESERVE = 0x4000  # MAP_NORESERVE on Linux
 
 
 class _Region:
-    def __init__(self, nbytes: int, *, at_end: bool) -> None:
+    def __init__(self, nbytes: int, *, at_end: bool, sparse: bool) -> None:
         pages = max(1, -(-nbytes // _PAGE))
-        self.map = mmap.mmap(-1, (pages + 2) * _PAGE)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+        self.map = mmap.mmap(-1, (pages + 2) * _PAGE, flags=flags)
+        self.sparse = sparse
         self.handle = ctypes.c_char.from_buffer(self.map)
         start = ctypes.addressof(self.handle)
         for guard in (start, start + (pages + 1) * _PAGE):
@@ -32,11 +38,14 @@ class _Region:
                 raise OSError(ctypes.get_errno(), "mprotect of a guard page failed")
         slack = pages * _PAGE - nbytes
         self.first, self.size = start + _PAGE, pages * _PAGE
-        ctypes.memset(self.first, _SLACK, self.size)
+        if not sparse:
+            ctypes.memset(self.first, _SLACK, self.size)
         self.address = self.first + (slack if at_end else 0)
         self.nbytes = nbytes
 
     def slack_untouched(self) -> bool:
+        if self.sparse:
+            return True
         before = ctypes.string_at(self.first, self.address - self.first)
         end = self.address + self.nbytes
         after = ctypes.string_at(end, self.first + self.size - end)
@@ -61,6 +70,8 @@ def _strides(shape: tuple[int, ...], layout: str) -> tuple[tuple[int, ...], int,
     for dim in reversed(order):
         strides[dim] = step
         step *= padded[dim]
+    if layout == "far" and len(shape) >= 2:
+        strides[0] = FAR
     offset = 1 if layout == "offset" else 0
     used = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if all(shape) else 0
     return tuple(strides), offset, offset + used
@@ -77,7 +88,7 @@ class Arena:
         strides, offset, storage = _strides(shape, layout)
         if storage - offset == 0:
             return torch.empty(shape, dtype=dtype)
-        region = _Region(storage * dtype.itemsize, at_end=self.at_end)
+        region = _Region(storage * dtype.itemsize, at_end=self.at_end, sparse=layout == "far")
         self.regions.append(region)
         buffer = (ctypes.c_char * region.nbytes).from_address(region.address)
         return torch.frombuffer(buffer, dtype=dtype).as_strided(shape, strides, offset)
