@@ -1,0 +1,124 @@
+"""Where a program's time goes on this machine, what can be had back, and with ``fix`` the gain predicted and got."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import platform
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from kernelworks.ceilings import ceilings as measured_ceilings
+from kernelworks.diagnose import overhead
+from kernelworks.diagnose.account import account, footer
+from kernelworks.diagnose.program import Program, from_function, from_target
+from kernelworks.diagnose.regions import findings, regions, sentence, unmodelled
+from kernelworks.diagnose.timeline import observe
+from kernelworks.records import Ceilings, Diagnosis
+
+__all__ = ["diagnose", "run"]
+
+Say = Callable[[str], None]
+BUDGET_S = 20.0  # for the timed runs
+
+
+def diagnose(
+    fn: Callable[..., Any],
+    *args: Any,
+    fix: bool = False,
+    program: str = "",
+    ceilings: Ceilings | None = None,
+    budget_s: float = BUDGET_S,
+    progress: Say | None = None,
+) -> Diagnosis:
+    """Runs ``fn(*args)`` several times and says where its wall clock goes.
+
+    Every op is timed, modelled (flop, bytes, elementary functions) and held against what this machine was measured to
+    do; the parts of the footer add to the wall clock. The first call warms up. ``fn`` must do the same work each time.
+
+    Args:
+        fn: the program: a function that does the whole work once.
+        *args: its arguments.
+        fix: also swap our rows into the modules that ``fn`` calls, check the outputs against float64, measure again in
+            alternation, and take the swap back. The gain is predicted before it is measured.
+        program: the name to show, by default the function's.
+        ceilings: what the machine can do; by default measured once (up to a minute) and cached.
+        budget_s: seconds for the timed runs; at least one plain and one profiled run are made.
+        progress: called with one line of text at each step.
+
+    Returns:
+        records.Diagnosis: the regions worst first, the footer, the findings, and with ``fix`` the fix.
+
+    Raises:
+        TypeError: ``fn`` cannot be called.
+        Ambiguous: the ceilings had to be measured and the machine was too busy.
+        Whatever ``fn`` raises.
+    """
+    return _diagnose(from_function(fn, args, program), fix, ceilings, budget_s, progress or _silent)
+
+
+def run(
+    target: str,
+    args: Sequence[str] = (),
+    fix: bool = False,
+    progress: Say | None = None,
+    *,
+    ceilings: Ceilings | None = None,
+    budget_s: float = BUDGET_S,
+) -> Diagnosis:
+    """``diagnose`` for a script with its arguments, or for ``file.py:function``.
+
+    Raises FileNotFoundError, AttributeError or TypeError where ``target`` names no such program, RuntimeError where a
+    script exits with a code, and what ``diagnose`` raises.
+    """
+    return _diagnose(from_target(target, args), fix, ceilings, budget_s, progress or _silent)
+
+
+def _silent(line: str) -> None:
+    pass
+
+
+def _diagnose(program: Program, fix: bool, ceilings: Ceilings | None, budget_s: float, say: Say) -> Diagnosis:
+    if ceilings is None:
+        say("what this machine can do")
+        ceilings = measured_ceilings()
+    say("what a call costs at least")
+    floors = overhead.measure()
+    timeline = observe(program.run, floors, budget_s=budget_s, say=say)
+    threads = torch.get_num_threads()
+    say("sorting calls into regions")
+    groups = account(timeline, floors, threads, ceilings)
+    parts = footer(groups, timeline.wall)
+    found, problems = regions(groups, timeline.wall, threads)
+    found = tuple(sorted(found, key=lambda r: (-r.high_s, -r.seconds)))
+    done = None
+    if fix:
+        from kernelworks.diagnose.fix import apply_fix  # it loads every op; a plain diagnosis needs none
+
+        done = apply_fix(program, timeline, floors, ceilings, budget_s=budget_s, say=say)
+    return Diagnosis(
+        program=program.name,
+        sentence=sentence(parts, found, timeline.wall),
+        wall_s=timeline.wall,
+        regions=found,
+        footer=parts,
+        unmodelled=unmodelled(found),
+        findings=findings(problems, timeline),
+        threads=threads,
+        ceilings=ceilings,
+        versions=_versions(),
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        fix=done,
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    for name in ("kernelworks", "transformers"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,154 @@
+"""Whether a swapped module still agrees with float64 as well as it did: the same inputs through both and the truth."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kernelworks.contract import UNIT_ROUNDOFF
+from kernelworks.diagnose.roots import Sample
+from kernelworks.models.swap import swap
+
+__all__ = ["Agreement", "compare", "in_float64", "tensors"]
+
+SHARE_OF_MEMORY = 0.6
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Relative errors against float64 in the 2-norm, the worst over the samples. ``note`` says what was not checked."""
+
+    before: float
+    after: float
+    agrees: bool
+    note: str = ""
+
+
+def compare(samples: Sequence[Sample]) -> Agreement:
+    """Runs each sample through the module as it is, swapped, and in float64.
+
+    It agrees where the error grows by at most a tenth for bfloat16 and float16, whose roundings between ops dominate,
+    and at most threefold for float32, where it measures the order of summation, plus one rounding of the dtype.
+    Memory: a float64 copy of the module; where that is not there, the two are compared with each other and ``agrees``
+    is False.
+    """
+    if not samples:
+        return Agreement(0.0, 0.0, False, "no module was called, so nothing was compared with float64")
+    worst = Agreement(0.0, 0.0, True)
+    for sample in samples:
+        found = _compare(sample)
+        if found.note or not found.agrees or found.after > worst.after:
+            worst = Agreement(found.before, found.after, worst.agrees and found.agrees, found.note or worst.note)
+    return worst
+
+
+def _compare(sample: Sample) -> Agreement:
+    module = sample.module
+    need = sum(8 * t.numel() for t in (*module.parameters(), *module.buffers()))
+    room = _available_bytes()
+    with _same_mode(sample):
+        before = _outputs(module, sample)
+        with swap(module, verbose=False):
+            after = _outputs(module, sample)
+        if need > SHARE_OF_MEMORY * room:
+            note = f"float64 needs {need / 1e9:.1f} GB of {room / 1e9:.1f} GB free: compared with the original instead"
+            return Agreement(0.0, _error(after, before), False, note)
+        truth_module = copy.deepcopy(module).double()
+        truth = _outputs(truth_module, Sample(truth_module, in_float64(sample.args), in_float64(sample.kwargs), False))
+    narrow = min((t.dtype for t in before), key=lambda d: -UNIT_ROUNDOFF.get(d, 0.0))
+    factor = 3.0 if narrow is torch.float32 else 1.1
+    errors = _error(before, truth), _error(after, truth)
+    return Agreement(*errors, errors[1] <= factor * errors[0] + UNIT_ROUNDOFF.get(narrow, 0.0))
+
+
+@contextlib.contextmanager
+def _same_mode(sample: Sample) -> Iterator[None]:
+    """Inference mode for what was captured in it (its tensors take no gradients), else no gradients; no dropout."""
+    training = [m for m in sample.module.modules() if m.training]
+    for module in training:
+        module.training = False
+    try:
+        with torch.inference_mode() if sample.inference else torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _outputs(module: nn.Module, sample: Sample) -> list[Tensor]:
+    """The floating-point tensors of the output; caches that the call grew are its affair and not compared."""
+    args, kwargs = copy.deepcopy((sample.args, sample.kwargs))
+    found = tensors(module(*args, **kwargs))
+    if not found:
+        raise TypeError(f"{type(module).__name__} returned no floating-point tensor to compare")
+    return [t.clone() for t in found]
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """The floating-point tensors in a tensor, a sequence or a mapping (transformers' outputs are mappings)."""
+    if isinstance(value, Tensor):
+        return [value] if value.is_floating_point() else []
+    if isinstance(value, Mapping):
+        return [t for item in value.values() for t in tensors(item)]
+    if isinstance(value, (list, tuple)):
+        return [t for item in value for t in tensors(item)]
+    return []
+
+
+def _error(values: list[Tensor], truths: list[Tensor]) -> float:
+    """|values - truths| / |truths| over all of them as one vector; inf where shapes or NaN differ."""
+    if len(values) != len(truths) or any(v.shape != t.shape for v, t in zip(values, truths, strict=True)):
+        return float("inf")
+    distance, size = 0.0, 0.0
+    for value, truth in zip(values, truths, strict=True):
+        value, truth = value.double(), truth.double()
+        if not torch.equal(value.isfinite(), truth.isfinite()):
+            return float("inf")
+        value, truth = value.nan_to_num(0.0, 0.0, 0.0), truth.nan_to_num(0.0, 0.0, 0.0)
+        distance += float((value - truth).norm()) ** 2
+        size += float(truth.norm()) ** 2
+    return float((distance / max(size, 1e-300)) ** 0.5)
+
+
+def in_float64(value: Any) -> Any:
+    """A deep copy with every floating-point tensor in float64, inside objects such as caches as well."""
+    return _widen(copy.deepcopy(value), set())
+
+
+def _widen(value: Any, seen: set[int]) -> Any:
+    if isinstance(value, Tensor):
+        return value.double() if value.is_floating_point() else value
+    if id(value) in seen:
+        return value
+    if isinstance(value, dict):
+        seen.add(id(value))
+        for key in value:
+            value[key] = _widen(value[key], seen)
+    elif isinstance(value, list):
+        seen.add(id(value))
+        value[:] = [_widen(item, seen) for item in value]
+    elif type(value) is tuple:
+        return tuple(_widen(item, seen) for item in value)
+    elif hasattr(value, "__dict__") and not isinstance(value, (type, nn.Module)) and not callable(value):
+        seen.add(id(value))
+        for name, item in vars(value).items():
+            if item is not None and not isinstance(item, (str, int, float, torch.dtype, torch.device)):
+                value.__dict__[name] = _widen(item, seen)
+    return value
+
+
+def _available_bytes() -> int:
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 1 << 62

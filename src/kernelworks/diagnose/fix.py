@@ -1,0 +1,107 @@
+"""Swap our rows in, predict the gain, prove the outputs, measure in alternation, and give everything back."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable
+
+import torch
+
+from kernelworks.diagnose.agree import compare
+from kernelworks.diagnose.overhead import Floors
+from kernelworks.diagnose.places import fold
+from kernelworks.diagnose.predict import CapturingSurvey, predict, replay
+from kernelworks.diagnose.program import Program
+from kernelworks.diagnose.roots import Roots, Swapped, find
+from kernelworks.diagnose.timeline import Timeline
+from kernelworks.diagnose.trace import record
+from kernelworks.records import Ceilings, Fix
+
+__all__ = ["apply_fix"]
+
+Say = Callable[[str], None]
+MOST_ROUNDS, LEAST_ROUNDS = 5, 2
+
+
+def apply_fix(
+    program: Program, timeline: Timeline, floors: Floors, ceilings: Ceilings, *, budget_s: float, say: Say
+) -> Fix:
+    """Everything that ``--fix`` does; afterwards every module is as it was.
+
+    The order matters: the prediction is made from replays of single ops before the swapped program is ever timed.
+    """
+    say("finding the modules that the program calls")
+    roots = find(program.run)
+    if not roots.modules:
+        note = "the program calls no torch.nn.Module: nothing to swap"
+        return Fix((), (), timeline.wall, timeline.wall, 0.0, 0.0, 0.0, 0.0, True, 0, (note,))
+    say("building the rows that the swapped program needs")
+    with Swapped(roots) as swapped:
+        program.run()
+        replaced = _lines((r.path, r.type, ", ".join(r.ops)) for s in swapped.swaps for r in s.replaced)
+        left = _lines((item.path, item.type, item.reason) for s in swapped.swaps for item in s.left)
+        say("surveying the swapped program")
+        survey = CapturingSurvey()
+        trace = record(program.run, survey=survey)
+    say("replaying our ops one by one, to predict the gain")
+    trace.output = None
+    prediction = predict(timeline, trace, replay(survey.captured), floors, torch.get_num_threads(), ceilings)
+    survey.captured.clear()
+    predicted = timeline.wall - prediction.after
+    say("comparing with float64")
+    agreement = compare(roots.samples)
+    before, after, rounds = _alternate(program, roots, timeline.wall, budget_s, say)
+    notes = [note for note in (agreement.note,) if note]
+    if prediction.unknown:
+        notes.append(f"{prediction.unknown} calls of ours could not be replayed: predicted from their bound")
+    return Fix(
+        replaced=replaced,
+        left=left,
+        before_s=before,
+        after_s=after,
+        predicted_gain_s=predicted,
+        gain_s=before - after,
+        error_before=agreement.before,
+        error_after=agreement.after,
+        agrees=agreement.agrees,
+        rounds=rounds,
+        notes=tuple(notes),
+    )
+
+
+def _alternate(program: Program, roots: Roots, wall: float, budget_s: float, say: Say) -> tuple[float, float, int]:
+    """Median wall clocks as it was and swapped, in turns; the order within a turn changes too. One swapped run before
+    the first turn is not counted. Noise that lasts hits both alike."""
+    rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, int(budget_s / max(2 * wall, 1e-9))))
+    before: list[float] = []
+    after: list[float] = []
+    with Swapped(roots):
+        program.run()
+    for turn in range(rounds):
+        say(f"measuring in alternation, {turn + 1} of {rounds}")
+        for arm in ("before", "after") if turn % 2 == 0 else ("after", "before"):
+            if arm == "before":
+                before.append(_seconds(program))
+            else:
+                with Swapped(roots) as swapped:
+                    after.append(_seconds(program) - swapped.spent)
+    return statistics.median(before), statistics.median(after), rounds
+
+
+def _seconds(program: Program) -> float:
+    start = time.perf_counter()
+    program.run()
+    return time.perf_counter() - start
+
+
+def _lines(items: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
+    """One line for all modules of one type whose paths differ in indices only: how many, where, and the text."""
+    found: dict[tuple[str, str, str], int] = {}
+    for path, kind, text in items:
+        key = (fold(path), kind, text)
+        found[key] = found.get(key, 0) + 1
+    return tuple(
+        f"{count} x {kind} {path}: {text}" if count > 1 else f"{kind} {path}: {text}"
+        for (path, kind, text), count in found.items()
+    )

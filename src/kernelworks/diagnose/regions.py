@@ -1,0 +1,170 @@
+"""Groups of calls made into the records of a diagnosis: regions with advice, findings, and the sentence on top."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelworks.diagnose.account import FREE, PYTHON, UNEXPLAINED, USEFUL, Group
+from kernelworks.diagnose.rows import row_for
+from kernelworks.diagnose.rules import RULES, Advice, View
+from kernelworks.diagnose.timeline import Timeline
+from kernelworks.diagnose.work import Arguments, Operand
+from kernelworks.records import Region
+
+__all__ = ["findings", "regions", "sentence", "unmodelled"]
+
+NOTHING_TO_BE_HAD = "nothing to be had"
+SMALL = 0.005  # of the wall clock
+NOISY_SCALE = 0.15  # profiled and plain runs further apart than this are said
+
+
+def regions(groups: Sequence[Group], wall: float, threads: int) -> tuple[tuple[Region, ...], dict[str, float]]:
+    """One region a group, and the seconds that each problem's regions take (hopeful), by problem."""
+    siblings = _siblings(groups)
+    found, problems = [], dict[str, float]()
+    for group in groups:
+        view = _view(group, wall, threads, siblings.get((group.place.module, group.place.path), frozenset()))
+        advice = _advice(view, group)
+        if advice.problem:
+            problems[advice.problem] = problems.get(advice.problem, 0.0) + advice.high
+        found.append(_region(group, view, advice))
+    return tuple(found), problems
+
+
+def _siblings(groups: Sequence[Group]) -> dict[tuple[str, str], frozenset[str]]:
+    """The ops called in each module."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for group in groups:
+        if group.op not in (PYTHON, FREE):
+            found.setdefault((group.place.module, group.place.path), set()).add(group.op)
+    return {key: frozenset(ops) for key, ops in found.items()}
+
+
+def _view(group: Group, wall: float, threads: int, siblings: frozenset[str]) -> View:
+    operands: list[Operand] = []
+    row = ""
+    if group.op not in (PYTHON, FREE):
+        call = group.typical.call
+        for item in Arguments(call).items:
+            operands += [o for o in (item if isinstance(item, list) else [item]) if isinstance(o, Operand)]
+        row = row_for(call, threads)
+    return View(
+        op=group.op,
+        module=group.place.module,
+        source=group.place.source,
+        shapes=tuple(o.shape for o in operands),
+        dtypes=tuple(str(o.dtype).removeprefix("torch.") for o in operands),
+        calls=len(group.entries),
+        seconds=group.seconds,
+        wall=wall,
+        regime=group.regime,
+        bound=min(group.bound_s, group.seconds),
+        parts=group.parts,
+        siblings=siblings,
+        growing=".." in group.shapes,
+        row=row,
+        threads=threads,
+    )
+
+
+def _advice(view: View, group: Group) -> Advice:
+    """The first rule that applies, else what the bound alone says."""
+    if not group.modelled:
+        return Advice("", "unmodelled: no formula for its work, so nothing is promised", 0.0, 0.0)
+    for rule in RULES:
+        advice = rule.applies(view)
+        if advice is not None:
+            high = min(max(advice.high, 0.0), view.seconds)
+            return Advice(advice.problem, advice.action, min(max(advice.low, 0.0), high), high)
+    if view.op == PYTHON:
+        return Advice("", NOTHING_TO_BE_HAD, 0.0, 0.0)
+    excess = view.excess()
+    if view.achieved >= 0.8 or excess < SMALL * view.wall:
+        return Advice("", NOTHING_TO_BE_HAD, 0.0, excess if view.achieved < 0.8 else 0.0)
+    limit = group.typical.limit
+    at = f"its bound ({limit.ceiling})" if limit else "its bound"
+    return Advice("", f"no proved row of ours here; a kernel at {at} would give this back", 0.0, excess)
+
+
+def _region(group: Group, view: View, advice: Advice) -> Region:
+    entry = group.typical
+    between = group.op in (PYTHON, FREE)
+    work = group.work
+    return Region(
+        op=group.op,
+        module=group.place.module,
+        source=group.place.source,
+        shapes=group.shapes,
+        calls=len(group.entries),
+        seconds=group.seconds,
+        share=view.share,
+        regime=view.regime,
+        ceiling=entry.limit.ceiling if entry.limit and not between else "",
+        achieved=None if between or not group.modelled else view.achieved,
+        low_s=advice.low,
+        high_s=advice.high,
+        action=advice.action,
+        flop=work.flop,
+        bytes=work.read + work.written,
+        modelled=group.modelled,
+        parts=group.parts,
+    )
+
+
+def unmodelled(found: Sequence[Region]) -> tuple[str, ...]:
+    """Every op without a contract or a formula, with its calls and time."""
+    total: dict[str, tuple[int, float]] = {}
+    for region in found:
+        if not region.modelled:
+            calls, seconds = total.get(region.op, (0, 0.0))
+            total[region.op] = (calls + region.calls, seconds + region.seconds)
+    ordered = sorted(total.items(), key=lambda item: -item[1][1])
+    return tuple(f"{op}: {calls} calls, {_time(seconds)}" for op, (calls, seconds) in ordered)
+
+
+def findings(problems: dict[str, float], timeline: Timeline) -> tuple[str, ...]:
+    """The problems by the time they cost, and what to know about the measurement itself."""
+    lines = [
+        f"{problem}: up to {_time(seconds)} ({100 * seconds / timeline.wall:.0f}% of the wall clock)"
+        for problem, seconds in sorted(problems.items(), key=lambda item: -item[1])
+        if seconds >= SMALL * timeline.wall
+    ]
+    if timeline.noisy:
+        lines.append(
+            f"ambiguous: other processes used over 10% of the cores in {timeline.noisy} of {len(timeline.walls)} runs"
+        )
+    if abs(timeline.scale - 1) > NOISY_SCALE:
+        lines.append(
+            f"the profiled runs took {1 / timeline.scale:.2f} of the plain one after the profiler's own time was taken "
+            "off; times of single ops were scaled to fit"
+        )
+    if timeline.elsewhere:
+        lines.append(f"{timeline.elsewhere} ops ran on other threads: not on the critical path, not counted")
+    return tuple(lines)
+
+
+def sentence(footer: dict[str, float], found: Sequence[Region], wall: float) -> str:
+    """What a user reads first."""
+    useful = 100 * footer[USEFUL] / wall if wall else 0.0
+    low, high = sum(r.low_s for r in found), sum(r.high_s for r in found)
+    by_op: dict[str, float] = {}
+    for region in found:
+        by_op[region.op] = by_op.get(region.op, 0.0) + region.high_s
+    head = f"this program runs at {useful:.0f}% of what this machine can do"
+    if high < SMALL * wall:
+        return f"{head}; nothing worth having back"
+    most = max(by_op, key=lambda op: by_op[op])
+    names = {PYTHON: "Python between ops", FREE: "memory given back and taken again"}
+    doubt = footer[UNEXPLAINED] / wall
+    rest = f" ({100 * doubt:.0f}% of the time is unexplained)" if doubt > 0.1 else ""
+    back = f"{_ms(low)} to {_ms(high)}" if low >= 0.01 * high else f"up to {_ms(high)}"
+    return f"{head}; {back} ms of {_ms(wall)} can be had back, most of it in {names.get(most, most)}{rest}"
+
+
+def _ms(seconds: float) -> str:
+    ms = seconds * 1e3
+    return f"{ms:.0f}" if ms >= 10 else f"{ms:.2g}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"

@@ -1,0 +1,21 @@
+"""Attention of a few queries over a long cache: torch's CPU kernel shares work out by query, so threads stay idle."""
+
+from __future__ import annotations
+
+from kernelworks.diagnose.rules.rule import REACH, Advice, Rule, View
+
+ATTENTION = frozenset({"scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"})
+FEW, LONG = 8, 64
+
+
+def applies(view: View) -> Advice | None:
+    if view.op not in ATTENTION or len(view.shapes) < 2 or view.achieved >= REACH:
+        return None
+    queries, keys = view.shapes[0][-2], view.shapes[1][-2]
+    if queries > FEW or keys < LONG:
+        return None
+    action = f"swap in {view.row}" if view.row else "use an attention kernel that splits the cache, not the queries"
+    return Advice("decode attention far from memory speed", action, view.excess(REACH), view.excess())
+
+
+RULE = Rule("decode_attention", applies)

@@ -1,0 +1,66 @@
+"""What a rule sees and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+__all__ = ["FREE", "PYTHON", "REACH", "Advice", "Rule", "View"]
+
+PYTHON, FREE = "python", "free memory"  # what the regions between ops are called
+REACH = 0.6  # of its ceiling: what a good row reaches at the least, for the cautious end of a range
+
+
+@dataclass(frozen=True)
+class View:
+    """A region as the rules see it. Times are seconds of one run; ``parts`` are the footer's."""
+
+    op: str
+    module: str
+    source: str
+    shapes: tuple[tuple[int, ...], ...]  # of a typical call's tensor arguments
+    dtypes: tuple[str, ...]
+    calls: int
+    seconds: float
+    wall: float
+    regime: str
+    bound: float  # what its calls take at least, dispatch included
+    parts: dict[str, float] = field(default_factory=dict)
+    siblings: frozenset[str] = frozenset()  # the ops called in the same module
+    growing: bool = False  # whether the sizes differ from call to call
+    row: str = ""  # "kw.linear: avx512", where a proved row of ours would be taken
+    threads: int = 1
+
+    @property
+    def share(self) -> float:
+        return self.seconds / self.wall if self.wall else 0.0
+
+    @property
+    def achieved(self) -> float:
+        return min(1.0, self.bound / self.seconds) if self.seconds else 1.0
+
+    def part(self, word: str) -> float:
+        """Seconds of the part whose name starts with ``word``."""
+        return sum(value for name, value in self.parts.items() if name.startswith(word))
+
+    def excess(self, reach: float = 1.0) -> float:
+        """Seconds above what the work takes at ``reach`` of its ceiling."""
+        return max(0.0, self.seconds - self.bound / reach)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What is wrong, what to do, and the time that can be had back: cautious and hopeful, in seconds of one run."""
+
+    problem: str
+    action: str
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One problem. ``applies`` gives the advice, or None where the region does not have this problem."""
+
+    name: str
+    applies: Callable[[View], Advice | None]

@@ -1,0 +1,19 @@
+"""Values widened to float32 or narrowed back by an op of its own: traffic that a kernel does on the fly."""
+
+from __future__ import annotations
+
+from kernelworks.diagnose.rules.rule import Advice, Rule, View
+
+CASTS = frozenset({"to", "float", "bfloat16", "half", "type_as", "_to_copy"})
+HALVES = frozenset({"bfloat16", "float16"})
+
+
+def applies(view: View) -> Advice | None:
+    moved = view.part("useful") + view.part("memory") + view.part("allocation")
+    if view.op not in CASTS or not moved or not (set(view.dtypes) & HALVES or "float32" in view.dtypes):
+        return None
+    action = "keep the dtype: the next op should widen inside (fuse)"
+    return Advice("conversions between dtypes as ops of their own", action, 0.5 * view.seconds, view.seconds)
+
+
+RULE = Rule("upcast", applies)
