@@ -23,7 +23,7 @@ from transformers import (
     StaticCache,
 )
 
-from kernelworks.models import swap
+from kernelworks.models import attention, swap
 
 DECODER = {
     "hidden_size": 64,
@@ -307,6 +307,39 @@ def test_prefill_in_two_parts_and_a_static_cache() -> None:
         static = StaticCache(config=model.config, max_cache_len=32)
         out = model(ids(1, 16), past_key_values=static, use_cache=True)
         close(out.logits, whole)
+
+
+@torch.inference_mode()
+def test_masks_become_words_where_words_say_it(monkeypatch) -> None:
+    said = []
+    original = attention.attention_op
+
+    def recorded(*args, **kwargs):
+        said.append((kwargs["causal"], kwargs["window"], kwargs["mask"] is not None))
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(attention, "attention_op", recorded)
+
+    def words(run) -> set:
+        said.clear()
+        run()
+        return set(said)
+
+    model, sliding, encoder = qwen3().eval(), qwen3_sliding().eval(), bert().eval()
+    for m in (model, sliding, encoder):
+        swap(m, verbose=False)
+    mask = torch.ones(2, 16, dtype=torch.long)
+    assert words(lambda: model(ids())) == {("top_left", None, False)}
+    assert words(lambda: model(ids(), attention_mask=mask)) == {("top_left", None, False)}
+    past = model(ids()[:, :10]).past_key_values
+    assert words(lambda: model(ids()[:, 10:], past_key_values=past)) == {("bottom_right", None, False)}
+    assert words(lambda: model(ids()[:, :1], past_key_values=past)) == {(None, None, False)}
+    assert words(lambda: sliding(ids())) == {("bottom_right", 6, False)}
+    assert words(lambda: encoder(ids())) == {(None, None, False)}
+    mask[0, :5] = 0
+    assert words(lambda: model(ids(), attention_mask=mask)) == {(None, None, True)}
+    assert words(lambda: sliding(ids(), attention_mask=mask)) == {(None, None, True)}
+    assert words(lambda: encoder(ids(), attention_mask=mask)) == {(None, None, True)}
 
 
 @torch.no_grad()

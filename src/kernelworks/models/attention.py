@@ -47,32 +47,99 @@ def attention_forward(
 ) -> tuple[Tensor, Tensor | None]:
     """Attention as transformers calls it: query [B, H, Lq, D], key and value [B, Hkv, Lk, D]; returns [B, Lq, H, D].
 
-    Takes what the op can say and hands the rest (dropout, a bias on positions, paged caches, masks that the op does
-    not take) to transformers' own ``sdpa`` function, with which it agrees on the meaning of every argument.
+    Takes what the op can say and hands the rest (dropout, a bias on positions, paged caches, masks that add) to
+    transformers' own ``sdpa`` function, with which it agrees on the meaning of every argument.
     """
     special = kwargs and (
         kwargs.get("position_bias") is not None or kwargs.get("cache") is not None or kwargs.get("softcap") is not None
     )
-    if dropout or special or attention_mask is not None or not calls.attends(query, key, value, grouped=True):
+    if dropout or special or not calls.attends(query, key, value, attention_mask, grouped=True):
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         kwargs |= {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
         result: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
         return result
-    causal: str | None = None
-    if query.shape[2] > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
+    causal, window = None, None
+    if attention_mask is not None:
+        pattern = _pattern(attention_mask)
+        if pattern is not None:
+            attention_mask, causal, window = None, "bottom_right", pattern.window
+    elif query.shape[2] > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
         causal = "top_left"  # with longer keys (an empty static cache) the last ones are masked, as in sdpa
-    output = attention_op(query, key, value, causal=causal, scale=scaling)
+    output = attention_op(query, key, value, causal=causal, window=window, scale=scaling, mask=attention_mask)
     return output.transpose(1, 2).contiguous(), None
+
+
+# ---------------------------------------------------------------- masks
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What a whole mask says: each query sees the keys up to its own, at most ``window`` of them."""
+
+    window: int | None
+    version: int | None  # of the mask when this was written; a mask changed since says something else
+
+
+def mask_function(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: Any = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any] | None = None,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    allow_is_causal_skip: bool = True,
+    **kwargs: Any,
+) -> Tensor | None:
+    """The mask that transformers makes for ``sdpa``, with a note on it where it is causal and nothing else."""
+    from transformers.masking_utils import causal_mask_function, sdpa_mask
+
+    of = causal_mask_function if mask_function is None else mask_function
+    mask: Tensor | None = sdpa_mask(
+        batch_size, q_length, kv_length, q_offset, kv_offset, of, attention_mask, local_size, allow_is_causal_skip,
+        **kwargs,
+    )  # fmt: skip
+    if mask is None or _is_compiling() or type(q_offset) is not int or q_offset + q_length != kv_offset + kv_length:
+        return mask
+    window = local_size if _slides(of, local_size) else None
+    if (of is causal_mask_function or window) and (attention_mask is None or bool(attention_mask.all())):
+        mask._kernelworks_pattern = Pattern(window, _version(mask))  # type: ignore[attr-defined]
+    return mask
+
+
+def _slides(function: Any, window: int | None) -> bool:
+    """Whether a mask function is transformers' causal sliding window of this size, and nothing else."""
+    from transformers.masking_utils import causal_mask_function
+
+    parts = inspect.getclosurevars(function).nonlocals.get("mask_functions") if window else None
+    if not isinstance(parts, tuple) or len(parts) != 2 or parts[1] is not causal_mask_function:
+        return False
+    overlay = parts[0]
+    return (
+        getattr(overlay, "__qualname__", "") == "sliding_window_overlay.<locals>.inner_mask"
+        and inspect.getclosurevars(overlay).nonlocals.get("sliding_window") == window
+    )
+
+
+def _version(mask: Tensor) -> int | None:
+    return None if mask.is_inference() else mask._version
+
+
+def _pattern(mask: Tensor) -> Pattern | None:
+    if _is_compiling():
+        return None
+    found: Pattern | None = mask.__dict__.get("_kernelworks_pattern")
+    return found if found is not None and found.version == _version(mask) else None
 
 
 def register() -> None:
     """Adds the name to transformers' registries of attention and mask functions. Changes no model."""
     from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
 
     AttentionInterface.register(IMPLEMENTATION, attention_forward)
-    AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
+    AttentionMaskInterface.register(IMPLEMENTATION, mask_function)
 
 
 def configurations(model: nn.Module) -> list[tuple[Any, str]]:

@@ -127,19 +127,33 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """``F.scaled_dot_product_attention``. Its causal mask starts at the upper left, which the op calls top_left."""
-    if attn_mask is None and not dropout_p and attends(query, key, value, grouped=enable_gqa):
-        return attention_op(query, key, value, causal="top_left" if is_causal else None, scale=scale)
+    if (
+        not dropout_p
+        and attends(query, key, value, attn_mask, grouped=enable_gqa)
+        and (attn_mask is None or not is_causal)
+    ):
+        causal = "top_left" if is_causal else None
+        output: Tensor = attention_op(query, key, value, causal=causal, scale=scale, mask=attn_mask)
+        return output
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
 
 
-def attends(query: Tensor, key: Tensor, value: Tensor, *, grouped: bool) -> bool:
-    """Whether the attention op takes these: [B, H, Lq, D] with [B, Hkv, Lk, D] twice, nothing broadcast."""
+def attends(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, grouped: bool) -> bool:
+    """Whether the attention op takes these: [B, H, Lq, D] with [B, Hkv, Lk, D] twice, nothing broadcast, and a mask
+    of truth values, if any, that broadcasts to [B, H, Lq, Lk]."""
     if not (query.dim() == key.dim() == value.dim() == 4 and expressible(query, key, value)):
         return False
     if key.shape != value.shape or query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3]:
         return False
+    if mask is not None:
+        if mask.dtype is not torch.bool or mask.dim() != 4:
+            return False
+        wanted = (*query.shape[:3], key.shape[2])
+        for size, want in zip(mask.shape, wanted, strict=True):
+            if size != want and size != 1:
+                return False
     heads, kv_heads = query.shape[1], key.shape[1]
     return heads == kv_heads or (grouped and kv_heads > 0 and heads % kv_heads == 0)
 
