@@ -20,6 +20,7 @@ from kernelworks.records import Parity, Proof
 __all__ = ["provable", "prove"]
 
 Progress = Callable[[str], None]
+WORKER = (sys.executable, "-m", "kernelworks.prove.worker")
 
 
 def provable(op: Op) -> tuple[list[Row], dict[str, str]]:
@@ -93,7 +94,7 @@ def _work(
     op: Op, rows: list[str], case: str | None, dtype: str | None, progress: Progress | None
 ) -> tuple[list[dict[str, Any]], tuple[str, str, str, str] | None]:
     """One worker process: the rows it finished, and (row, case, dtype, how it died) where it did not."""
-    command = [sys.executable, "-m", "kernelworks.prove.worker", op.name, ",".join(rows)]
+    command = [*WORKER, op.name, ",".join(rows)]
     command += [f"--case={case}"] if case is not None else []
     command += [f"--dtype={dtype}"] if dtype is not None else []
     finished: list[dict[str, Any]] = []

@@ -1,0 +1,129 @@
+"""Kernels broken on purpose: each must be caught, and the death of a row must be told, not suffered."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernelworks import prove as prove_package
+from kernelworks.build import cpp
+from kernelworks.dispatch import OPS
+from kernelworks.prove import prove
+
+ROOM = OPS["rms_norm"].room
+
+# Runs the worker on a copy of the room whose source was changed.
+WORKER = """
+import sys
+from pathlib import Path
+import kernelworks
+from kernelworks.build.rows import cpp_rows
+from kernelworks.dispatch import OPS
+from kernelworks.ops.norm.rms_norm import _backward, _forward
+op = OPS["rms_norm"]
+op.rows = (*cpp_rows(Path(sys.argv[1]), forward=_forward, backward=_backward, targets={"scalar": "scalar.cpp"}),
+           *op.rows[-2:])
+sys.argv = ["worker", "rms_norm", "scalar"]
+from kernelworks.prove.worker import main
+main()
+"""
+
+LOOP = """for (int64_t j = 0; j < x.N; ++j) {
+                double value = element(x[i], residual, j);
+                if"""
+WRITE = "output[i][j] = "
+
+# name -> (what stands in the source, what stands there instead, what the proof must say)
+BREAKAGES = {
+    "nothing": ("", "", ""),
+    "reads one element too far": ("j < N; ++j) sum +=", "j <= N; ++j) sum +=", "died"),
+    "writes one element too far": (LOOP, LOOP.replace("j < x.N", "j < x.N + 1"), "died"),
+    "leaves the last element unwritten": (LOOP, LOOP.replace("j < x.N", "j < x.N - 1"), "elements off"),
+    "writes to its input": (WRITE, "x[i][j] = kw::from_float<T>(0.0f); " + WRITE, "an input was written to"),
+    "keeps the row stride in 32 bits": (
+        "inverse_rms(x[i], residual",
+        "inverse_rms(x.data + static_cast<int>(i * x.stride), residual",
+        "died",
+    ),
+    "counts its calls": (
+        "double r = inverse_rms(x[i]",
+        "static int calls = 0; double r = (++calls % 1000 == 0 ? 2 : 1) * inverse_rms(x[i]",
+        "elements off",
+    ),
+    "forgets eps": ("(N) + eps)", "(N))", "elements off"),
+    "drops a gradient term": ("- value * r * r * mean", "", "gradient of x"),
+}
+
+
+@pytest.mark.parametrize("name", BREAKAGES)
+def test_a_broken_kernel_is_caught(name: str, tmp_path: Path) -> None:
+    old, new, expected = BREAKAGES[name]
+    source = (ROOM / "scalar.cpp").read_text(encoding="utf-8")
+    assert old in source
+    room = tmp_path / "rms_norm"
+    room.mkdir()
+    (room / "scalar.cpp").write_text(source.replace(old, new, 1) if old else source, encoding="utf-8")
+    done = subprocess.run([sys.executable, "-c", WORKER, str(room)], capture_output=True, text=True, timeout=300)
+    if expected == "died":
+        assert done.returncode < 0, done.stdout[-500:]
+        return
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    messages = [f["message"] for f in result["failures"]]
+    if expected:
+        assert any(expected in m for m in messages), messages
+        assert all("kernelworks prove rms_norm.scalar" in f["reproduce"] for f in result["failures"])
+    else:
+        assert not messages
+        assert result["worst"] <= 1.0
+        assert all(result["checks"].values())
+
+
+def test_the_death_of_a_row_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
+    dying = tmp_path / "dying.py"
+    at = json.dumps({"at": ["scalar", "N=17", "float32"]})
+    dying.write_text(f"import os\nprint({at!r}, flush=True)\nos.kill(os.getpid(), 11)\n")
+    monkeypatch.setattr(prove_package, "WORKER", (sys.executable, str(dying)))
+    (proof,) = prove("rms_norm", "scalar")
+    assert not proof.certified
+    assert "killed by SIGSEGV" in proof.failures[0].message
+    assert proof.failures[0].reproduce == "python -m kernelworks prove rms_norm.scalar --case 'N=17' --dtype float32"
+
+
+def test_a_proof_certifies_this_source_and_only_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernelworks import certificates
+
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
+    monkeypatch.setattr(certificates, "_shipped", lambda kind: {})
+    row = OPS["rms_norm"].row("scalar")
+    (partial,) = prove("rms_norm", "scalar", case="N=17")
+    assert partial.worst <= 1.0 and not partial.failures
+    assert not partial.certified  # one case is not a proof
+    (proof,) = prove("rms_norm", "scalar")
+    assert proof.certified and proof.mutants_rejected == proof.mutants
+    assert certificates.invalid("rms_norm", row) is None
+    monkeypatch.setattr(cpp, "COMMON_FLAGS", (*cpp.COMMON_FLAGS, "-DANOTHER"))
+    cpp.source_hash.cache_clear()
+    assert "stale" in (certificates.invalid("rms_norm", row) or "")
+    monkeypatch.undo()
+    cpp.source_hash.cache_clear()
+
+
+def test_no_shipped_certificate_is_stale() -> None:
+    """A source that changed since it was proved must be proved again before it ships."""
+    from kernelworks import certificates
+
+    stale = []
+    for path in sorted(certificates.SHIPPED.glob("*.json")):
+        for record in json.loads(path.read_text(encoding="utf-8")):
+            op = OPS[record["op"]]
+            if op.row(record["row"]).hash() != record["source_hash"]:
+                stale.append(f"{path.stem}: {record['op']}.{record['row']}")
+    assert not stale, f"stale certificates, run `kernelworks prove`: {', '.join(stale)}"
+    assert os.environ.get("CI") is None or list(certificates.SHIPPED.glob("*.json"))
