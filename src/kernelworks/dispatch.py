@@ -324,7 +324,7 @@ class Op:
         ctx.others = {n: have[n] for n in kept if n not in ctx.tensor_names}
         ctx.row = have.get("row")
         ctx.absent = {n for n in forward.names if have[n] is None}
-        differentiable = set(self.contract.outputs) & {n.removeprefix("grad_") for n in backward.names}
+        differentiable = {n.removeprefix("grad_") for n in backward.names if n.startswith("grad_")}
         rest = [o for n, o in zip(self.contract.outputs, _tuple(output), strict=True) if n not in differentiable]
         if rest:
             ctx.mark_non_differentiable(*rest)
