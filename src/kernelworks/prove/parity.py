@@ -99,9 +99,9 @@ def _gradients(op: Op, row: str, expected: Truth, *, at_end: bool) -> tuple[floa
     return worst, message
 
 
-def parities(op: Op, row: str, case: Case, dtype: torch.dtype) -> Iterator[Parity]:
+def parities(op: Op, row: str, case: Case, dtype: torch.dtype, seed: int = 0) -> Iterator[Parity]:
     """Every comparison of one case. A row that raises fails with what it raised."""
-    expected = truth(op, case, dtype)
+    expected = truth(op, case, dtype, seed)
     layouts = LAYOUTS if case.layouts else LAYOUTS[:1]
     runs = [("forward", layout, at_end) for layout in layouts for at_end in (True, False)]
     if expected.gradients:

@@ -1,0 +1,89 @@
+"""Every op as torch sees it: operator checks, torch.compile, and fresh random values on every case (fuzz)."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernelworks.dispatch import OPS, Op
+from kernelworks.prove.parity import parities
+from kernelworks.prove.truth import flat_outputs, truth
+from rows import ALL_OPS, label, runnable_rows
+
+DIFFERENTIABLE = [op for op in ALL_OPS if op.contract.differentiable]
+
+
+def _small_case(op: Op) -> Any:
+    """The arguments of an ordinary case that is neither empty nor large."""
+
+    def weight(case: Any) -> int:
+        tensors = flat_outputs(list(truth(op, case, torch.float32).args.values()))
+        sizes = [t.numel() for t in tensors if isinstance(t, Tensor)]
+        return max(sizes) if min(sizes) > 16 else 1 << 40
+
+    case = min((c for c in op.contract.cases if torch.float32 in c.dtypes and c.gradients), key=weight)
+    return truth(op, case, torch.float32).positional(op)
+
+
+def _leaf(value: Any, grad: bool) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone().requires_grad_(grad and value.is_floating_point())
+    return [_leaf(v, False) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+@pytest.mark.parametrize("op", ALL_OPS, ids=label)
+@pytest.mark.parametrize("row", [None, "scalar", "torch"])
+def test_operator_check(op: Op, row: str | None) -> None:
+    for grad in (False, True) if op.contract.differentiable else (False,):
+        args = tuple(_leaf(a, grad) for a in _small_case(op))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # opcheck itself uses deprecated parts of torch
+            result = torch.library.opcheck(getattr(torch.ops.kernelworks, op.name).default, (*args, row))
+        assert set(result.values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("op", DIFFERENTIABLE, ids=label)
+def test_one_graph_under_compile_forward_and_backward(op: Op) -> None:
+    args = tuple(_leaf(a, True) for a in _small_case(op))
+    leaves = [a for a in args if isinstance(a, Tensor) and a.requires_grad]
+
+    def program(*values: Any) -> Tensor:
+        outputs = flat_outputs(op(*[v * 1.0 if isinstance(v, Tensor) and v.is_floating_point() else v for v in values]))
+        return sum(o.float().square().sum() for o in outputs)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(program, fullgraph=True, backend="aot_eager")
+    got, want = compiled(*args), program(*args)
+    assert torch.allclose(got, want, rtol=1e-5)
+    gradients = [torch.autograd.grad(loss, leaves, allow_unused=True) for loss in (got, want)]
+    for a, b in zip(*gradients, strict=True):
+        assert (a is None and b is None) or torch.allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+CPP_ROWS = [(op, row) for op, row in runnable_rows() if op.row(row).source is not None]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_fuzz_values(data: st.DataObject) -> None:
+    op, row = data.draw(st.sampled_from(CPP_ROWS), label="row")
+    case = data.draw(st.sampled_from(op.contract.cases), label="case")
+    dtype = data.draw(st.sampled_from(case.dtypes), label="dtype")
+    seed = data.draw(st.integers(1, 2**31), label="seed")
+    failures = [p for p in parities(op, row, case, dtype, seed) if not p.ok]
+    assert not failures, failures[0].message
+
+
+def test_every_op_has_a_public_function_that_rejects_bad_input() -> None:
+    import kernelworks as kw
+
+    for name, op in OPS.items():
+        public = getattr(kw, name)
+        assert "Raises" in (public.__doc__ or ""), name
+        assert len(op.contract.errors) >= 4, name
