@@ -138,11 +138,13 @@ class Arm:
     high_us: float  # 90th percentile
     samples: int
     share_of_bound: float | None = None  # T_min / T
+    worst: float | None = None  # its largest error on these inputs, as a share of the contract's bound
 
 
 @dataclass(frozen=True)
 class BenchResult:
-    """One case, all arms interleaved in one run. ``gate`` is empty when every arm was right on these very inputs."""
+    """One case, all arms interleaved in one run. ``gate`` is empty when every arm was right on these very inputs:
+    ours within the contract's bound, a baseline close enough to be the same op (its error stands in ``Arm.worst``)."""
 
     op: str
     case: str
@@ -157,6 +159,7 @@ class BenchResult:
     chosen: str  # the row that dispatch takes
     gate: str
     thrown: int  # noisy windows thrown away
+    notes: tuple[str, ...] = ()  # what a reader must know beside the figures
 
 
 # ---------------------------------------------------------------- the kernel map

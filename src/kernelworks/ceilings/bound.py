@@ -144,7 +144,8 @@ def bound(
     ``bytes`` are all compulsory bytes, of which ``written_bytes`` are written (they may use non-temporal stores);
     ``footprint_bytes`` is what is touched between two uses of the same byte, which decides the level: all rotating
     inputs and outputs of a warm benchmark, infinity for a cold cache. ``dtype`` is a torch dtype or its name and
-    decides the arithmetic unit, the best of this machine or, with ``isa``, the best of that instruction set.
+    decides the arithmetic unit, the best of this machine or, with ``isa``, the best of that instruction set. For work
+    that is no matrix product give float32, whatever the tensors are: dot-product units do nothing else.
     ``function`` is the elementary function counted. Cost: about 20 us.
     """
     name = str(dtype).removeprefix("torch.")

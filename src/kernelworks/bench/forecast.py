@@ -1,0 +1,53 @@
+"""How long a call should take, from its bound and from how near to their bounds like calls came."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from kernelworks import ceilings
+from kernelworks.contract import Request
+from kernelworks.dispatch import Op
+from kernelworks.records import BenchResult, Ceilings
+
+__all__ = ["limit", "predict"]
+
+OURS = "kernelworks"
+
+
+PRODUCTS = ("linear", "attention")  # families whose arithmetic is matrix products
+
+
+def limit(op: Op, request: Request, known: Ceilings, footprint_bytes: float) -> ceilings.Bound:
+    """T_min of one call. Only matrix products may use the dot-product units of a narrow dtype."""
+    cost = op.contract.cost(request)
+    unit = request.dtype if op.contract.family in PRODUCTS else torch.float32
+    return ceilings.bound(
+        cost.flop, cost.transcendental, cost.bytes, footprint_bytes, unit, request.threads, known,
+        written_bytes=cost.bytes_written,
+    )  # fmt: skip
+
+
+def _share(result: BenchResult, row: str) -> float | None:
+    """T_min / T of this row in one result."""
+    for arm in result.arms:
+        if arm.name == row or (arm.name == OURS and result.chosen == row):
+            return result.bound_us / arm.median_us if arm.median_us > 0 else None
+    return None
+
+
+def predict(op: Op, request: Request, row: str, known: Ceilings, results: Sequence[BenchResult]) -> float | None:
+    """Seconds that a call of one row should take, or None where no like call was measured.
+
+    T = T_min / share, with the share of the bound that the same row reached, in the same dtype, in the measured case
+    whose T_min is nearest (in ratio) and whose threads agree if any do. ``results`` are benches of this kind of
+    machine; those that failed their gate do not count. Cost: some microseconds a result.
+    """
+    least = limit(op, request, known, op.contract.cost(request).bytes)
+    dtype = str(request.dtype).removeprefix("torch.")
+    like = [r for r in results if r.op == op.name and r.dtype == dtype and not r.gate and r.cache == "warm"]
+    like = [r for r in like if r.threads == request.threads] or like
+    shares = [(abs(math.log(r.bound_us / (least.seconds * 1e6))), s) for r in like if (s := _share(r, row))]
+    return least.seconds / min(shares)[1] if shares else None

@@ -1,0 +1,76 @@
+"""Committed benchmark results: what was measured, where, when, and on which commit."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelworks.build import BuildError
+from kernelworks.build.cpp import toolchain
+from kernelworks.machine import machine
+from kernelworks.records import BenchResult, from_json, to_json
+
+__all__ = ["document", "read", "save"]
+
+
+def _git(*command: str) -> str | None:
+    folder = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(["git", "-C", folder, *command], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def commit() -> str:
+    """The commit this package was run from, with ``+`` where its files differ from it; ``""`` outside a checkout."""
+    head = _git("rev-parse", "--short=12", "HEAD")
+    if not head:
+        return ""
+    return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _compiler() -> str:
+    try:
+        return toolchain()
+    except BuildError:
+        return "none"
+
+
+def document(results: Sequence[BenchResult], command: str = "") -> dict[str, Any]:
+    """The results with machine, date, commit and versions, ready for JSON."""
+    here = machine()
+    return {
+        "machine": {"kind": here.kind, "name": here.name, "cores": here.cores},
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "versions": {"torch": torch.__version__, "compiler": _compiler()},
+        "command": command,
+        "gate": "every arm within the float64 bound, or the case has no figure",
+        "results": [json.loads(to_json(result)) for result in results],
+    }
+
+
+def save(results: Sequence[BenchResult], path: Path, command: str = "") -> Path:
+    """Write ``document`` to ``path`` through a rename. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".writing")
+    fresh.write_text(json.dumps(document(results, command), indent=1) + "\n", encoding="utf-8")
+    os.replace(fresh, path)
+    return path
+
+
+def read(path: Path) -> list[BenchResult]:
+    """The results in a saved document. Raises OSError, ValueError."""
+    held = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        return [from_json(BenchResult, json.dumps(item)) for item in held["results"]]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no benchmark document: {error}") from error

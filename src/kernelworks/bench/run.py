@@ -1,0 +1,294 @@
+"""Bench an op: for every case the gate first, then the race, then the bound beside it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks import ceilings, ops
+from kernelworks.bench import baselines as table
+from kernelworks.bench.faults import kept_out
+from kernelworks.bench.forecast import limit
+from kernelworks.bench.timing import Race, Timed, race
+from kernelworks.ceilings.quiet import Quiet
+from kernelworks.contract import UNIT_ROUNDOFF, Case
+from kernelworks.dispatch import OPS, Op, choose
+from kernelworks.prove.parity import judge
+from kernelworks.prove.truth import Truth, flat_outputs
+from kernelworks.records import Arm, BenchResult, Ceilings
+
+__all__ = ["OURS", "SETS", "bench"]
+
+OURS = "kernelworks"  # the public function, whatever row the dispatcher takes
+SETS = 3  # of inputs, in rotation
+WIN = 1.10  # over the best baseline: from here on the two halves of a race must agree
+DISAGREE = 0.15
+SAME_OP = 64  # unit roundoffs, normwise: beyond this a baseline computes something else
+
+Progress = Callable[..., None]
+Quiets = Callable[[], Quiet]
+
+
+@dataclass
+class _Entrant:
+    """One arm: a call for each input set, and what its outputs were found to be."""
+
+    name: str
+    calls: list[Callable[[], Any]]
+    ours: bool
+    worst: float = 0.0  # error as a share of the bound
+    wrong: str = ""
+
+    def __call__(self, index: int) -> object:
+        return self.calls[index]()
+
+
+@dataclass
+class _Bench:
+    """One case in one dtype: its inputs, what is right on them, and who runs."""
+
+    op: Op
+    case: Case
+    dtype: torch.dtype
+    truths: list[Truth]
+    entrants: list[_Entrant] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def _double(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.double() if value.is_floating_point() else value
+    return type(value)(_double(v) for v in value) if isinstance(value, (list, tuple)) else value
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    return type(value)(_copied(v) for v in value) if isinstance(value, (list, tuple)) else value
+
+
+def _inputs(op: Op, case: Case, dtype: torch.dtype) -> list[Truth]:
+    """The input sets with their float64 outputs and bounds."""
+    truths = []
+    for seed in range(SETS):
+        args = case.make(torch.Generator().manual_seed(seed), dtype)
+        exact = {name: _copied(_double(value)) for name, value in args.items()}
+        outputs = flat_outputs(op.contract.reference(**exact))
+        bounds = flat_outputs(op.contract.bound({n: _double(v) for n, v in args.items()}, outputs, dtype))
+        truths.append(Truth(args, outputs, bounds, (), {}, {}))
+    return truths
+
+
+# ---------------------------------------------------------------- arms
+
+
+def _public(op: Op) -> Callable[..., Any]:
+    """The function that users call, taking the contract's names; the op itself where the two differ."""
+    names = op.passes["forward"].names
+    function = getattr(ops, op.name, None)
+    if function is not None and set(names) <= set(inspect.signature(function).parameters):
+        return function  # type: ignore[no-any-return]
+    return lambda row=None, **args: op(*(args[name] for name in names), row=row)
+
+
+def _enter(b: _Bench, name: str, make: table.Maker, *, ours: bool = False) -> None:
+    """Adds an arm, judged on every input set. ``make(args)`` prepares the call for one set, or returns None to decline.
+
+    In-place ops get copies of their own, so that every arm starts from the same values.
+    """
+    mutates = b.op.contract.mutates
+    names = b.op.passes["forward"].names
+    entrant = _Entrant(name, [], ours)
+    try:
+        for truth in b.truths:
+            args = {n: _copied(truth.args.get(n)) if n in mutates else truth.args.get(n) for n in names}
+            call = make(args)
+            if call is None:
+                return
+            result = call()
+            outputs = [args[n] for n in mutates] if mutates else result
+            worst, wrong = judge(outputs, truth)
+            entrant.calls.append(call)
+            entrant.worst = max(entrant.worst, worst)
+            if not ours:
+                wrong = _another_op(outputs, truth, b.dtype)
+            entrant.wrong = entrant.wrong or wrong
+    except Exception as error:
+        if ours:
+            raise
+        lines = str(error).strip().splitlines() or [""]
+        b.notes.append(f"{name} did not run: {type(error).__name__}: {lines[0][:200]}")
+        return
+    b.entrants.append(entrant)
+
+
+def _call(function: Callable[..., Any]) -> table.Maker:
+    return lambda args: functools.partial(function, **args)
+
+
+def _another_op(result: Any, truth: Truth, dtype: torch.dtype) -> str:
+    """What is wrong with a baseline, "" where it computes the same op.
+
+    A baseline is not held to our bound (it may round more often, and is what users have); it must only be the same
+    function, so that beating it means something. Its error is reported beside its time.
+    """
+    outputs = flat_outputs(result)
+    for i, (got, want) in enumerate(zip(outputs, truth.outputs, strict=False)):
+        if got.shape != want.shape:
+            return f"output {i}: shape {list(got.shape)}, expected {list(want.shape)}"
+        error = (got.double() - want).norm().item()
+        if not error <= SAME_OP * UNIT_ROUNDOFF[dtype] * want.norm().item():
+            return f"output {i}: off by {error:.3g} in norm, expected norm {want.norm().item():.3g}"
+    return "" if len(outputs) >= len(truth.outputs) else f"returned {len(outputs)} outputs"
+
+
+def _enter_all(b: _Bench, rows: Sequence[str], *, baselines: bool, compile: bool) -> None:
+    public = _public(b.op)
+    _enter(b, OURS, _call(public), ours=True)
+    for row in rows:
+        _enter(b, row, _call(functools.partial(public, row=row)), ours=True)
+    if not baselines:
+        return
+    _enter(b, "eager", _call(table.eager(b.op)))
+    inductor = table.compiled(b.op) if compile else None
+    if inductor is not None:
+        with torch._inductor.config.patch(compile_threads=1):
+            _enter(b, "inductor", _call(inductor))
+    for name, maker in table.PEERS.get(b.op.name, {}).items():
+        _enter(b, name, maker)
+
+
+# ---------------------------------------------------------------- the result
+
+
+def _gate(b: _Bench) -> str:
+    return "; ".join(f"{e.name}: {e.wrong}" for e in b.entrants if e.wrong)
+
+
+def _still_right(b: _Bench) -> None:
+    """After the timing our arms must give what they gave before: nothing was kept from an earlier call."""
+    if b.op.contract.mutates:
+        return  # their inputs have moved on
+    for entrant in (e for e in b.entrants if e.ours):
+        for i, truth in enumerate(b.truths):
+            _, wrong = judge(entrant(i), truth)
+            entrant.wrong = entrant.wrong or (f"after timing: {wrong}" if wrong else "")
+
+
+def _raced(b: _Bench, budget_s: float, *, cold: bool, quiet: Quiets) -> Race:
+    """Two races of half the budget, the second from the other end, pooled."""
+    arms = {e.name: e for e in b.entrants}
+    halves = [
+        race(dict(order), SETS, budget_s=budget_s / 2, cold=cold, quiet=quiet())
+        for order in (list(arms.items()), list(arms.items())[::-1])
+    ]
+    others = [e.name for e in b.entrants if not e.ours]
+    if others:
+        gains = [min(half.ratio(name, OURS) for name in others) for half in halves]
+        if max(gains) > WIN and abs(gains[0] - gains[1]) > DISAGREE * max(gains):
+            b.notes.append(f"the two halves of the race disagree: {gains[0]:.2f}x and {gains[1]:.2f}x over the best")
+    return halves[0] + halves[1]
+
+
+def _arm(entrant: _Entrant, timed: Timed, least_s: float) -> Arm:
+    return Arm(
+        entrant.name, timed.median * 1e6, timed.low * 1e6, timed.high * 1e6, timed.samples,
+        share_of_bound=least_s / timed.median, worst=entrant.worst,
+    )  # fmt: skip
+
+
+def _result(b: _Bench, found: Race | None, known: Ceilings, *, cold: bool) -> BenchResult:
+    args = b.truths[0].positional(b.op)
+    request = b.op.request("forward", args)
+    cost = b.op.contract.cost(request)
+    least = limit(b.op, request, known, float("inf") if cold else SETS * cost.bytes)
+    regime = least.regime
+    arms: tuple[Arm, ...] = ()
+    if found is not None:
+        regime = ceilings.regime(least, found.timed(OURS).median)
+        arms = tuple(_arm(e, found.timed(e.name), least.seconds) for e in b.entrants)
+    return BenchResult(
+        op=b.op.name, case=b.case.name, dtype=str(b.dtype).removeprefix("torch."), threads=request.threads,
+        cache="cold" if cold else "warm", flop=cost.flop, bytes=cost.bytes, bound_us=least.seconds * 1e6,
+        regime=regime, arms=arms, chosen=choose(b.op, request).row.name, gate=_gate(b),
+        thrown=found.thrown if found is not None else 0, notes=tuple(b.notes),
+    )  # fmt: skip
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def bench(
+    op: str,
+    cases: Sequence[str] | None = None,
+    threads: int | None = None,
+    *,
+    dtypes: Sequence[torch.dtype] | None = None,
+    rows: Sequence[str] = (),
+    baselines: bool = True,
+    compile: bool = True,
+    caches: Sequence[str] = ("warm",),
+    budget_s: float = 0.8,
+    known: Ceilings | None = None,
+    quiet: Quiets = lambda: Quiet(patience=40),
+    progress: Progress | None = None,
+) -> list[BenchResult]:
+    """Races an op's public function against torch eager, torch.compile and the family's peers, on its bench cases.
+
+    First the gate: every arm runs on exactly the inputs that are timed and is judged against float64 (ours by the
+    contract's bound); where one is wrong there are no figures and ``gate`` says why. Then all arms are timed
+    interleaved, page faults kept out, noisy windows thrown away.
+
+    Args:
+        op: its name. cases, dtypes: only these of the contract's ``bench_cases``.
+        threads: torch's thread count for every arm; unchanged without it.
+        rows: rows to time by name beside what the dispatcher takes.
+        baselines, compile: whether the others run at all, and whether torch.compile (seconds a case) does.
+        caches: ``"warm"`` (inputs rotate among three sets) and ``"cold"`` (caches overwritten before each call).
+        budget_s: timed seconds an arm and case. known: ceilings, by default this machine's, measured if need be.
+    Raises: ValueError for an unknown op, case or row; Ambiguous when the machine stays busy.
+    """
+    if op not in OPS:
+        raise ValueError(f"op must be one of {', '.join(OPS)}, got {op!r}")
+    found = OPS[op]
+    for row in rows:
+        found.row(row)
+    for cache in caches:
+        if cache not in ("warm", "cold"):
+            raise ValueError(f"caches must be among warm, cold; got {cache!r}")
+    wanted = [c for c in found.contract.bench_cases if cases is None or c.name in cases]
+    missing = set(cases or ()) - {c.name for c in wanted}
+    if missing:
+        names = ", ".join(c.name for c in found.contract.bench_cases)
+        raise ValueError(f"cases must be among {names} for {op}; got {', '.join(sorted(missing))}")
+    known = known or ceilings.ceilings(progress)
+    pairs = [(c, d) for c in wanted for d in c.dtypes if dtypes is None or d in dtypes]
+    results = []
+    with _threads(threads), kept_out() as no_faults, torch.inference_mode():
+        for done, (case, dtype) in enumerate(pairs):
+            if progress is not None:
+                progress(f"{op} {case.name} {str(dtype).removeprefix('torch.')}", done, len(pairs))
+            b = _Bench(found, case, dtype, _inputs(found, case, dtype))
+            if not no_faults:
+                b.notes.append("page faults are part of the times: this C library cannot be told to keep memory")
+            _enter_all(b, rows, baselines=baselines, compile=compile)
+            for cache in caches:
+                timed = None if _gate(b) else _raced(b, budget_s, cold=cache == "cold", quiet=quiet)
+                if timed is not None:
+                    _still_right(b)
+                results.append(_result(b, None if _gate(b) else timed, known, cold=cache == "cold"))
+    return results

@@ -1,0 +1,132 @@
+"""The race: all arms in turn, in quiet windows, over rotating inputs.
+
+Two timers of the public can disagree 2.7 times on one kernel. What makes the difference is fixed here: the arms are
+interleaved and their order is turned round every time (the second arm of a fixed pair reads 1 to 8% slow), inputs
+rotate, windows with a busy neighbour are thrown away whole, and a warm and a cold cache are two different questions.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from kernelworks.bench.faults import minor_faults
+from kernelworks.ceilings.quiet import Quiet
+from kernelworks.machine import machine
+
+__all__ = ["Race", "Timed", "race"]
+
+Call = Callable[[int], object]  # runs an arm once on the input set of that number
+
+SAMPLE_S = 0.004  # a warm sample repeats a call for this long, well above the clock's own cost
+LEAST_ROUNDS = 7
+WARM_UP = 4  # calls before anything is timed: glibc stops faulting after the third
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Seconds a call of one arm."""
+
+    median: float
+    low: float  # 10th percentile
+    high: float  # 90th percentile
+    samples: int
+
+
+@dataclass(frozen=True)
+class Race:
+    """``samples`` holds seconds a call, by arm, in the order they were taken, one of every arm in each round."""
+
+    samples: dict[str, list[float]]
+    thrown: int  # windows
+    faults: int  # minor page faults in the kept windows
+
+    def timed(self, arm: str) -> Timed:
+        ordered = sorted(self.samples[arm])
+        return Timed(statistics.median(ordered), _percentile(ordered, 0.1), _percentile(ordered, 0.9), len(ordered))
+
+    def ratio(self, slow: str, quick: str) -> float:
+        """Median of ``slow`` over median of ``quick``."""
+        return statistics.median(self.samples[slow]) / statistics.median(self.samples[quick])
+
+    def __add__(self, other: Race) -> Race:
+        both = {name: found + other.samples[name] for name, found in self.samples.items()}
+        return Race(both, self.thrown + other.thrown, self.faults + other.faults)
+
+
+def _percentile(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+class _Evictor:
+    """Twice the last cache level, written over: nothing of the arms' data is left in any cache."""
+
+    def __init__(self) -> None:
+        largest = max((size for _, size in machine().cache_bytes), default=32 << 20)
+        self.buffer = torch.zeros(max(1, 2 * largest // 4))
+
+    def __call__(self) -> None:
+        self.buffer.add_(1.0)
+
+
+def race(
+    arms: Mapping[str, Call],
+    sets: int,
+    *,
+    budget_s: float = 0.6,
+    cold: bool = False,
+    quiet: Quiet | None = None,
+) -> Race:
+    """Times every arm over the input sets 0 to ``sets`` - 1, ``budget_s`` seconds an arm, at least 7 rounds.
+
+    Warm: a sample is the mean of enough calls to fill 4 ms, the sets in rotation. Cold: a sample is one call after
+    the caches were overwritten. Raises Ambiguous when the machine stays busy.
+    """
+    quiet = quiet or Quiet(patience=40)
+    evict = _Evictor() if cold else None
+    repeats = {name: _repeats(call, sets) if evict is None else 1 for name, call in arms.items()}
+    order, turn = list(arms), [0]
+
+    def one_round() -> dict[str, float]:
+        found = {}
+        for name in order:
+            call, count = arms[name], repeats[name]
+            if evict is not None:
+                evict()
+            first = turn[0]
+            begin = time.perf_counter()
+            for i in range(first, first + count):
+                call(i % sets)
+            found[name] = (time.perf_counter() - begin) / count
+        order.reverse()
+        turn[0] += 1
+        return found
+
+    rounds: list[dict[str, float]] = []
+    end, thrown_before = time.monotonic() + budget_s * len(arms), quiet.thrown
+    faults = 0
+    while time.monotonic() < end or len(rounds) < LEAST_ROUNDS:
+        before = minor_faults()
+        rounds += quiet.collect(one_round, "a race")
+        faults += minor_faults() - before
+    samples = {name: [found[name] for found in rounds] for name in arms}
+    return Race(samples, quiet.thrown - thrown_before, faults)
+
+
+def _repeats(call: Call, sets: int) -> int:
+    """Calls that fill a sample, after the warm-up."""
+    for i in range(WARM_UP):
+        call(i % sets)
+    count = 1
+    while True:
+        begin = time.perf_counter()
+        for i in range(count):
+            call(i % sets)
+        seconds = time.perf_counter() - begin
+        if seconds >= SAMPLE_S / 2:
+            return max(1, round(count * SAMPLE_S / seconds))
+        count *= 2
