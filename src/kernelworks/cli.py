@@ -223,6 +223,8 @@ def _to_prove(what: str | None, *, missing: bool) -> list[tuple[str, str | None]
 def bench(
     op: Annotated[str | None, typer.Argument(help="One op; every op without it.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="For every arm; torch's own count without it.")] = None,
+    cold: Annotated[bool, typer.Option("--cold", help="Also with the caches overwritten before each call.")] = False,
+    save: Annotated[Path | None, typer.Option("--save", help="Also write a document with machine and commit.")] = None,
     json: Json = False,
 ) -> None:
     """Times ops against torch eager, torch.compile and, where installed, tuned peers: interleaved, each case gated.
@@ -239,9 +241,12 @@ def bench(
     results: list[BenchResult] = []
     with _faults((ValueError,)), console.progress("bench") as progress:
         for found in ops_named(op):
-            results += room.bench(found.name, threads=threads, progress=progress)
+            caches = ("warm", "cold") if cold else ("warm",)
+            results += room.bench(found.name, threads=threads, caches=caches, progress=progress)
     with contextlib.suppress(OSError):  # a map without speeds is no reason to lose the results
         keep_benches(results)
+    if save is not None:
+        room.save(results, save, f"kernelworks bench {op or ''}".strip())
     if json:
         _print_json(results)
     else:

@@ -5,7 +5,6 @@ Speeds come from benches that ran on this kind of machine: those kept by ``kerne
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,13 +12,13 @@ from pathlib import Path
 
 from kernelworks import certificates, environment
 from kernelworks.arguments import ops_named
+from kernelworks.bench import OURS, read, save
 from kernelworks.dispatch import Op
 from kernelworks.machine import machine
-from kernelworks.records import BenchResult, MapOp, MapRow, from_json, to_json
+from kernelworks.records import BenchResult, MapOp, MapRow
 
 __all__ = ["keep_benches", "kept_benches", "kernel_map"]
 
-OURS = "kernelworks"
 PACKAGE = Path(__file__).resolve().parent
 
 
@@ -30,17 +29,13 @@ def _bench_path(op: str) -> Path:
 def keep_benches(results: Sequence[BenchResult]) -> None:
     """Keeps results for later maps, one file an op, the newest run only. Raises OSError."""
     for op in dict.fromkeys(r.op for r in results):
-        path = _bench_path(op)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_suffix(".writing")
-        scratch.write_text(to_json([r for r in results if r.op == op]), encoding="utf-8")
-        scratch.replace(path)
+        save([r for r in results if r.op == op], _bench_path(op))
 
 
 def kept_benches(op: str) -> list[BenchResult]:
     """The results that were kept for an op on this kind of machine; none where there are none or they do not read."""
     try:
-        return [from_json(BenchResult, json.dumps(item)) for item in json.loads(_bench_path(op).read_text())]
+        return read(_bench_path(op))
     except (OSError, ValueError):
         return []
 

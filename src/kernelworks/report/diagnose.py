@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -12,7 +14,7 @@ from kernelworks.records import Diagnosis, Fix, Region
 from kernelworks.report import quantity
 from kernelworks.report.terminal import bar, style_of
 
-__all__ = ["MOST_ROWS", "diagnosis", "fix", "footer", "regions", "worst_first"]
+__all__ = ["MOST_ROWS", "diagnosis", "fix", "footer", "regions", "summary", "worst_first"]
 
 MOST_ROWS = 16  # on the terminal; the JSON and the page hold every region
 WIDE = 118  # columns from which the next action stands in the table's own column
@@ -33,6 +35,15 @@ def diagnosis(record: Diagnosis, width: int) -> RenderableType:
             parts += [Text(), Text(title, style="bold"), *(_bullet(line) for line in lines)]
     if record.fix is not None:
         parts += [Text(), fix(record.fix)]
+    return Group(*parts)
+
+
+def summary(record: Diagnosis, width: int, most_rows: int) -> RenderableType:
+    """The same on one screen: the sentence, the worst regions, the bar, and the fix without its lists."""
+    parts: list[RenderableType] = [Text(record.sentence, style="bold"), _context(record), Text()]
+    parts += [regions(record, width, most_rows), Text(), footer(record.footer, record.wall_s, width)]
+    if record.fix is not None:
+        parts += [Text(), fix(dataclasses.replace(record.fix, replaced=(), left=(), notes=()))]
     return Group(*parts)
 
 
@@ -68,10 +79,10 @@ def _of_ceiling(region: Region) -> Text:
     return Text.assemble(quantity.percent(region.achieved), "\n", (bar(region.achieved, 8), style_of(region.regime)))
 
 
-def regions(record: Diagnosis, width: int) -> Table:
+def regions(record: Diagnosis, width: int, most_rows: int = MOST_ROWS) -> Table:
     """The table of regions, worst first; the ones left out are counted in its caption."""
     ordered = worst_first(record.regions)
-    shown = ordered[:MOST_ROWS]
+    shown = ordered[:most_rows]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=False, show_edge=False, caption_justify="left")
     wide = width >= WIDE
     place = "op, module, source" if wide else "op x calls,\nmodule, source"
@@ -101,7 +112,7 @@ def regions(record: Diagnosis, width: int) -> Table:
             quantity.seconds_range(region.low_s, region.high_s),
         ]
         table.add_row(*cells, *([region.action] if wide else []))
-    rest = ordered[MOST_ROWS:]
+    rest = ordered[most_rows:]
     if rest:
         together = quantity.seconds(sum(r.seconds for r in rest))
         part = quantity.percent(sum(r.share for r in rest), 1)
