@@ -1,0 +1,135 @@
+"""Layer normalisation."""
+
+from __future__ import annotations
+
+import functools
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads
+from kernelworks.dispatch import Op, Pass
+from kernelworks.ops.layout import as_rows
+from kernelworks.ops.norm.layer_norm.contract import CONTRACT, reference
+from kernelworks.ops.norm.layer_norm.mutants import MUTANTS
+
+__all__ = ["OP", "layer_norm"]
+
+
+def layer_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    *,
+    eps: float,
+    out: Tensor | None = None,
+    row: str | None = None,
+) -> Any:
+    """Layer normalisation of the last dimension.
+
+    ``output = z * weight + bias`` with ``z = (x - mean(x, -1)) / sqrt(mean((x - mean)^2, -1) + eps)``.
+
+    Args:
+        x: [..., N], float32, bfloat16 or float16, any strides.
+        weight: [N] of x's dtype, or None for ones.
+        bias: [N] of x's dtype, or None for zeros.
+        eps: added to the variance (the biased one, divided by N). No default: frameworks disagree.
+        out: where to write: a contiguous tensor like x.
+        row: the name of one implementation; by default the dispatcher chooses.
+
+    Returns:
+        ``output`` [..., N].
+
+    Error bound: |output - exact| <= u |output| + 2^-24 (|output| + (min(N, 4096)/32 + 12) (|z| + 1) |weight|), u the
+    unit roundoff of the dtype; a large mean does not enter it.
+    Cost: 8 N flop a row; reads x once and writes output once.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Source: Ba, Kiros and Hinton 2016, arXiv:1607.06450.
+    """
+    return OP.call(x, weight, bias, eps, out, row)
+
+
+def _plain(parameter: Tensor | None) -> Tensor | None:
+    return parameter if parameter is None or parameter.is_contiguous() else parameter.contiguous()
+
+
+def _forward(
+    lib: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, out: Tensor | None = None
+) -> Tensor:
+    output = torch.empty(x.shape, dtype=x.dtype) if out is None else out
+    lib.layer_norm(output, as_rows(x), _plain(weight), _plain(bias), eps, threads())
+    return output
+
+
+def _backward(
+    lib: Any, grad: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, needs: list[bool],
+    out: Any = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    grad_x = torch.empty(x.shape, dtype=x.dtype) if out is None else out[0]
+    grad_weight = torch.empty(x.shape[-1:] if weight is not None and needs[1] else (0,), dtype=x.dtype)
+    grad_bias = torch.empty(x.shape[-1:] if bias is not None and needs[2] else (0,), dtype=x.dtype)
+    stats = torch.empty(math.prod(x.shape[:-1]), 3, dtype=torch.float64)
+    lib.layer_norm_backward(
+        grad_x, grad_weight if grad_weight.numel() else None, grad_bias if grad_bias.numel() else None, stats,
+        as_rows(grad), as_rows(x), _plain(weight), eps, threads(),
+    )  # fmt: skip
+    return grad_x, grad_weight, grad_bias
+
+
+def _torch(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, out: Tensor | None = None) -> Any:
+    return into(F.layer_norm(x, x.shape[-1:], weight, bias, eps), out)
+
+
+def _torch_backward(
+    grad: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, needs: list[bool],
+    out: Any = None, compute: torch.dtype = torch.float32,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    g, wide = grad.to(compute), x.to(compute)
+    gw = g if weight is None else g * weight.to(compute)
+    deviations = wide - wide.mean(-1, keepdim=True)
+    rstd = torch.rsqrt(deviations.square().mean(-1, keepdim=True) + eps)
+    z = deviations * rstd
+    grad_x = rstd * (gw - gw.mean(-1, keepdim=True) - z * (gw * z).mean(-1, keepdim=True))
+    rows, empty = (math.prod(x.shape[:-1]), x.shape[-1]), x.new_empty(0)
+    return (
+        grad_x.to(x.dtype),
+        (g * z).reshape(rows).sum(0).to(x.dtype) if weight is not None and needs[1] else empty,
+        g.reshape(rows).sum(0).to(x.dtype) if bias is not None and needs[2] else empty,
+    )
+
+
+def _fake(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def _fake_backward(
+    grad: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, needs: list[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        x.new_empty(x.shape),
+        x.new_empty(x.shape[-1:] if weight is not None and needs[1] else (0,)),
+        x.new_empty(x.shape[-1:] if bias is not None and needs[2] else (0,)),
+    )
+
+
+OP = Op(
+    CONTRACT,
+    [
+        *cpp_rows(Path(__file__).parent, forward=_forward, backward=_backward),
+        python_row("torch", _torch, _torch_backward),
+        python_row("reference", in_float64(reference), functools.partial(_torch_backward, compute=torch.float64)),
+    ],
+    room=__file__,
+    forward=Pass("layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps, str? row=None) -> Tensor", _fake),
+    backward=Pass(
+        "layer_norm_backward(Tensor grad_output, Tensor x, Tensor? weight, Tensor? bias, float eps, bool[] needs, "
+        "str? row=None) -> (Tensor, Tensor, Tensor)",
+        _fake_backward,
+        returns=("x", "weight", "bias"),
+    ),
+    mutants=MUTANTS,
+)
