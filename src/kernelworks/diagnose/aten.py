@@ -118,6 +118,7 @@ FORMULAS: dict[str, f.Formula] = {
         "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices avg_pool1d avg_pool2d avg_pool3d",
         f.pool,
     ),
+    "max_pool2d_with_indices_backward": f.pool_backward,
     **_each("adaptive_avg_pool1d adaptive_avg_pool2d _adaptive_avg_pool2d", f.adaptive_pool),
 
     **_each(

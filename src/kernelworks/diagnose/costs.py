@@ -12,10 +12,12 @@ from kernelworks.diagnose.trace import Call
 from kernelworks.diagnose.work import NOTHING, Arguments, Operand, Work
 from kernelworks.dispatch import OPS
 
-__all__ = ["is_view", "work"]
+__all__ = ["work"]
 
 # The elementary function that an op of ours spends its time on, where it is not exp.
 FUNCTIONS = {"gelu": "tanh", "gelu_backward": "tanh"}
+
+PRODUCTS = ("linear", "attention")
 
 # Without anything to do they hand their argument back and call nothing.
 MAYBE_NOTHING = frozenset({
@@ -27,7 +29,8 @@ MAYBE_NOTHING = frozenset({
 def work(call: Call) -> Work | None:
     """The least that the call must do, or None where neither a contract nor a formula says.
 
-    Arguments that a formula cannot read, and ops below an op without a formula, make the whole call unmodelled.
+    An op without a formula that is made of other ops counts as their sum; where one of those has none either, or the op
+    has a kernel of its own, it is unmodelled.
     """
     if call.name.startswith("kernelworks::"):
         return _contracted(call)
@@ -36,6 +39,8 @@ def work(call: Call) -> Work | None:
         found = _try(counted, call)
         if found is not None:
             return found
+    if not _composed(call):
+        return None
     if not call.children:
         return NOTHING if call.name.removeprefix("aten::") in MAYBE_NOTHING else None
     total = NOTHING
@@ -47,10 +52,19 @@ def work(call: Call) -> Work | None:
     return total
 
 
-def is_view(call: Call) -> bool:
-    """Whether the call moved no data: nothing read, nothing written."""
-    found = work(call)
-    return found is not None and found.read == 0 and found.written == 0
+def _composed(call: Call) -> bool:
+    """Whether the op is nothing but calls of other ops (torch says so), so that their work is its work."""
+    if not call.name.startswith("aten::"):
+        return False
+    call.load()
+    name = f"{call.name}.{call.overload}" if call.overload else call.name
+    try:
+        return any(
+            torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+            for key in ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
+        )
+    except RuntimeError:  # an op that this process does not know
+        return False
 
 
 def _try(counted: Any, call: Call) -> Work | None:
@@ -71,7 +85,7 @@ def _contracted(call: Call) -> Work | None:
         args = dict(zip(op.passes[pass_].names, _specs(call, op.passes[pass_].schema), strict=False))
         cost = op.contract.cost(Request(op.name, pass_, args, torch.get_num_threads()))
         request = Request(op.name, pass_, args)
-        dtype = str(request.dtype).removeprefix("torch.")
+        dtype = str(request.dtype).removeprefix("torch.") if op.name in PRODUCTS else "float32"
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         return None
     function = FUNCTIONS.get(name, "exp")

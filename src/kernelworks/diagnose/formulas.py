@@ -16,9 +16,10 @@ from kernelworks.diagnose.work import NOTHING, Arguments, Operand, Work, broadca
 
 __all__ = [
     "Formula", "adamw", "adaptive_pool", "addmm", "attention", "attention_backward", "convolution",
-    "convolution_backward", "copy", "counted", "elementwise", "embedding_backward", "fresh", "gathered", "indexed",
-    "joined", "linear", "lists", "loss_backward", "matmul", "maximum", "mm", "norm", "nothing", "padded", "pool",
-    "power", "reduction", "repeated", "scattered", "softmax", "sorting", "top", "zeroed",
+    "convolution_backward", "copy", "counted", "elementwise", "embedding_backward", "fresh", "gathered",
+    "indexed", "joined", "linear", "lists", "loss_backward", "matmul", "maximum", "mm", "norm", "nothing",
+    "padded", "pool", "pool_backward", "power", "reduction", "repeated", "scattered", "softmax", "sorting",
+    "top", "zeroed",
 ]  # fmt: skip
 
 Formula = Callable[[Arguments], Work | None]
@@ -53,11 +54,12 @@ def elementwise(
         if not operands:
             return None
         dtype = _promoted(operands)
+        operands = [o for o in operands if o.shape] or operands[:1]  # a number comes as a tensor without dimensions
         shape = operands[0].shape if a.in_place else broadcast(operands)
         out = operands[0].dtype if a.in_place else result or dtype
         n = math.prod(shape)
         read = sum(o.bytes for o in operands)
-        return Work(flop * n, calls * n if function else 0.0, read, n * out.itemsize, _name(dtype), function or "exp")
+        return Work(flop * n, calls * n if function else 0.0, read, n * out.itemsize, "float32", function or "exp")
 
     return count
 
@@ -76,7 +78,7 @@ def fresh(flop: float = 0.0) -> Formula:
         operands = a.operands
         if not operands:
             return None
-        return Work(flop * operands[0].numel, 0.0, 0.0, operands[0].bytes, _name(operands[0].dtype))
+        return Work(flop * operands[0].numel, 0.0, 0.0, operands[0].bytes)
 
     return count
 
@@ -86,7 +88,7 @@ def copy(a: Arguments) -> Work | None:
     target, source = a[0], a[1]
     if not isinstance(target, Operand) or not isinstance(source, Operand):
         return None
-    return Work(0.0, 0.0, source.bytes, target.bytes, _name(source.dtype))
+    return Work(0.0, 0.0, source.bytes, target.bytes)
 
 
 def joined(a: Arguments) -> Work | None:
@@ -144,7 +146,7 @@ def reduction(flop: float = 1.0, result: torch.dtype | None = None, outputs: int
         gone = a.dims(at, len(x.shape))
         n = math.prod(size for d, size in enumerate(x.shape) if d not in gone)
         dtype = result or x.dtype
-        return Work(flop * x.numel, 0.0, x.bytes, n * (dtype.itemsize + 8 * (outputs - 1)), _name(x.dtype))
+        return Work(flop * x.numel, 0.0, x.bytes, n * (dtype.itemsize + 8 * (outputs - 1)))
 
     return count
 
@@ -161,7 +163,7 @@ def sorting(a: Arguments) -> Work | None:
     if not isinstance(x, Operand):
         return None
     n = x.shape[-1] if x.shape else 1
-    return Work(x.numel * math.log2(max(n, 2)), 0.0, x.bytes, x.numel * (x.dtype.itemsize + 8), _name(x.dtype))
+    return Work(x.numel * math.log2(max(n, 2)), 0.0, x.bytes, x.numel * (x.dtype.itemsize + 8))
 
 
 def top(a: Arguments) -> Work | None:
@@ -170,7 +172,7 @@ def top(a: Arguments) -> Work | None:
         return None
     dim = a[2] if isinstance(a[2], int) else -1
     kept = x.numel // max(x.shape[dim], 1) * k
-    return Work(x.numel, 0.0, x.bytes, kept * (x.dtype.itemsize + 8), _name(x.dtype))
+    return Work(x.numel, 0.0, x.bytes, kept * (x.dtype.itemsize + 8))
 
 
 def softmax(a: Arguments) -> Work | None:
@@ -180,7 +182,7 @@ def softmax(a: Arguments) -> Work | None:
         return None
     wanted = a[2] if not isinstance(a[2], bool) and isinstance(a[2], int) else None
     out = SCALAR_TYPES.get(wanted, x.dtype) if wanted is not None else x.dtype
-    return Work(4.0 * x.numel, x.numel, x.bytes, x.numel * out.itemsize, _name(x.dtype))
+    return Work(4.0 * x.numel, x.numel, x.bytes, x.numel * out.itemsize)
 
 
 def norm(flop: float) -> Formula:
@@ -190,7 +192,7 @@ def norm(flop: float) -> Formula:
         x = a[0]
         if not isinstance(x, Operand):
             return None
-        return Work(flop * x.numel, 0.0, sum(o.bytes for o in a.operands), x.numel * x.dtype.itemsize, _name(x.dtype))
+        return Work(flop * x.numel, 0.0, sum(o.bytes for o in a.operands), x.numel * x.dtype.itemsize)
 
     return count
 
@@ -316,7 +318,7 @@ def gathered(table: int, ids: int, *, rows: bool) -> Formula:
         else:
             width = x.shape[-1] if rows and x.shape else 1
         size = index.numel * width * x.dtype.itemsize
-        return Work(0.0, 0.0, size + index.bytes, size, _name(x.dtype))
+        return Work(0.0, 0.0, size + index.bytes, size)
 
     return count
 
@@ -333,7 +335,7 @@ def indexed(a: Arguments) -> Work | None:
     ]
     if not sizes:
         return None
-    return Work(0.0, 0.0, max(sizes) * x.dtype.itemsize, max(sizes) * x.dtype.itemsize, _name(x.dtype))
+    return Work(0.0, 0.0, max(sizes) * x.dtype.itemsize, max(sizes) * x.dtype.itemsize)
 
 
 def scattered(a: Arguments) -> Work | None:
@@ -343,7 +345,7 @@ def scattered(a: Arguments) -> Work | None:
         return None
     source = operands[-1] if operands[-1].dtype == operands[0].dtype else operands[0]
     base = 0 if a.in_place else operands[0].bytes
-    return Work(source.numel, 0.0, base + sum(o.bytes for o in operands[1:]), base + source.bytes, _name(source.dtype))
+    return Work(source.numel, 0.0, base + sum(o.bytes for o in operands[1:]), base + source.bytes)
 
 
 def embedding_backward(a: Arguments) -> Work | None:
@@ -351,7 +353,7 @@ def embedding_backward(a: Arguments) -> Work | None:
     if not (isinstance(grad, Operand) and isinstance(index, Operand)) or not isinstance(rows, int):
         return None
     written = rows * grad.shape[-1] * grad.dtype.itemsize
-    return Work(grad.numel, 0.0, grad.bytes + index.bytes, written, _name(grad.dtype))
+    return Work(grad.numel, 0.0, grad.bytes + index.bytes, written)
 
 
 def loss_backward(a: Arguments) -> Work | None:
@@ -375,7 +377,16 @@ def pool(a: Arguments) -> Work | None:
     out = [(x.shape[i - rank] + 2 * padding[i] - kernel[i]) // stride[i] + 1 for i in range(rank)]
     n = math.prod(x.shape[:-rank]) * math.prod(out)
     indices = 8 * n if "indices" in a.name else 0
-    return Work(float(n * math.prod(kernel)), 0.0, x.bytes, n * x.dtype.itemsize + indices, _name(x.dtype))
+    return Work(float(n * math.prod(kernel)), 0.0, x.bytes, n * x.dtype.itemsize + indices)
+
+
+def pool_backward(a: Arguments) -> Work | None:
+    """max_pool2d_with_indices_backward(grad, x, ..., indices)."""
+    x = a[1]
+    if not isinstance(x, Operand):
+        return None
+    read = sum(o.bytes for o in a.operands if o is not x)
+    return Work(a[0].numel, 0.0, read, x.numel * x.dtype.itemsize)
 
 
 def adaptive_pool(a: Arguments) -> Work | None:
@@ -383,7 +394,7 @@ def adaptive_pool(a: Arguments) -> Work | None:
     if not isinstance(x, Operand) or not isinstance(size, list):
         return None
     n = math.prod(x.shape[: -len(size)]) * math.prod(size)
-    return Work(x.numel, 0.0, x.bytes, n * x.dtype.itemsize, _name(x.dtype))
+    return Work(x.numel, 0.0, x.bytes, n * x.dtype.itemsize)
 
 
 def lists(flop: float = 1.0, written: int = 1) -> Formula:
@@ -395,7 +406,7 @@ def lists(flop: float = 1.0, written: int = 1) -> Formula:
             return None
         sizes = [sum(o.bytes for o in group) for group in tensors]
         n = sum(o.numel for o in tensors[0])
-        return Work(flop * n, 0.0, sum(sizes), sum(sizes[:written]), _name(tensors[0][0].dtype))
+        return Work(flop * n, 0.0, sum(sizes), sum(sizes[:written]))
 
     return count
 
@@ -407,7 +418,7 @@ def adamw(a: Arguments) -> Work | None:
         return None
     sizes = [sum(o.bytes for o in group) for group in tensors[:4]]
     n = sum(o.numel for o in tensors[0])
-    return Work(14.0 * n, 0.0, sum(sizes), sizes[0] + sizes[2] + sizes[3], _name(tensors[0][0].dtype))
+    return Work(14.0 * n, 0.0, sum(sizes), sizes[0] + sizes[2] + sizes[3])
 
 
 def zeroed(a: Arguments) -> Work | None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch._C._profiler import _ExperimentalConfig
 from torch.autograd.profiler import profile, record_function
 
 __all__ = ["Call", "Place", "Trace", "join", "record"]
@@ -125,7 +126,13 @@ def record(run: Callable[[], Any], *, survey: contextlib.AbstractContextManager[
 
     Raises what the program raises.
     """
-    profiler = profile(use_cpu=True, record_shapes=survey is not None, profile_memory=survey is not None)
+    survey_too = survey is not None
+    profiler = profile(
+        use_cpu=True,
+        record_shapes=survey_too,
+        profile_memory=survey_too,
+        experimental_config=_ExperimentalConfig(capture_overload_names=survey_too),
+    )
     places: list[Place] = []
     with contextlib.ExitStack() as whole:
         if survey is not None:

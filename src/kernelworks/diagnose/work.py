@@ -16,7 +16,8 @@ __all__ = ["NOTHING", "Arguments", "Operand", "Work", "broadcast", "distinct"]
 
 @dataclass(frozen=True)
 class Work:
-    """The least that a call must do. ``dtype`` decides the arithmetic unit; ``function`` names the elementary one."""
+    """The least that a call must do. ``function`` names the elementary function. ``dtype`` decides the unit: a
+    product's own dtype, float32 for all else, since dot-product units do nothing else."""
 
     flop: float = 0.0
     transcendental: float = 0.0

@@ -1,0 +1,63 @@
+"""For every rule a region that has its problem and one that nearly has it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kernelworks.diagnose.account import ALLOCATION, MEMORY, USEFUL
+from kernelworks.diagnose.rules import View
+
+__all__ = ["FIXTURES"]
+
+BASE = View(
+    op="add", module="Model.layers.*", source="model.py:10", shapes=((64, 1024), (64, 1024)),
+    dtypes=("float32", "float32"), calls=100, seconds=0.010, wall=0.100, regime="latency", bound=0.002,
+    parts={USEFUL: 0.002, MEMORY: 0.008}, threads=2,
+)  # fmt: skip
+
+
+def _view(**changes: object) -> View:
+    return dataclasses.replace(BASE, **changes)  # type: ignore[arg-type]
+
+
+NORM = frozenset({"pow", "mean", "add", "rsqrt", "mul", "to"})
+ROPE = frozenset({"neg", "cat", "mul", "add"})
+HALF = ("float16", "float16")
+QUERY, CACHE = (1, 16, 1, 128), (1, 8, 513, 128)
+
+# rule -> (hit, miss)
+FIXTURES: dict[str, tuple[View, View]] = {
+    "half_without_hardware": (
+        _view(op="linear", dtypes=HALF, bound=0.0001),
+        _view(op="linear", dtypes=("bfloat16", "bfloat16"), bound=0.0001),
+    ),
+    "decode_attention": (
+        _view(op="scaled_dot_product_attention", shapes=(QUERY, CACHE, CACHE)),
+        _view(op="scaled_dot_product_attention", shapes=((1, 16, 512, 128), CACHE, CACHE)),
+    ),
+    "gemv": (
+        _view(op="linear", shapes=((1, 1, 1024), (3072, 1024)), row="kw.linear: avx512"),
+        _view(op="linear", shapes=((32, 128, 1024), (3072, 1024)), row="kw.linear: avx512"),
+    ),
+    "growing_cat": (
+        _view(op="cat", shapes=(CACHE, (1, 8, 1, 128)), growing=True),
+        _view(op="cat", shapes=(CACHE, CACHE), growing=True),
+    ),
+    "decomposed_norm": (_view(op="mul", siblings=NORM), _view(op="mul", siblings=NORM - {"rsqrt"})),
+    "decomposed_rope": (_view(op="neg", siblings=ROPE), _view(op="neg", siblings=ROPE - {"cat"})),
+    "decomposed_gate": (_view(op="silu"), _view(op="silu", bound=0.009)),
+    "sync_in_loop": (_view(op="item"), _view(op="item", calls=2)),
+    "fresh_pages": (
+        _view(op="relu", parts={USEFUL: 0.002, ALLOCATION: 0.006}),
+        _view(op="relu", parts={USEFUL: 0.008, ALLOCATION: 0.001}),
+    ),
+    "slow_row": (_view(op="softmax", row="kw.softmax: avx512"), _view(op="softmax")),
+    "upcast": (
+        _view(op="to", dtypes=("bfloat16",)),
+        _view(op="to", dtypes=("bfloat16",), parts={}),
+    ),
+    "strided_copies": (_view(op="contiguous"), _view(op="contiguous", parts={"dispatch": 0.010})),
+    "released_memory": (_view(op="free memory", parts={ALLOCATION: 0.010}), _view(op="python")),
+    "python_between_ops": (_view(op="python", regime="host"), _view(op="python", regime="host", seconds=0.0001)),
+    "tiny_ops": (_view(regime="dispatch"), _view(regime="dispatch", calls=3)),
+}

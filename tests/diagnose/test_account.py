@@ -1,0 +1,155 @@
+"""The parts add to the wall clock, whatever the program; nothing is dropped."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import kernelworks.diagnose as diagnose_room
+from kernelworks.diagnose import diagnose, run
+from kernelworks.diagnose.account import ALLOCATION, DISPATCH, HOST, PARTS, UNEXPLAINED, USEFUL, account, footer
+from kernelworks.diagnose.overhead import Floors
+from kernelworks.diagnose.regions import sentence
+from kernelworks.diagnose.timeline import settle
+from kernelworks.diagnose.trace import Call, Place, Trace
+from kernelworks.records import Ceilings, Diagnosis, from_json, to_json
+
+FLOORS = Floors(event=0.5e-6, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
+US = 1000  # ns
+
+
+@pytest.fixture(scope="session")
+def machine(ceilings: Ceilings) -> Ceilings:
+    inner = [
+        dataclasses.replace(b, kind="copy_nt")
+        for b in ceilings.bandwidth
+        if b.kind == "copy" and not any(o.kind == "copy_nt" and o.level == b.level for o in ceilings.bandwidth)
+    ]
+    caches = {"L1": 48 << 10, "L2": 1 << 20, "L3": 32 << 20}
+    return dataclasses.replace(ceilings, cache_bytes=caches, bandwidth=(*ceilings.bandwidth, *inner))
+
+
+def _linear(start: int, end: int, **more: object) -> Call:
+    return Call(
+        "aten::linear", start, end, shapes=[[1, 1024], [4096, 1024], []], strides=[[1024, 1], [1024, 1], []],
+        dtypes=[torch.float32, torch.float32, None], scalars=[None, None, None], **more,
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+def _trace(calls: list[Call], end: int) -> Trace:
+    return Trace(0, end, calls, len(calls), 0, None)
+
+
+def test_parts_of_invented_calls(machine: Ceilings) -> None:
+    unknown = Call("other::op", 700 * US, 800 * US, dtypes=[torch.float32], shapes=[[8]], strides=[[1]], scalars=[None])
+    view = Call("aten::view", 810 * US, 812 * US, dtypes=[torch.float32], shapes=[[8]], strides=[[1]], scalars=[None])
+    calls = [_linear(10 * US, 610 * US, place=Place("M", "m.py:1", faults=40)), unknown, view]
+    trace = _trace(calls, 1000 * US)
+    timeline = settle(1000e-6, [trace], trace, dataclasses.replace(FLOORS, event=0.0))
+    groups = account(timeline, FLOORS, 2, machine)
+    parts = footer(groups, timeline.wall)
+    assert list(parts) == list(PARTS)
+    assert math.isclose(sum(parts.values()), 1000e-6)
+    assert all(value >= -1e-12 for value in parts.values())
+    assert parts[UNEXPLAINED] == pytest.approx(100e-6)  # the op that nobody models
+    assert parts[ALLOCATION] == pytest.approx(40 * machine.page_fault_us * 1e-6)
+    gaps = (10 + 90 + 10 + 188) * 1e-6
+    assert parts[HOST] == pytest.approx(gaps - 3 * FLOORS.gap)
+    assert parts[DISPATCH] == pytest.approx(3 * FLOORS.gap + FLOORS.span + 2e-6, rel=0.1)
+    dram = max(b.gbs for b in machine.bandwidth if b.level == "L3" and b.kind == "read")
+    assert parts[USEFUL] == pytest.approx(4 * 4096 * 1024 / (dram * 1e9), rel=0.1)
+
+
+def test_far_weights_come_from_memory(machine: Ceilings) -> None:
+    """The same product, its weight kept between runs that touch 64 MiB in all, is held against DRAM."""
+    near = _trace([_linear(0, 900 * US, pointers=[1, 2, None])], 1000 * US)
+    useful = []
+    for count in (1, 5):  # five weights of 16 MiB leave a cache of 32 MiB before they come again
+        calls = [_linear(i * 1000 * US, i * 1000 * US + 900 * US, pointers=[1, 2 + i, None]) for i in range(count)]
+        trace = _trace(calls, count * 1000 * US)
+        persistent = {2 + i: 16 << 20 for i in range(count)}
+        timeline = settle(count * 1e-3, [trace], trace, FLOORS, persistent=persistent)
+        useful.append(footer(account(timeline, FLOORS, 2, machine), timeline.wall)[USEFUL] / count)
+    assert near.calls and useful[1] > 1.8 * useful[0]
+
+
+def test_profiler_is_taken_off_and_the_rest_fitted() -> None:
+    calls = [_linear(10 * US, 110 * US), _linear(130 * US, 230 * US)]
+    trace = _trace(calls, 240 * US)
+    timeline = settle(480e-6, [trace], trace, dataclasses.replace(FLOORS, event=5e-6))
+    total = sum(m.seconds + m.gap for m in timeline.moments) + timeline.tail
+    assert math.isclose(total, 480e-6)
+    first, second = timeline.moments
+    assert first.gap == pytest.approx(5e-6 * timeline.scale)
+    assert second.gap == pytest.approx(15e-6 * timeline.scale)
+    assert timeline.scale == pytest.approx(480 / 230)
+
+
+class Small(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(10):
+            x = F.gelu(self.inner(x))
+        return torch.linalg.inv(x[:64] + 100 * torch.eye(64))
+
+
+def _diagnosed(machine: Ceilings) -> Diagnosis:
+    model, x = Small().eval(), torch.randn(64, 64)
+    with torch.no_grad():
+        return diagnose(model, x, ceilings=machine, budget_s=0.5, program="small")
+
+
+def test_diagnosis_of_a_real_program(machine: Ceilings) -> None:
+    found = _diagnosed(machine)
+    assert math.isclose(sum(found.footer.values()), found.wall_s, rel_tol=1e-9)
+    assert math.isclose(sum(r.seconds for r in found.regions), found.wall_s, rel_tol=1e-6)
+    assert math.isclose(sum(r.share for r in found.regions), 1.0, rel_tol=1e-6)
+    for region in found.regions:
+        assert math.isclose(sum(region.parts.values()), region.seconds, rel_tol=1e-6, abs_tol=1e-9)
+        assert 0 <= region.low_s <= region.high_s <= region.seconds * (1 + 1e-9)
+        assert region.action
+        assert region.achieved is None or 0 <= region.achieved <= 1
+    linear = next(r for r in found.regions if r.op == "linear")
+    assert (linear.calls, linear.module, linear.flop) == (10, "Small.inner", 10 * 2 * 64**3)
+    assert any(line.startswith("linalg_inv: 1 calls") for line in found.unmodelled)
+    assert not next(r for r in found.regions if r.op == "linalg_inv").modelled
+    assert found.sentence.startswith("this program runs at ")
+    assert from_json(Diagnosis, to_json(found)) == found
+
+
+def test_run_of_a_script(machine: Ceilings, tmp_path: object) -> None:
+    path = f"{tmp_path}/script.py"
+    with open(path, "w") as file:
+        file.write("import sys, torch\nx = torch.ones(int(sys.argv[1]))\nprint((x + x).sum().item())\n")
+    lines: list[str] = []
+    found = run(path, ["1000"], progress=lines.append, ceilings=machine, budget_s=0.5)
+    assert found.program == "script.py 1000"
+    assert {"add", "sum", "item"} <= {r.op for r in found.regions}
+    assert "warming up" in lines
+    assert math.isclose(sum(found.footer.values()), found.wall_s, rel_tol=1e-9)
+
+
+def test_program_without_ops(machine: Ceilings) -> None:
+    found = diagnose(lambda: sum(range(1000)), ceilings=machine, budget_s=0.1)
+    assert math.isclose(found.footer[HOST], found.wall_s, rel_tol=1e-6)
+
+
+def test_program_that_raises(machine: Ceilings) -> None:
+    with pytest.raises(ZeroDivisionError):
+        diagnose(lambda: 1 / 0, ceilings=machine)
+
+
+def test_sentence_of_a_program_with_nothing_to_gain() -> None:
+    parts = dict.fromkeys(PARTS, 0.0) | {USEFUL: 0.9, HOST: 0.1}
+    assert sentence(parts, (), 1.0) == "this program runs at 90% of what this machine can do; nothing worth having back"
+
+
+def test_public_names() -> None:
+    assert diagnose_room.__all__ == ["diagnose", "run"]
