@@ -106,6 +106,19 @@ def test_a_diagnosis_prints_every_column(diagnosis: Diagnosis, width: int) -> No
     assert "135 ms" in text.split("gain got")[1].splitlines()[0]
 
 
+@pytest.mark.parametrize("width", [80, 100, 120, 132, 200])
+def test_no_text_is_cut_off(diagnosis: Diagnosis, width: int) -> None:
+    """Everything in a column is there, wrapped: read down the columns, no letter is missing."""
+    text = "".join(printed(diagnose.regions(diagnosis, width), width).split())
+    for region in diagnosis.regions:
+        for word in (*region.action.split(), region.source):
+            letters = re.escape(word[-4:])
+            assert re.search(letters, text), f"{word} at {width}"
+    table = diagnose.regions(diagnosis, width)
+    unlimited = printed(table, 1000)
+    assert max(len(line.rstrip()) for line in unlimited.splitlines()) <= width
+
+
 def test_the_worst_comes_first(diagnosis: Diagnosis) -> None:
     ordered = diagnose.worst_first(diagnosis.regions)
     assert [r.high_s for r in ordered] == sorted((r.high_s for r in ordered), reverse=True)

@@ -44,18 +44,15 @@ def _table(results: Sequence[BenchResult]) -> Table:
     names = list(dict.fromkeys(arm.name for r in results for arm in r.arms))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, caption_justify="left")
     table.add_column("case", overflow="fold")
-    table.add_column("dtype")
-    table.add_column("threads", justify="right")
-    table.add_column("cache")
     for name in names:
         table.add_column(f"{name}\nus", justify="right", no_wrap=True)
     table.add_column("bound\nus", justify="right", no_wrap=True)
-    table.add_column("of bound", justify="right")
+    table.add_column("of\nbound", justify="right")
     table.add_column("waits on")
-    table.add_column("over the best baseline", justify="right")
+    table.add_column("over the\nbest baseline", justify="right")
     for result in results:
         table.add_row(
-            result.case, result.dtype, str(result.threads), result.cache,
+            _case(result),
             *(_arm(result, name) for name in names),
             quantity.figures(result.bound_us),
             quantity.percent(_share(result)),
@@ -65,6 +62,11 @@ def _table(results: Sequence[BenchResult]) -> Table:
     thrown = sum(r.thrown for r in results)
     table.caption = f"median of interleaved arms; {thrown} noisy windows thrown away"
     return table
+
+
+def _case(result: BenchResult) -> Text:
+    threads = f"{result.threads} thread{'s' if result.threads > 1 else ''}"
+    return Text.assemble(result.case, (f"\n{result.dtype}, {threads}, {result.cache}", "dim"))
 
 
 def _arm(result: BenchResult, name: str) -> Text:

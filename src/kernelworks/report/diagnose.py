@@ -18,6 +18,7 @@ __all__ = ["MOST_ROWS", "diagnosis", "fix", "footer", "regions", "summary", "wor
 
 MOST_ROWS = 16  # on the terminal; the JSON and the page hold every region
 WIDE = 118  # columns from which the next action stands in the table's own column
+WIDEST = 150
 BAR_WIDTH = 60
 
 
@@ -59,7 +60,7 @@ def _bullet(line: str) -> Padding:
 
 
 def _where(region: Region, title: str) -> Text:
-    text = Text(title, style="bold" if region.modelled else "bold dim")
+    text = Text.assemble((title, "bold" if region.modelled else "bold dim"))
     for line in (region.module, region.source):
         if line:
             text.append(f"\n{line}", style="dim")
@@ -83,10 +84,11 @@ def regions(record: Diagnosis, width: int, most_rows: int = MOST_ROWS) -> Table:
     """The table of regions, worst first; the ones left out are counted in its caption."""
     ordered = worst_first(record.regions)
     shown = ordered[:most_rows]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=False, show_edge=False, caption_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, caption_justify="left")
+    table.expand, table.width = True, min(width, WIDEST)
     wide = width >= WIDE
     place = "op, module, source" if wide else "op x calls,\nmodule, source"
-    table.add_column(place, overflow="fold", min_width=32 if wide else 20, max_width=48)
+    table.add_column(place, overflow="fold", ratio=4)
     if wide:
         table.add_column("calls", justify="right", no_wrap=True)
     for title in ("time", "of wall") if wide else ("time,\nof wall",):
@@ -97,7 +99,7 @@ def regions(record: Diagnosis, width: int, most_rows: int = MOST_ROWS) -> Table:
     table.add_column("achieved", justify="right", no_wrap=True)
     table.add_column("can be\nhad back", justify="right", no_wrap=True)
     if wide:
-        table.add_column("next action", overflow="fold", ratio=1)
+        table.add_column("next action", overflow="fold", ratio=3)
     for region in shown:
         time, share = quantity.seconds(region.seconds), quantity.percent(region.share, 1)
         where = _where(region, region.op if wide else f"{region.op} x {region.calls}")

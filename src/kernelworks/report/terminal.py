@@ -54,10 +54,10 @@ def stderr() -> Console:
 
 
 def bar(share: float, width: int) -> str:
-    """A bar of eighths of a cell, ``width`` cells long at a share of 1."""
+    """A bar of eighths of a cell, ``width`` cells long; what is missing to a share of 1 is shaded."""
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
     full, rest = divmod(eighths, 8)
-    return ("█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(width)
+    return ("█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(width, "░")
 
 
 class Advance(Protocol):
