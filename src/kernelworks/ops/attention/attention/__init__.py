@@ -1,0 +1,275 @@
+"""Attention: grouped-query, causal both ways, sliding window, for many queries and for one."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernelworks.build.cpp import built, library, source_hash
+from kernelworks.build.rows import cpp_rows, in_float64, python_row, threads
+from kernelworks.contract import Row
+from kernelworks.dispatch import Op, Pass
+from kernelworks.ops.attention.attention.contract import CONTRACT, reference, shift_of, visible
+from kernelworks.ops.attention.attention.mutants import MUTANTS
+
+__all__ = ["OP", "attention"]
+
+ROOM = Path(__file__).parent
+FEW = 8  # rows (queries times heads of a group) that decode.cpp takes at most
+
+_grad_enabled = torch.is_grad_enabled
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: str | None = None,
+    window: int | None = None,
+    scale: float | None = None,
+    mask: Tensor | None = None,
+    with_lse: bool = False,
+    out: Any = None,
+    row: str | None = None,
+) -> Any:
+    """Scaled dot product attention; the matrix of scores is never formed.
+
+    ``output[i] = sum_j p[i, j] v[j]`` with ``p[i, :] = softmax(scale q[i] . k[j])`` over the keys j that query i sees.
+    A query that sees no key gives 0 (and takes no gradient), where softmax alone would give NaN.
+
+    Args:
+        q: [B, H, Lq, D], float32, bfloat16 or float16; D from 1 to 256. Any strides: [B, L, H, D] storage is read in
+            place; only a last dimension that is not contiguous costs a copy.
+        k, v: [B, Hkv, Lk, D] of q's dtype; H must be a multiple of Hkv, and query head h reads head h // (H / Hkv).
+        causal: ``None``; ``"top_left"``: query i sees keys j <= i; ``"bottom_right"``: keys j <= i + Lk - Lq, so the
+            last query sees the last key, as in decoding with a cache. The two agree where Lq = Lk.
+        window: with ``causal``: how many keys a query looks back on, its own included: it sees the keys
+            ``p - window < j <= p`` of its position p = i, or i + Lk - Lq.
+        scale: what scores are multiplied by; 1 / sqrt(D) by default.
+        mask: bool, [B, H, Lq, Lk] or 1 in any of them; True where a key is seen. Joined to causal and window by "and".
+        with_lse: returns ``(output, lse)``; lse [B, H, Lq], float32, is the logarithm of the softmax's denominator
+            (-inf where no key is seen). It is not differentiable.
+        out: where to write: a contiguous tensor like q, or a pair with a contiguous float32 [B, H, Lq].
+        row: the name of one implementation; by default the dispatcher chooses.
+
+    Returns:
+        [B, H, Lq, D] of q's dtype, laid out as [B, Lq, H, D], so that ``.transpose(1, 2)`` is contiguous.
+
+    A value (in v) that is not finite may show in the output of a query that does not see it, as in torch.
+
+    Error bound: u |output| for the last rounding, and sum_j p |v| times 2^-24 ((D + 4) sum |q||k| scale + 8 max_j of
+    that + 10 Lk/64 + 200), about; README.md has it exactly. Everything is computed in float32.
+    Cost: 4 D flop and one exponential per pair of query and key; reads q, k, v and writes output once.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Source: Vaswani et al. 2017, arXiv:1706.03762; Milakov and Gimelshein 2018, arXiv:1805.02867.
+    """
+    if _grad_enabled() and not with_lse and out is None and any(getattr(t, "requires_grad", False) for t in (q, k, v)):
+        return OP(q, k, v, causal, window, scale, mask, True, row=row)[0]  # the backward wants lse
+    return OP(q, k, v, causal, window, scale, mask, with_lse, out=out, row=row)
+
+
+# ---------------------------------------------------------------- C++ rows
+
+
+def _readable(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _new_output(q: Tensor) -> Tensor:
+    heads, length, dim = q.shape[1:]
+    strides = (length * heads * dim, dim, heads * dim, 1)
+    return torch.empty_strided(q.shape, strides, dtype=q.dtype, device=q.device)
+
+
+def _options(
+    q: Tensor, k: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None
+) -> tuple[Any, ...]:
+    """What follows the tensors in a kernel's arguments."""
+    queries, keys = q.shape[2], k.shape[2]
+    return (
+        None if mask is None else mask.expand(q.shape[0], q.shape[1], queries, keys),
+        1.0 / math.sqrt(q.shape[3]) if scale is None else float(scale),
+        causal is not None, shift_of(causal, queries, keys), window or 0, threads(),
+    )  # fmt: skip
+
+
+def _forward(
+    few: Any, many: Any, q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None,
+    mask: Tensor | None, with_lse: bool, out: Any = None,
+) -> Any:  # fmt: skip
+    output, lse = out if with_lse and out is not None else (out, None)
+    if output is None:
+        output = _new_output(q)
+        lse = torch.empty(q.shape[:3], dtype=torch.float32) if with_lse else None
+    if q.numel():
+        kernels = few if q.shape[2] * (q.shape[1] // k.shape[1]) <= FEW else many
+        options = _options(q, k, causal, window, scale, mask)
+        kernels.attention(output, lse, _readable(q), _readable(k), _readable(v), *options)
+    return (output, lse) if with_lse else output
+
+
+def _backward(
+    few: Any, many: Any, gradients: Any, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor,
+    causal: str | None, window: int | None, scale: float | None, mask: Tensor | None, needs: list[bool],
+    out: Any = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    results = tuple(torch.empty(t.shape, dtype=t.dtype) for t in (q, k, v)) if out is None else tuple(out)
+    if q.numel() == 0:
+        for result in results:
+            result.zero_()
+    else:
+        if lse.numel() == 0:  # the forward was not asked for it
+            output, lse = _forward(few, many, q, k, v, causal, window, scale, mask, True)
+        inputs = (_readable(t) for t in (grad, q, k, v, output))
+        gradients.attention_backward(*results, *inputs, lse, *_options(q, k, causal, window, scale, mask))
+    return results[0], results[1], results[2]
+
+
+def _rows() -> list[Row]:
+    """The C++ rows. The wide ones are three libraries, so that a first call does not compile what it does not need."""
+    targets = {
+        "avx512": ("decode.cpp", "simd.cpp", "backward.cpp"),
+        "avx2": ("decode.cpp", "simd.cpp", "backward.cpp"),
+        "scalar": ("scalar.cpp", "scalar.cpp", "scalar.cpp"),
+    }
+    rows = []
+    for target, sources in targets.items():
+        paths = [ROOM / name for name in sources]
+        (row,) = cpp_rows(ROOM, forward=_forward, backward=_backward, targets={target: sources[1]})
+        rows.append(replace(row, load=_loader(row, paths), hash=functools.partial(_hash, target, paths)))
+    return rows
+
+
+def _hash(target: str, sources: list[Path]) -> str:
+    return sha256(" ".join(source_hash(path, target) for path in sources).encode()).hexdigest()
+
+
+def _loader(row: Row, sources: list[Path]) -> Callable[[str], Callable[..., Any]]:
+    @functools.cache
+    def load(pass_: str) -> Callable[..., Any]:
+        row.load(pass_)
+        needed = sources[:2] if pass_ == "forward" else sources
+        with ThreadPoolExecutor(len(needed)) as pool:
+            list(pool.map(lambda path: built(path, row.target), needed))
+        launch = _forward if pass_ == "forward" else _backward
+        return functools.partial(launch, *(library(path, row.target) for path in needed))
+
+    return load
+
+
+# ---------------------------------------------------------------- torch and reference rows
+
+
+def _as_new_output(q: Tensor, result: Tensor) -> Tensor:
+    """``result`` with the strides that every row's output has."""
+    output = _new_output(q)
+    return result if result.stride() == output.stride() and result.dtype == q.dtype else output.copy_(result)
+
+
+def _sdpa(
+    q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None
+) -> Tensor:
+    grouped = q.shape[1] != k.shape[1]
+    plain_causal = causal is not None and window is None and (causal == "top_left" or q.shape[2] == k.shape[2])
+    if mask is None and (causal is None or plain_causal):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=plain_causal, scale=scale, enable_gqa=grouped)
+    seen = visible(q, k, causal, window, mask)
+    result = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=grouped)
+    return result.masked_fill(~seen.any(-1, keepdim=True), 0.0)
+
+
+def _torch(
+    q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
+    with_lse: bool, out: Any = None,
+) -> Any:  # fmt: skip
+    result: Any = _sdpa(q, k, v, causal, window, scale, mask)
+    if with_lse:
+        result = (result, reference(q.float(), k.float(), v.float(), causal, window, scale, mask, True)[1])
+    return _handed_out(q, result, out)
+
+
+def _reference(q: Tensor, *args: Any, out: Any = None) -> Any:
+    outputs = in_float64(lambda *exact: reference(*exact))(q, *args)
+    if isinstance(outputs, tuple):
+        outputs = (outputs[0], reference(q.double(), args[0].double(), args[1].double(), *args[2:])[1].float())
+    return _handed_out(q, outputs, out)
+
+
+def _handed_out(q: Tensor, result: Any, out: Any) -> Any:
+    values = result if isinstance(result, tuple) else (result,)
+    if out is None:
+        values = (_as_new_output(q, values[0]), *values[1:])
+    else:
+        for target, value in zip(out if isinstance(out, (tuple, list)) else (out,), values, strict=True):
+            target.copy_(value)
+        return out
+    return values if isinstance(result, tuple) else values[0]
+
+
+def _torch_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, causal: str | None,
+    window: int | None, scale: float | None, mask: Tensor | None, needs: list[bool], out: Any = None,
+    exact: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    with torch.enable_grad():
+        x, y, z = ((t.detach().double() if exact else t.detach()).requires_grad_() for t in (q, k, v))
+        options = (causal, window, scale, mask)
+        result = reference(x, y, z, *options)[0] if exact else _sdpa(x, y, z, *options)
+        found = torch.autograd.grad(result, (x, y, z), grad.to(result.dtype))
+    gradients = tuple(f.to(q.dtype).contiguous() for f in found)
+    if out is not None:
+        for target, value in zip(out, gradients, strict=True):
+            target.copy_(value)
+        gradients = tuple(out)
+    return gradients[0], gradients[1], gradients[2]
+
+
+# ---------------------------------------------------------------- torch.library
+
+
+def _fake(
+    q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
+    with_lse: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    return _new_output(q), q.new_empty(q.shape[:3] if with_lse else (0,), dtype=torch.float32)
+
+
+def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+OP = Op(
+    CONTRACT,
+    [
+        *_rows(),
+        python_row("torch", _torch, _torch_backward),
+        python_row("reference", _reference, functools.partial(_torch_backward, exact=True)),
+    ],
+    room=__file__,
+    forward=Pass(
+        "attention(Tensor q, Tensor k, Tensor v, str? causal, int? window, float? scale, Tensor? mask, bool with_lse, "
+        "str? row=None) -> (Tensor, Tensor)",
+        _fake,
+    ),
+    backward=Pass(
+        "attention_backward(Tensor grad_output, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, str? causal, "
+        "int? window, float? scale, Tensor? mask, bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor)",
+        _fake_backward,
+        returns=("q", "k", "v"),
+    ),
+    mutants=MUTANTS,
+    # torch wants a fixed number of outputs: without lse the second one is empty.
+    to_torch=lambda result, q, *args: result if args[-1] else (result, q.new_empty(0, dtype=torch.float32)),
+    from_torch=lambda result, q, *args: result if args[-1] else result[0],
+)

@@ -1,0 +1,134 @@
+"""Known-wrong versions of attention. The proof must reject every one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.contract import Mutant
+from kernelworks.ops.attention.attention.contract import reference, visible
+
+__all__ = ["MUTANTS"]
+
+Change = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def _exact(args: dict[str, Any]) -> Any:
+    q = args["q"]
+    wide = args | {name: args[name].float() for name in ("q", "k", "v")}
+    result = tuple(t.to(q.dtype) if i == 0 else t.float() for i, t in enumerate(reference(**wide)))
+    return result if args["with_lse"] else result[0]
+
+
+def _arguments(
+    q: Tensor, k: Tensor, v: Tensor, causal: Any = None, window: Any = None, scale: Any = None, mask: Any = None,
+    with_lse: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "q": q, "k": k, "v": v, "causal": causal, "window": window, "scale": scale, "mask": mask, "with_lse": with_lse,
+    }  # fmt: skip
+
+
+def _before(change: Change) -> Callable[..., Any]:
+    """The right computation of changed arguments."""
+    return lambda *args: _exact((a := _arguments(*args)) | change(a))
+
+
+def _after(change: Callable[[Tensor], Tensor], index: int = 0) -> Callable[..., Any]:
+    """One output of the right computation, changed."""
+
+    def run(*args: Any) -> Any:
+        result = _exact(_arguments(*args))
+        if isinstance(result, tuple):
+            return tuple(change(t) if i == index else t for i, t in enumerate(result))
+        return change(result) if index == 0 else result
+
+    return run
+
+
+def _only_seen(a: dict[str, Any], moved: int) -> dict[str, Any]:
+    """The diagonal moved by one key."""
+    if a["causal"] is None:
+        return {}
+    seen = visible(a["q"], a["k"], a["causal"], a["window"], None)
+    shifted = torch.zeros_like(seen)
+    if moved > 0:
+        shifted[..., 1:] = seen[..., :-1]
+        shifted |= seen
+    else:
+        shifted[..., :-1] = seen[..., 1:]
+        shifted &= seen
+    return {"causal": None, "window": None, "mask": shifted if a["mask"] is None else shifted & a["mask"]}
+
+
+def _other_alignment(a: dict[str, Any]) -> dict[str, Any]:
+    return {"causal": {None: None, "top_left": "bottom_right", "bottom_right": "top_left"}[a["causal"]]}
+
+
+def _other_heads(a: dict[str, Any]) -> dict[str, Any]:
+    times = a["q"].shape[1] // a["k"].shape[1]  # head h reads h % Hkv, not h // group
+    return {"k": a["k"].repeat(1, times, 1, 1), "v": a["v"].repeat(1, times, 1, 1)}
+
+
+def _whole_tiles(a: dict[str, Any]) -> dict[str, Any]:
+    keys = a["k"].shape[2]
+    tail = torch.arange(keys) >= keys // 16 * 16
+    seen = visible(a["q"], a["k"], a["causal"], a["window"], a["mask"])
+    return {"causal": None, "window": None, "mask": seen & ~tail} if keys > 16 else {}
+
+
+def _tiled(rescale_sum: bool, rescale_output: bool, low_precision: bool) -> Callable[..., Any]:
+    """Online softmax in tiles of 16 keys, with a fault."""
+
+    def run(*args: Any) -> Any:
+        a = _arguments(*args)
+        q, heads = a["q"].float(), a["q"].shape[1]
+        k, v = (a[n].float().repeat_interleave(heads // a[n].shape[1], 1) for n in ("k", "v"))
+        scale = 1 / math.sqrt(q.shape[-1]) if a["scale"] is None else a["scale"]
+        seen = visible(a["q"], a["k"], a["causal"], a["window"], a["mask"])
+        scores = (q @ k.transpose(-1, -2) * scale).masked_fill(~seen, -torch.inf)
+        m, total, o = torch.full_like(q[..., :1], -1e30), torch.zeros_like(q[..., :1]), torch.zeros_like(q)
+        for j in range(0, k.shape[2], 16):
+            s = scores[..., j : j + 16]
+            new = torch.maximum(m, s.amax(-1, keepdim=True))
+            p, factor = torch.exp(s - new), torch.exp(m - new)
+            p = p.bfloat16().float() if low_precision else p
+            total = total * (factor if rescale_sum else 1) + p.sum(-1, keepdim=True)
+            o = o * (factor if rescale_output else 1) + p @ v[:, :, j : j + 16]
+            m = new
+        output = torch.where(total > 0, o / total, torch.zeros_like(o)).to(a["q"].dtype)
+        return (output, (m + total.log()).squeeze(-1)) if a["with_lse"] else output
+
+    return run
+
+
+def _stale_tail(output: Tensor) -> Tensor:
+    output = output.clone()
+    if output.shape[-1] % 16:
+        output[..., -1] = 0.0
+    return output
+
+
+MUTANTS = (
+    Mutant("causal sees one more", _before(lambda a: _only_seen(a, 1)), "the diagonal is one key too far"),
+    Mutant("causal sees one less", _before(lambda a: _only_seen(a, -1)), "a query does not see its own key"),
+    Mutant("other alignment", _before(_other_alignment), "top left for bottom right, and back"),
+    Mutant("window one more", _before(lambda a: {"window": a["window"] and a["window"] + 1}), "one key too many"),
+    Mutant("window ignored", _before(lambda a: {"window": None}), "the window is not applied"),
+    Mutant("mask ignored", _before(lambda a: {"mask": None}), "the mask is not applied"),
+    Mutant("scale ignored", _before(lambda a: {"scale": None}), "always 1 / sqrt(D)"),
+    Mutant("missing scale", _before(lambda a: {"scale": a["scale"] or 1.0}), "the default scale is left out"),
+    Mutant("wrong key-value head", _before(_other_heads), "head h reads h % Hkv"),
+    Mutant("short tile", _before(_whole_tiles), "keys beyond the last whole vector are left out"),
+    Mutant("sum not rescaled", _tiled(False, True, False), "the denominator keeps an old maximum"),
+    Mutant("output not rescaled", _tiled(True, False, False), "the output keeps an old maximum"),
+    Mutant("bfloat16 weights", _tiled(True, True, True), "the probabilities are rounded to bfloat16"),
+    Mutant("NaN for no keys", _after(lambda o: torch.where(o == 0, torch.nan, o)), "a query that sees nothing"),
+    Mutant("stale tail", _after(_stale_tail), "the last element of a vector tail is never written"),
+    Mutant("zeros", _after(torch.zeros_like), "nothing is written"),
+    Mutant("lse in base 2", _after(lambda s: s / math.log(2.0), index=1), "the second output in other units"),
+)
