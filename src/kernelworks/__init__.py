@@ -4,8 +4,27 @@ Importing this package probes no device, reads no environment variable and patch
 """
 
 from kernelworks.machine import Machine, machine
-from kernelworks.ops import rms_norm
+from kernelworks.ops import (
+    attention,
+    gelu,
+    layer_norm,
+    linear,
+    rms_norm,
+    silu_mul,
+    softmax,
+)
 
 __version__ = "0.1.0"
 
-__all__ = ["Machine", "__version__", "machine", "rms_norm"]
+__all__ = [
+    "Machine",
+    "__version__",
+    "attention",
+    "gelu",
+    "layer_norm",
+    "linear",
+    "machine",
+    "rms_norm",
+    "silu_mul",
+    "softmax",
+]
