@@ -343,7 +343,7 @@ class Op:
 
 # One entry per op, written out for its arguments: a loop over them would cost as much again as all the rest. A tensor
 # enters the key as class, dtype, shape, strides and device, so a plan is never met by a call it was not made for.
-_TENSOR_KEY = "{0}.__class__, {0}.dtype, {0}.shape, {0}.stride(), {0}.get_device()"
+_TENSOR_KEY = "{0}.__class__, {0}.dtype, {0}.shape, {0}.is_contiguous() or {0}.stride(), {0}.get_device()"
 _ENTRY = """
 def call({arguments}, out=None, row=None):
     if is_compiling():
