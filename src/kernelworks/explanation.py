@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelworks import ceilings, ops
+from kernelworks import bench, ceilings, ops
 from kernelworks.contract import describe
 from kernelworks.dispatch import OPS, Op, choose
+from kernelworks.map import kept_benches
 from kernelworks.records import Explanation
 
 __all__ = ["explain", "what_it_asks"]
@@ -58,7 +60,8 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
 
     Args:
         op: the op's name (``"rms_norm"``) or its function; the other arguments are those of the call.
-    Returns: a record; ``kernelworks explain`` prints it.
+    Returns: a record; ``kernelworks explain`` prints it. The bound needs this machine's ceilings (``kernelworks
+        machine``), the prediction a bench of the op on it (``kernelworks bench``); without them they are None.
     Raises: ValueError where there is no such op; what the op raises for bad arguments.
     """
     name = op if isinstance(op, str) else op.__name__
@@ -84,10 +87,12 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     known = ceilings.cached()
     if known is None:
         return record
-    limit = ceilings.bound(
-        cost.flop, cost.transcendental, cost.bytes, cost.bytes, request.dtype, request.threads, known,
-        written_bytes=cost.bytes_written,
-    )  # fmt: skip
-    return Explanation(
-        **{**vars(record), "bound_us": limit.seconds * 1e6, "regime": limit.regime, "ceiling": limit.ceiling}
+    limit = bench.limit(found, request, known, cost.bytes)
+    predicted = bench.predict(found, request, choice.row.name, known, kept_benches(found.name))
+    return dataclasses.replace(
+        record,
+        bound_us=limit.seconds * 1e6,
+        predicted_us=None if predicted is None else predicted * 1e6,
+        regime=limit.regime,
+        ceiling=limit.ceiling,
     )
