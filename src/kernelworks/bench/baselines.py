@@ -66,14 +66,24 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None) -> Tensor:
-    mask, lq, lk = None, q.shape[-2], k.shape[-2]
-    if window is not None or (causal == "bottom_right" and lq != lk):
-        rows, columns = torch.arange(lq)[:, None], torch.arange(lk)[None, :]
-        distance = rows + (lk - lq if causal == "bottom_right" else 0) - columns
-        mask = torch.ones(lq, lk, dtype=torch.bool) if causal is None else distance >= 0
-        if window is not None:
-            mask = mask & (distance.abs() < window)
+@functools.lru_cache(maxsize=64)
+def _seen(lq: int, lk: int, causal: str, window: int | None) -> Tensor:
+    """Which keys each query sees. Cached: a model makes its mask once for all layers."""
+    distance = torch.arange(lq)[:, None] + (lk - lq if causal == "bottom_right" else 0) - torch.arange(lk)[None, :]
+    return (distance >= 0) & (distance < (lk + lq if window is None else window))
+
+
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None,
+    mask: Tensor | None = None, with_lse: bool = False,
+) -> Tensor:  # fmt: skip
+    if with_lse:
+        raise ValueError("scaled_dot_product_attention does not return the log-sum-exp")
+    lq, lk = q.shape[-2], k.shape[-2]
+    plain = causal is None or (window is None and (causal == "top_left" or lq == lk))
+    if causal is not None and (mask is not None or not plain):
+        seen = _seen(lq, lk, causal, window)
+        mask = seen if mask is None else mask & seen
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal is not None and mask is None, scale=scale,
         enable_gqa=q.shape[1] != k.shape[1],
