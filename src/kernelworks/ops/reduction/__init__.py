@@ -1,0 +1,1 @@
+"""Reductions along a dimension, and what is made of them."""
