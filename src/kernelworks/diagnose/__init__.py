@@ -16,6 +16,7 @@ from kernelworks.diagnose.account import account, footer
 from kernelworks.diagnose.program import Program, from_function, from_target
 from kernelworks.diagnose.regions import findings, regions, sentence, unmodelled
 from kernelworks.diagnose.timeline import observe
+from kernelworks.diagnose.trace import without_collection
 from kernelworks.records import Ceilings, Diagnosis
 
 __all__ = ["diagnose", "run"]
@@ -89,9 +90,10 @@ def _diagnose(program: Program, fix: bool, ceilings: Ceilings | None, budget_s: 
     timeline = observe(program.run, floors, budget_s=budget_s, say=say)
     threads = torch.get_num_threads()
     say("sorting calls into regions")
-    groups = account(timeline, floors, threads, ceilings)
-    parts = footer(groups, timeline.wall)
-    found, problems = regions(groups, timeline.wall, threads)
+    with without_collection():
+        groups = account(timeline, floors, threads, ceilings)
+        parts = footer(groups, timeline.wall)
+        found, problems = regions(groups, timeline.wall, threads)
     found = tuple(sorted(found, key=lambda r: (-r.high_s, -r.seconds)))
     done = None
     if fix:

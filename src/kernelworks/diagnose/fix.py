@@ -73,7 +73,7 @@ def apply_fix(
 def _alternate(program: Program, roots: Roots, wall: float, budget_s: float, say: Say) -> tuple[float, float, int]:
     """Median wall clocks as it was and swapped, in turns; the order within a turn changes too. One swapped run before
     the first turn is not counted. Noise that lasts hits both alike."""
-    rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, int(budget_s / max(2 * wall, 1e-9))))
+    rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, int(0.6 * budget_s / max(2 * wall, 1e-9))))
     before: list[float] = []
     after: list[float] = []
     with Swapped(roots):

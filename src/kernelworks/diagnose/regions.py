@@ -135,8 +135,8 @@ def findings(problems: dict[str, float], timeline: Timeline) -> tuple[str, ...]:
         )
     if abs(timeline.scale - 1) > NOISY_SCALE:
         lines.append(
-            f"the profiled runs took {1 / timeline.scale:.2f} of the plain one after the profiler's own time was taken "
-            "off; times of single ops were scaled to fit"
+            f"under the profiler, its own time taken off, the program took {1 / timeline.scale:.2f} times as long as "
+            "without it; the times of single ops were scaled to fit"
         )
     if timeline.elsewhere:
         lines.append(f"{timeline.elsewhere} ops ran on other threads: not on the critical path, not counted")

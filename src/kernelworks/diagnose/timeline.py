@@ -18,7 +18,7 @@ from typing import Any
 from kernelworks.ceilings.quiet import cpu_times, foreign_share
 from kernelworks.diagnose.overhead import Floors
 from kernelworks.diagnose.places import Survey
-from kernelworks.diagnose.trace import Call, Trace, join, record
+from kernelworks.diagnose.trace import Call, Trace, join, record, without_collection
 
 __all__ = ["Moment", "Timeline", "observe", "settle"]
 
@@ -59,14 +59,16 @@ def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say
     """Runs the program plain, then profiled, as often as ``budget_s`` allows (1 to 3 times each, after one run to warm
     up), and once more to survey shapes and places. Raises what the program raises."""
     say("warming up")
-    warm = _plain(run)
-    rounds = max(1, min(MOST_ROUNDS, int(budget_s / max(3.0 * warm.wall, 1e-9))))
-    plain = []
-    for i in range(rounds):
+    _plain(run)
+    say("timing without the profiler")
+    plain = [_plain(run)]
+    rounds = max(1, min(MOST_ROUNDS, int(budget_s / max(3.0 * plain[0].wall, 1e-9))))
+    for i in range(1, rounds):
         say(f"timing without the profiler, {i + 1} of {rounds}")
         plain.append(_plain(run))
     if statistics.median(p.faults for p in plain) * floors.fault < FEW_FAULTS * min(p.wall for p in plain):
         _keep_memory()
+        _plain(run)
     timed = []
     for i in range(rounds):
         say(f"timing every op, {i + 1} of {rounds}")
@@ -76,16 +78,17 @@ def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say
     surveyed = _without_output(record(run, survey=survey))
     quiet = [p for p in plain if p.foreign <= NOISY] or plain
     wall = statistics.median(p.wall for p in quiet)
-    return settle(
-        wall,
-        timed,
-        surveyed,
-        floors,
-        persistent=survey.persistent,
-        noisy=len([p for p in plain if p.foreign > NOISY]),
-        walls=tuple(p.wall for p in plain),
-        faults=int(statistics.median(p.faults for p in quiet)),
-    )
+    with without_collection():
+        return settle(
+            wall,
+            timed,
+            surveyed,
+            floors,
+            persistent=survey.persistent,
+            noisy=len([p for p in plain if p.foreign > NOISY]),
+            walls=tuple(p.wall for p in plain),
+            faults=int(statistics.median(p.faults for p in quiet)),
+        )
 
 
 def _keep_memory() -> None:
