@@ -288,6 +288,10 @@ if (table) {
   table.tHead.rows[0].cells[2].querySelector("button").click();
   found.ascending = times();
 }
+const shown = () => [...document.querySelectorAll("#regions tbody tr")].filter((row) => row.offsetHeight > 0).length;
+const first = shown();
+document.getElementById("more")?.click();
+found.shown = [first, shown()];
 found.overlaps = [];
 for (const svg of document.querySelectorAll("svg")) {
   const texts = [...svg.querySelectorAll("text")].filter((t) => !t.closest("title"));
@@ -360,6 +364,15 @@ def test_a_browser_shows_the_machine(ceilings: Ceilings, tmp_path: Path) -> None
     assert len(found["svgs"]) == 2
     assert found["overlaps"] == []
     assert found["wide"] <= 0
+
+
+def test_a_browser_shows_the_first_rows_and_then_all(diagnosis: Diagnosis, tmp_path: Path) -> None:
+    if without_browser():
+        return
+    many = dataclasses.replace(diagnosis, regions=diagnosis.regions * 4)
+    found, messages = opened(page.diagnosis(many), tmp_path)
+    assert messages == []
+    assert found["shown"] == [page.FIRST_ROWS, len(many.regions)]
 
 
 def test_the_browser_test_sees_errors_and_requests(tmp_path: Path) -> None:

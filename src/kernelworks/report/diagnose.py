@@ -14,9 +14,9 @@ from kernelworks.records import Diagnosis, Fix, Region
 from kernelworks.report import quantity
 from kernelworks.report.terminal import bar, style_of
 
-__all__ = ["MOST_ROWS", "diagnosis", "fix", "footer", "regions", "summary", "worst_first"]
+__all__ = ["MOST_ROWS", "diagnosis", "fix", "footer", "headline", "regions", "summary", "worst_first"]
 
-MOST_ROWS = 16  # on the terminal; the JSON and the page hold every region
+MOST_ROWS = 12  # on the terminal; the JSON and the page hold every region
 WIDE = 118  # columns from which the next action stands in the table's own column
 WIDEST = 150
 BAR_WIDTH = 60
@@ -29,7 +29,7 @@ def worst_first(found: tuple[Region, ...]) -> list[Region]:
 
 def diagnosis(record: Diagnosis, width: int) -> RenderableType:
     """Everything that ``kernelworks diagnose`` prints for one program, for a terminal ``width`` columns wide."""
-    parts: list[RenderableType] = [Text(), Text(record.sentence, style="bold"), _context(record), Text()]
+    parts: list[RenderableType] = [Text(), Text(headline(record), style="bold"), _context(record), Text()]
     parts += [regions(record, width), Text(), footer(record.footer, record.wall_s, width)]
     for title, lines in (("findings", record.findings), ("not modelled", record.unmodelled)):
         if lines:
@@ -39,9 +39,15 @@ def diagnosis(record: Diagnosis, width: int) -> RenderableType:
     return Group(*parts)
 
 
+def headline(record: Diagnosis) -> str:
+    """The sentence on top, as a sentence."""
+    text = record.sentence.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
 def summary(record: Diagnosis, width: int, most_rows: int) -> RenderableType:
     """The same on one screen: the sentence, the worst regions, the bar, and the fix without its lists."""
-    parts: list[RenderableType] = [Text(record.sentence, style="bold"), _context(record), Text()]
+    parts: list[RenderableType] = [Text(headline(record), style="bold"), _context(record), Text()]
     parts += [regions(record, width, most_rows), Text(), footer(record.footer, record.wall_s, width)]
     if record.fix is not None:
         parts += [Text(), fix(dataclasses.replace(record.fix, replaced=(), left=(), notes=()))]
@@ -59,12 +65,27 @@ def _bullet(line: str) -> Padding:
     return Padding(Text(f"- {line}"), (0, 0, 0, 2))
 
 
-def _where(region: Region, title: str) -> Text:
-    text = Text.assemble((title, "bold" if region.modelled else "bold dim"))
-    for line in (region.module, region.source):
+def _room(width: int, *, wide: bool) -> int:
+    """About how many cells the first column gets: what the others leave, half of it where the action has a column."""
+    return (width - 65) // 2 if wide else width - 57
+
+
+def _where(region: Region, room: int) -> Text:
+    text = Text.assemble((region.op, "bold" if region.modelled else "bold dim"), f" x {region.calls}")
+    for line in (_end(region.module, room), region.source):
         if line:
             text.append(f"\n{line}", style="dim")
     return text
+
+
+def _end(path: str, room: int) -> str:
+    """A dotted path cut at a dot from the left until it fits: ``..layer.*.attention``. The page has it whole."""
+    if len(path) <= room:
+        return path
+    parts = path.split(".")
+    while len(parts) > 1 and len(".".join(parts)) + 2 > room:
+        parts.pop(0)
+    return ".." + ".".join(parts)
 
 
 def _waits_on(region: Region) -> Text:
@@ -87,28 +108,21 @@ def regions(record: Diagnosis, width: int, most_rows: int = MOST_ROWS) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, caption_justify="left")
     table.expand, table.width = True, min(width, WIDEST)
     wide = width >= WIDE
-    place = "op, module, source" if wide else "op x calls,\nmodule, source"
-    table.add_column(place, overflow="fold", ratio=4)
-    if wide:
-        table.add_column("calls", justify="right", no_wrap=True)
-    for title in ("time", "of wall") if wide else ("time,\nof wall",):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column(
-        "waits on, ceiling" if wide else "waits on,\nceiling", overflow="fold", max_width=24 if wide else 18
-    )
+    table.add_column("op x calls, module, source" if wide else "op x calls,\nmodule, source", overflow="fold", ratio=1)
+    table.add_column("time,\nof wall", justify="right", no_wrap=True)
+    table.add_column("waits on,\nceiling", overflow="fold", max_width=24 if wide else 18)
     table.add_column("achieved", justify="right", no_wrap=True)
     table.add_column("can be\nhad back", justify="right", no_wrap=True)
     if wide:
-        table.add_column("next action", overflow="fold", ratio=3)
+        table.add_column("next action", overflow="fold", ratio=1)
+    room = _room(table.width or width, wide=wide)
     for region in shown:
-        time, share = quantity.seconds(region.seconds), quantity.percent(region.share, 1)
-        where = _where(region, region.op if wide else f"{region.op} x {region.calls}")
+        where = _where(region, room)
         if not wide and region.action:
             where.append(f"\n> {region.action}", style="italic")
         cells: list[RenderableType] = [
             where,
-            *([str(region.calls)] if wide else []),
-            *((time, share) if wide else (f"{time}\n{share}",)),
+            f"{quantity.seconds(region.seconds)}\n{quantity.percent(region.share, 1)}",
             _waits_on(region),
             _of_ceiling(region),
             quantity.seconds_range(region.low_s, region.high_s),

@@ -45,7 +45,7 @@ def _standing(row: MapRow) -> Text:
     if row.certificate:
         worst = "" if row.worst is None else f", worst error {row.worst:.2f} of its bound"
         return Text(f"proved {row.certificate}{worst}", style="green")
-    return Text("plain torch: no certificate needed", style="dim")
+    return Text("plain torch, needs no certificate", style="dim")
 
 
 def markdown(ops: Sequence[MapOp]) -> str:

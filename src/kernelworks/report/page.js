@@ -28,3 +28,11 @@ for (const dot of document.querySelectorAll("g.dot")) {
     one.addEventListener("mouseleave", () => [dot, row].forEach((e) => e.classList.remove("lit")));
   }
 }
+// The first rows are enough at first, in whatever order they are.
+const more = document.getElementById("more");
+if (more) {
+  more.addEventListener("click", () => {
+    document.getElementById("regions").classList.add("all");
+    more.remove();
+  });
+}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kernelworks.records import Ceilings, Diagnosis, Fix, Region
 from kernelworks.report import plot, quantity, roofs
-from kernelworks.report.diagnose import whole_percents, worst_first
+from kernelworks.report.diagnose import headline, whole_percents, worst_first
 
 __all__ = ["diagnosis", "machine"]
 
@@ -58,7 +58,7 @@ def diagnosis(record: Diagnosis) -> str:
         f"{record.program} - kernelworks diagnose",
         (
             f"<h1>{escape(record.program)}</h1>",
-            f'<p class="sentence">{escape(record.sentence)}</p>',
+            f'<p class="sentence">{escape(headline(record))}</p>',
             _context(context),
             _went(record.footer, record.wall_s),
             _fix(record.fix) if record.fix else "",
@@ -92,6 +92,7 @@ def _went(parts: dict[str, float], wall_s: float) -> str:
     )
 
 
+FIRST_ROWS = 12  # as in page.css
 REGION_COLUMNS = (
     ("Op, module, source", ""), ("Calls", "number"), ("Time", "number"), ("Of wall", "number"), ("Waits on", ""),
     ("Achieved", "number"), ("Can be had back", "number"), ("Next action", ""),
@@ -109,8 +110,15 @@ def _regions(ordered: list[Region]) -> str:
         '<p class="note">Achieved is the share of the ceiling: the time that this machine needs at best for the '
         "region's arithmetic and compulsory traffic, over the time it took.</p>\n"
         f'<div class="scroll"><table class="sortable" id="regions"><thead><tr>{headings}</tr></thead>\n'
-        f"<tbody>\n{rows}\n</tbody></table></div>"
+        f"<tbody>\n{rows}\n</tbody></table></div>{_more(len(ordered))}"
     )
+
+
+def _more(count: int) -> str:
+    """The button that shows the rows which page.css hides at first."""
+    if count <= FIRST_ROWS:
+        return ""
+    return f'<button type="button" class="more" id="more">Show all {count} regions</button>'
 
 
 def _sorted_by(name: str) -> str:
@@ -119,7 +127,8 @@ def _sorted_by(name: str) -> str:
 
 def _region(index: int, region: Region) -> str:
     colour = f"var(--{plot.cause(region.regime)})"
-    lines = "".join(f'<div class="small">{escape(text)}</div>' for text in (region.module, region.source) if text)
+    module = escape(region.module).replace(".", ".<wbr>")
+    lines = "".join(f'<div class="small">{text}</div>' for text in (module, escape(region.source)) if text)
     ceiling = f'<div class="small">{escape(region.ceiling)}</div>' if region.ceiling else ""
     meter = ""
     if region.achieved is not None:
@@ -131,7 +140,7 @@ def _region(index: int, region: Region) -> str:
         f'<td class="number">{region.calls}</td>'
         f'<td class="number" data-value="{region.seconds:.9g}">{quantity.seconds(region.seconds)}</td>'
         f'<td class="number" data-value="{region.share:.9g}">{quantity.percent(region.share, 1)}</td>'
-        f'<td><span class="chip" style="color:{colour}">{escape(region.regime)}</span>{ceiling}</td>'
+        f'<td class="waits"><span class="chip" style="color:{colour}">{escape(region.regime)}</span>{ceiling}</td>'
         f'<td class="number" data-value="{-1.0 if region.achieved is None else region.achieved:.9g}">'
         f"{quantity.percent(region.achieved)}{meter}</td>"
         f'<td class="number" data-value="{region.high_s:.9g}">'
