@@ -300,3 +300,15 @@ def test_a_hooked_activation_is_still_called() -> None:
         module.act.register_forward_hook(lambda m, args, out: seen.append(1))
         module(x)
     assert len(seen) == 2
+
+
+def test_parametrized_and_tied_linears() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16, bias=False))
+    module[1].weight = module[0].weight
+    x = torch.randn(3, 16)
+    with swap(module, verbose=False):
+        close(module(x), F.linear(F.linear(x, module[0].weight, module[0].bias), module[0].weight))
+        nn.utils.parametrizations.weight_norm(module[1])
+        module[1].parametrizations.weight.original0.data.mul_(2.0)
+        close(module[1](x), F.linear(x, module[1].weight))

@@ -30,6 +30,8 @@ __all__ = [
     "scaled_dot_product_attention", "silu_mul", "softmax",
 ]  # fmt: skip
 
+WIDEST_HEAD = 256  # of the attention op
+
 _SUPPORTED = frozenset(FLOATS)
 _autocast = torch.is_autocast_enabled
 
@@ -62,7 +64,7 @@ def rms_norm(
             return rms_norm_op(input, weight, eps=eps)
         if input.dtype is torch.float32:
             return rms_norm_op(input, weight, eps=torch.finfo(torch.float32).eps)
-    return F.rms_norm(input, normalized_shape, weight, eps)  # type: ignore[arg-type]
+    return F.rms_norm(input, normalized_shape, weight, eps)
 
 
 def layer_norm(
@@ -75,7 +77,7 @@ def layer_norm(
     """``F.layer_norm``."""
     if len(normalized_shape) == 1 and weight is not None and bias is not None and expressible(input, weight, bias):
         return layer_norm_op(input, weight, bias, eps=eps)
-    return F.layer_norm(input, normalized_shape, weight, bias, eps)  # type: ignore[arg-type]
+    return F.layer_norm(input, normalized_shape, weight, bias, eps)
 
 
 def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
@@ -146,6 +148,8 @@ def attends(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, g
     if not (query.dim() == key.dim() == value.dim() == 4 and expressible(query, key, value)):
         return False
     if key.shape != value.shape or query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3]:
+        return False
+    if not 1 <= query.shape[3] <= WIDEST_HEAD:
         return False
     if mask is not None:
         if mask.dtype is not torch.bool or mask.dim() != 4:

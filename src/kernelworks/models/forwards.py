@@ -38,8 +38,25 @@ class Known:
 # ---------------------------------------------------------------- torch's modules
 
 
+# The first two are called hundreds of times a token, so they look into the module's dictionary of parameters before
+# they take nn.Module.__getattr__, which costs as much as a small kernel.
+
+
 def _linear(self: Any, input: Tensor) -> Tensor:
-    return calls.linear(input, self.weight, self.bias)
+    parameters = self._parameters
+    if "weight" not in parameters or "bias" not in parameters:  # computed from others: a parametrization
+        return calls.linear(input, self.weight, self.bias)
+    return calls.linear(input, parameters["weight"], parameters["bias"])
+
+
+def _llama_norm(self: Any, hidden_states: Tensor) -> Tensor:
+    weight = self._parameters.get("weight")
+    if weight is None:
+        weight = self.weight
+    if calls.expressible(hidden_states, weight):
+        output: Tensor = rms_norm_op(hidden_states, weight, eps=self.variance_epsilon)
+        return output
+    return type(self).forward(self, hidden_states)  # type: ignore[no-any-return]
 
 
 def _layer_norm(self: Any, input: Tensor) -> Tensor:
@@ -80,14 +97,6 @@ TORCH_MODULES: tuple[tuple[type[nn.Module], Known], ...] = (
 
 
 # ---------------------------------------------------------------- transformers' modules
-
-
-def _llama_norm(self: Any, hidden_states: Tensor) -> Tensor:
-    weight = self.weight
-    if calls.expressible(hidden_states, weight):
-        output: Tensor = rms_norm_op(hidden_states, weight, eps=self.variance_epsilon)
-        return output
-    return type(self).forward(self, hidden_states)  # type: ignore[no-any-return]
 
 
 def _gelu_erf(self: Any, input: Tensor) -> Tensor:
@@ -157,8 +166,9 @@ def known(module: nn.Module) -> Known | None:
     for cls, entry in TORCH_MODULES:
         if forward is cls.forward:
             return entry
-    if "transformers" in sys.modules and (entry := _from_transformers(module, forward)) is not None:
-        return entry
+    theirs = _from_transformers(module, forward) if "transformers" in sys.modules else None
+    if theirs is not None:
+        return theirs
     written_out = rms_norm_forward(module)
     return Known("rms norm", ("rms_norm",), written_out) if written_out is not None else None
 
