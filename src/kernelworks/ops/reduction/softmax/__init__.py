@@ -32,8 +32,8 @@ def softmax(x: Tensor, *, dim: int = -1, out: Tensor | None = None, row: str | N
     Returns:
         ``output``, of x's shape. A line that holds NaN or +inf, or nothing but -inf, is NaN.
 
-    Error bound: |output - exact| <= u |output| + 2^-24 (1.05 (|d| + mean |d|) + min(N, 128) + 12) |output| + 2^-149, with
-    d = x - max(x), its mean weighted by the output, u the unit roundoff of the dtype.
+    Error bound: |output - exact| <= u |output| + 2^-24 (1.05 (|d| + mean |d|) + min(N, 128) + 12) |output| + 2^-149,
+    with d = x - max(x), its mean weighted by the output, u the unit roundoff of the dtype.
     Cost: 4 flop and an exponential an element (two on lines of more than 8192, and along a dimension that is not the
     last); reads x once from memory and writes output once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.

@@ -1,0 +1,144 @@
+"""Cross-entropy of logits and class numbers."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads
+from kernelworks.dispatch import Op, Pass
+from kernelworks.ops.layout import as_rows
+from kernelworks.ops.reduction.cross_entropy.contract import CONTRACT, REDUCTIONS, reference
+from kernelworks.ops.reduction.cross_entropy.mutants import MUTANTS
+
+__all__ = ["OP", "cross_entropy"]
+
+
+def cross_entropy(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    out: Tensor | None = None,
+    row: str | None = None,
+) -> Any:
+    """Cross-entropy (negative log-likelihood of the softmax) of one class a row.
+
+    ``loss_i = log(sum_j e^logits_ij) - logits_i,target_i``; rows whose target is ``ignore_index`` count for nothing.
+
+    Args:
+        logits: [M, N], float32, bfloat16 or float16, any strides.
+        target: [M] int64, each in [0, N) or ``ignore_index``.
+        ignore_index: the target of rows that are left out.
+        reduction: ``"mean"`` over the rows that count (NaN where none does), ``"sum"``, or ``"none"``.
+        out: where to write: a contiguous tensor of the loss's shape.
+        row: the name of one implementation; by default the dispatcher chooses.
+
+    Returns:
+        The loss in logits's dtype, in nats: a scalar tensor, or [M] for ``"none"``.
+
+    Error bound: |loss - exact| <= (u + 2^-24) |loss| + 2^-24 (1.05 mean |d| + min(N, 128) + 8) a row, with
+    d = logits - max, its mean weighted by the softmax, u the unit roundoff of the dtype.
+    Cost: 4 flop and an exponential a logit; reads the logits once and never writes the probabilities.
+    Raises: TypeError, ValueError naming the argument; IndexError for a target out of range, before anything is
+        written; RuntimeError where ``row`` cannot run.
+    Source: Milakov and Gimelshein 2018, arXiv:1805.02867.
+    """
+    return OP.call(logits, target, ignore_index, reduction, out, row)
+
+
+def _out_of_range(value: int, row: int, classes: int, ignore_index: int) -> IndexError:
+    return IndexError(f"target must be in [0, {classes - 1}] or ignore_index ({ignore_index}); got {value} at [{row}]")
+
+
+def _loss_shape(logits: Tensor, reduction: str) -> tuple[int, ...]:
+    return (logits.shape[0],) if reduction == "none" else ()
+
+
+def _forward(
+    lib: Any, logits: Tensor, target: Tensor, ignore_index: int, reduction: str, out: Tensor | None = None
+) -> Tensor:
+    loss = torch.empty(_loss_shape(logits, reduction), dtype=logits.dtype) if out is None else out
+    losses, bad = torch.empty(logits.shape[0], dtype=torch.float64), torch.empty(1, dtype=torch.int64)
+    code = REDUCTIONS.index(reduction)
+    lib.cross_entropy(loss, losses, bad, as_rows(logits), target.contiguous(), ignore_index, code, threads())
+    row = int(bad)
+    if row >= 0:
+        raise _out_of_range(int(target[row]), row, logits.shape[1], ignore_index)
+    return loss
+
+
+def _backward(
+    lib: Any, grad: Tensor, logits: Tensor, target: Tensor, ignore_index: int, reduction: str, out: Any = None
+) -> Tensor:
+    grad_logits = torch.empty(logits.shape, dtype=logits.dtype) if out is None else out
+    code = REDUCTIONS.index(reduction)
+    lib.cross_entropy_backward(
+        grad_logits, grad.contiguous(), as_rows(logits), target.contiguous(), ignore_index, code, threads()
+    )
+    return grad_logits
+
+
+def _check_target(logits: Tensor, target: Tensor, ignore_index: int) -> None:
+    classes = logits.shape[1]
+    wrong = ((target < 0) | (target >= classes)) & (target != ignore_index)
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        raise _out_of_range(int(target[row]), row, classes, ignore_index)
+
+
+def _torch(logits: Tensor, target: Tensor, ignore_index: int, reduction: str, out: Tensor | None = None) -> Any:
+    _check_target(logits, target, ignore_index)
+    return into(F.cross_entropy(logits, target, ignore_index=ignore_index, reduction=reduction), out)
+
+
+def _reference(logits: Tensor, target: Tensor, ignore_index: int, reduction: str, out: Tensor | None = None) -> Any:
+    _check_target(logits, target, ignore_index)
+    return in_float64(reference)(logits, target, ignore_index, reduction, out=out)
+
+
+def _torch_backward(
+    grad: Tensor, logits: Tensor, target: Tensor, ignore_index: int, reduction: str, out: Any = None,
+    compute: torch.dtype = torch.float32,
+) -> Tensor:  # fmt: skip
+    valid = target != ignore_index
+    flow = grad.to(compute) / (valid.sum() if reduction == "mean" else 1)
+    one_hot = torch.zeros_like(logits, dtype=compute)
+    one_hot.scatter_(1, torch.where(valid, target, 0).unsqueeze(1), 1.0)
+    gradient = (torch.softmax(logits.to(compute), -1) - one_hot) * torch.where(valid, flow, 0.0).unsqueeze(1)
+    return torch.where(valid.unsqueeze(1), gradient, 0.0).to(logits.dtype)
+
+
+def _fake(logits: Tensor, target: Tensor, ignore_index: int, reduction: str) -> Tensor:
+    return logits.new_empty(_loss_shape(logits, reduction))
+
+
+def _fake_backward(grad: Tensor, logits: Tensor, target: Tensor, ignore_index: int, reduction: str) -> Tensor:
+    return logits.new_empty(logits.shape)
+
+
+OP = Op(
+    CONTRACT,
+    [
+        *cpp_rows(Path(__file__).parent, forward=_forward, backward=_backward),
+        python_row("torch", _torch, _torch_backward),
+        python_row("reference", _reference, functools.partial(_torch_backward, compute=torch.float64)),
+    ],
+    room=__file__,
+    forward=Pass(
+        "cross_entropy(Tensor logits, Tensor target, int ignore_index, str reduction, str? row=None) -> Tensor", _fake
+    ),
+    backward=Pass(
+        "cross_entropy_backward(Tensor grad_loss, Tensor logits, Tensor target, int ignore_index, str reduction, "
+        "str? row=None) -> Tensor",
+        _fake_backward,
+        returns=("logits",),
+    ),
+    mutants=MUTANTS,
+)
