@@ -136,6 +136,8 @@ def test_a_fix_that_disagrees_says_so(diagnosis: Diagnosis) -> None:
     wrong = dataclasses.replace(diagnosis.fix, agrees=False, gain_s=-0.01)
     assert "WORSE" in printed(diagnose.fix(wrong))
     assert "no gain" in printed(diagnose.fix(wrong))
+    unforeseen = dataclasses.replace(diagnosis.fix, predicted_gain_s=-0.05)
+    assert "no gain was predicted" in printed(diagnose.fix(unforeseen))
 
 
 def test_no_color_is_honoured(diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:

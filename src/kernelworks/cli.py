@@ -41,6 +41,24 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 a proof failed or outputs disagreed, 2 usage, 3 the machine was too busy to measure.",
 )
 
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from kernelworks import __version__
+
+        typer.echo(f"kernelworks {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead of tables.")]
 
 

@@ -14,7 +14,7 @@ from kernelworks.records import Diagnosis, Fix, Region
 from kernelworks.report import quantity
 from kernelworks.report.terminal import bar, style_of
 
-__all__ = ["MOST_ROWS", "diagnosis", "fix", "footer", "headline", "regions", "summary", "worst_first"]
+__all__ = ["MOST_ROWS", "diagnosis", "fix", "footer", "headline", "hit", "regions", "summary", "worst_first"]
 
 MOST_ROWS = 12  # on the terminal; the JSON and the page hold every region
 WIDE = 118  # columns from which the next action stands in the table's own column
@@ -179,7 +179,7 @@ def fix(record: Fix) -> RenderableType:
     table.add_row("before", quantity.seconds(record.before_s), "")
     table.add_row("after", quantity.seconds(record.after_s), f"{quantity.ratio(speedup)} over the program as it was")
     table.add_row("gain predicted", quantity.seconds(record.predicted_gain_s), "")
-    table.add_row("gain got", quantity.seconds(record.gain_s), _hit(record))
+    table.add_row("gain got", quantity.seconds(record.gain_s), hit(record))
     table.add_row("error before", f"{record.error_before:.2e}", "relative, against float64")
     verdict = Text("no worse", style="green") if record.agrees else Text("WORSE: not to be kept", style="bold red")
     table.add_row("error after", f"{record.error_after:.2e}", verdict)
@@ -190,7 +190,10 @@ def fix(record: Fix) -> RenderableType:
     return Group(*lines)
 
 
-def _hit(record: Fix) -> str:
+def hit(record: Fix) -> str:
+    """How the prediction compares with what was got, in words."""
     if record.gain_s <= 0:
-        return "no gain"
+        return "no gain" if record.predicted_gain_s > 0 else "no gain, and none was predicted"
+    if record.predicted_gain_s <= 0:
+        return "no gain was predicted"
     return f"the prediction was {quantity.percent(record.predicted_gain_s / record.gain_s)} of it"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kernelworks.records import Ceilings, Diagnosis, Fix, Region
 from kernelworks.report import plot, quantity, roofs
-from kernelworks.report.diagnose import headline, whole_percents, worst_first
+from kernelworks.report.diagnose import headline, hit, whole_percents, worst_first
 
 __all__ = ["diagnosis", "machine"]
 
@@ -166,7 +166,6 @@ def _fix(fix: Fix) -> str:
     verdict = '<span class="good">no worse</span>' if fix.agrees else '<span class="bad">worse: not to be kept</span>'
     times = _pairs((("before", fix.before_s, "unexplained"), ("after", fix.after_s, "useful")))
     gains = _pairs((("predicted", fix.predicted_gain_s, "memory"), ("got", fix.gain_s, "useful")))
-    hit = f"predicted {quantity.percent(fix.predicted_gain_s / fix.gain_s)} of it" if fix.gain_s > 0 else "no gain"
     return (
         "<h2>With the fix</h2>\n"
         f'<div class="cards" id="fix">'
@@ -174,7 +173,7 @@ def _fix(fix: Fix) -> str:
         f'<div class="big">{speedup}</div>{times}'
         f'<div class="small">medians of {fix.rounds} rounds in alternation</div></div>'
         f'<div class="card"><h3>gain</h3><div class="big">{quantity.seconds(fix.gain_s)}</div>{gains}'
-        f'<div class="small">{hit}</div></div>'
+        f'<div class="small">{hit(fix)}</div></div>'
         f'<div class="card"><h3>error against float64, relative</h3><div class="big">{fix.error_after:.1e}</div>'
         f"<div>was {fix.error_before:.1e}: {verdict}</div></div></div>\n"
         f'<div class="columns"><div>{_list("Replaced", fix.replaced, "h3")}</div>'
