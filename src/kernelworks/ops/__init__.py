@@ -4,8 +4,15 @@ from kernelworks.ops.activation.gelu import gelu
 from kernelworks.ops.activation.silu_mul import silu_mul
 from kernelworks.ops.attention.attention import attention
 from kernelworks.ops.linear.linear import linear
+from kernelworks.ops.lookup.embedding import embedding
 from kernelworks.ops.norm.layer_norm import layer_norm
 from kernelworks.ops.norm.rms_norm import rms_norm
+from kernelworks.ops.optimizer.adamw import adamw_
+from kernelworks.ops.position.rope import rope
+from kernelworks.ops.reduction.cross_entropy import cross_entropy
 from kernelworks.ops.reduction.softmax import softmax
 
-__all__ = ["attention", "gelu", "layer_norm", "linear", "rms_norm", "silu_mul", "softmax"]
+__all__ = [
+    "adamw_", "attention", "cross_entropy", "embedding", "gelu", "layer_norm", "linear", "rms_norm", "rope", "silu_mul",
+    "softmax",
+]  # fmt: skip
