@@ -37,7 +37,7 @@ $(STAMPS)/test: $(STAMPS)/venv pyproject.toml constraints.txt
 # The machine is measured first; a neighbour that keeps the cores busy gets a second chance to leave.
 demo: $(STAMPS)/demo
 	@$(BIN)/kernelworks machine --html out/machine.html || { sleep 20; $(BIN)/kernelworks machine --html out/machine.html; }
-	@$(BIN)/kernelworks prove --missing
+	-@$(BIN)/kernelworks prove --missing  # a row that is refused is not chosen; the demo goes on with torch's
 	@$(BIN)/kernelworks diagnose examples/minilm.py:embed --fix --out out
 	@$(BIN)/kernelworks diagnose examples/qwen3_decode.py:decode --fix --out out
 	@echo; echo "Pages to open in a browser: out/machine.html out/minilm.html out/qwen3_decode.html"
