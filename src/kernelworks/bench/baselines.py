@@ -59,7 +59,16 @@ def _turned(x: Tensor, interleaved: bool) -> Tensor:
 
 
 def _rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> tuple[Tensor, Tensor]:
-    return q * cos + _turned(q, interleaved) * sin, k * cos + _turned(k, interleaved) * sin
+    if cos.dim() == 3:  # [B, L, R]: one table for all heads
+        cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    width = cos.shape[-1]
+
+    def one(x: Tensor) -> Tensor:
+        part = x[..., :width]
+        turned = part * cos + _turned(part, interleaved) * sin
+        return turned if width == x.shape[-1] else torch.cat((turned, x[..., width:]), -1)
+
+    return one(q), one(k)
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -90,8 +99,8 @@ def _attention(
     )  # fmt: skip
 
 
-def _cross_entropy(logits: Tensor, target: Tensor, ignore_index: int) -> Tensor:
-    return F.cross_entropy(logits, target, ignore_index=ignore_index)
+def _cross_entropy(logits: Tensor, target: Tensor, ignore_index: int, reduction: str) -> Tensor:
+    return F.cross_entropy(logits, target, ignore_index=ignore_index, reduction=reduction)
 
 
 def _embedding(ids: Tensor, weight: Tensor) -> Tensor:
@@ -134,16 +143,18 @@ def compiled(op: Op) -> Baseline | None:
 def _mkldnn_linear(args: Args) -> Callable[[], Any] | None:
     """oneDNN through torch's own ``to_mkldnn``: a weight packed once. It has its own code paths for Zen 5."""
     x, weight, bias = args["x"], args["weight"], args.get("bias")
-    if x.dtype not in (torch.float32, torch.bfloat16) or not torch.backends.mkldnn.is_available():
+    if x.dtype not in (torch.float32, torch.bfloat16) or not torch._C._has_mkldnn:
         return None
-    from torch.utils.mkldnn import to_mkldnn
+    from torch.utils import mkldnn
+
+    convert: Any = mkldnn.to_mkldnn  # without annotations
 
     with torch.device("meta"):
         layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
     layer.weight = torch.nn.Parameter(weight.float(), requires_grad=False)
     if bias is not None:
         layer.bias = torch.nn.Parameter(bias.float(), requires_grad=False)
-    packed = to_mkldnn(layer.eval(), x.dtype)
+    packed = convert(layer.eval(), x.dtype)
     return functools.partial(packed, x)
 
 
