@@ -1,7 +1,7 @@
 // Walks any number of equally shaped tensors together, whatever their strides, handing out runs of elements that lie
 // side by side in every one of them. Kernels that treat each element alone (activations, optimizers) need no more.
 //
-//     kw::elementwise(threads, {out, a, b}, 1, [](char* const* p, int64_t n) { ... p[0][i] from p[1][i], p[2][i] ... });
+//     kw::elementwise(threads, {out, a, b}, 1, [](char* const* p, int64_t n) { p[0][i] from p[1][i], p[2][i], ... });
 //
 // Dimensions are put in the order of the first tensor's strides and merged where they can be, so contiguous tensors,
 // transposed dense ones and row slices all become long runs. Where the innermost stride of some tensor is not 1, up to

@@ -45,8 +45,16 @@ inline vf fma(vf a, vf b, vf c) {
 inline vf fnma(vf a, vf b, vf c) { return fma(-a, b, c); }  // c - a b
 
 // Where an operand is NaN the SECOND is returned: max(x, running) drops a NaN in x, max(running, x) takes it on.
+#if defined(__AVX512F__)  // the one instruction that gcc 12 does not make of the comparison below
+inline vf max(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
+inline vf min(vf a, vf b) { return (vf)_mm512_min_ps((__m512)a, (__m512)b); }
+#elif defined(__AVX2__)
+inline vf max(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
+inline vf min(vf a, vf b) { return (vf)_mm256_min_ps((__m256)a, (__m256)b); }
+#else
 inline vf max(vf a, vf b) { return a > b ? a : b; }
 inline vf min(vf a, vf b) { return a < b ? a : b; }
+#endif
 inline vf abs(vf a) { return (vf)((vu)a & 0x7fffffffu); }
 inline vf sqrt(vf a) {
 #if defined(__AVX512F__)
@@ -69,7 +77,13 @@ inline V load_bits(const T* p) {
 }
 
 inline vf widen(vh h) {  // bfloat16 bits
+#if defined(__AVX512F__)
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)h), 16);
+#elif defined(__AVX2__)
+    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)h), 16);
+#else
     return (vf)(__builtin_convertvector(h, vu) << 16);
+#endif
 }
 inline vf widen(vhf h) {
 #if defined(__AVX512F__)
@@ -84,7 +98,15 @@ inline vh round_bf16(vf x) {
     vu u = (vu)x;
     vu rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     vu quiet = (u >> 16) | 0x40u;
-    return __builtin_convertvector((u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded, vh);
+    vu kept = (u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded;
+#if defined(__AVX512F__)
+    return (vh)_mm512_cvtepi32_epi16((__m512i)kept);
+#elif defined(__AVX2__)
+    __m256i packed = _mm256_packus_epi32((__m256i)kept, (__m256i)kept);  // every lane is below 2^16
+    return (vh)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+#else
+    return __builtin_convertvector(kept, vh);
+#endif
 }
 inline vhf round_f16(vf x) {
 #if defined(__AVX512F__)

@@ -1,0 +1,112 @@
+"""Rows of a table, looked up by id."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernelworks.build.rows import cpp_rows, into, python_row, threads
+from kernelworks.dispatch import Op, Pass
+from kernelworks.ops.lookup.embedding.contract import CONTRACT
+from kernelworks.ops.lookup.embedding.mutants import MUTANTS
+
+__all__ = ["OP", "embedding"]
+
+
+def embedding(ids: Tensor, weight: Tensor, *, out: Any = None, row: str | None = None) -> Any:
+    """Rows of a table: ``output[..., :] = weight[ids[...], :]``.
+
+    Args:
+        ids: any shape and strides, int64 or int32, each in [0, V).
+        weight: [V, D], float32, bfloat16 or float16; rows may lie any distance apart.
+        out: where to write: a contiguous tensor [*ids.shape, D] of weight's dtype.
+        row: the name of one implementation; by default the dispatcher chooses.
+
+    Returns:
+        ``output`` [*ids.shape, D], bit for bit the rows of weight.
+
+    Error bound: none, the values are copied. Gradient of a row that n ids looked up: ``u |sum| + n 2^-24 sum |grad|``;
+    the sum is kept in float32, in the order of the ids, so it does not depend on the number of threads.
+    Cost: no arithmetic; reads ids and the looked-up rows once and writes output once.
+    Raises: IndexError for an id outside [0, V), before anything is written; TypeError, ValueError naming the argument;
+    RuntimeError where ``row`` cannot run.
+    Source: torch.nn.functional.embedding.
+    """
+    return OP.call(ids, weight, out, row)
+
+
+def _refuse(ids: Tensor, position: int, V: int) -> None:
+    found = ids.reshape(-1)[position].item()
+    raise IndexError(f"ids must be in [0, {V}), weight's rows; got {found} at position {position}")
+
+
+def _check_ids(ids: Tensor, V: int) -> None:
+    flat = ids.reshape(-1)
+    outside = (flat < 0) | (flat >= V)
+    if bool(outside.any()):
+        _refuse(ids, int(outside.nonzero()[0]), V)
+
+
+def _rows(weight: Tensor) -> Tensor:
+    return weight if weight.stride(1) == 1 or weight.shape[1] <= 1 else weight.contiguous()
+
+
+def _forward(lib: Any, ids: Tensor, weight: Tensor, out: Any = None) -> Tensor:
+    output: Tensor = torch.empty((*ids.shape, weight.shape[1]), dtype=weight.dtype) if out is None else out
+    ids = ids.contiguous()
+    outside = lib.embedding(output, ids, _rows(weight), threads())
+    if outside >= 0:
+        _refuse(ids, outside, weight.shape[0])
+    return output
+
+
+def _backward(lib: Any, grad: Tensor, ids: Tensor, weight: Tensor, needs: list[bool], out: Any = None) -> Tensor:
+    grad_weight: Tensor = torch.empty(weight.shape, dtype=weight.dtype) if out is None else out
+    rows = grad.reshape(ids.numel(), weight.shape[1])
+    sorted_ids, places = torch.sort(ids.reshape(-1).long(), stable=True)
+    lib.embedding_backward(grad_weight, _rows(rows), sorted_ids, places, threads())
+    return grad_weight
+
+
+def _torch(ids: Tensor, weight: Tensor, out: Any = None) -> Any:
+    _check_ids(ids, weight.shape[0])
+    return into(F.embedding(ids, weight), out)
+
+
+def _torch_backward(
+    grad: Tensor, ids: Tensor, weight: Tensor, needs: list[bool], out: Any = None, compute: torch.dtype = torch.float32
+) -> Tensor:
+    total = torch.zeros(weight.shape, dtype=compute, device=weight.device)
+    total.index_add_(0, ids.reshape(-1), grad.reshape(ids.numel(), weight.shape[1]).to(compute))
+    return total.to(weight.dtype)
+
+
+def _reference(ids: Tensor, weight: Tensor, out: Any = None) -> Any:
+    _check_ids(ids, weight.shape[0])
+    return into(weight[ids.long()], out)
+
+
+OP = Op(
+    CONTRACT,
+    [
+        *cpp_rows(Path(__file__).parent, forward=_forward, backward=_backward),
+        python_row("torch", _torch, _torch_backward),
+        python_row("reference", _reference, functools.partial(_torch_backward, compute=torch.float64)),
+    ],
+    room=__file__,
+    forward=Pass(
+        "embedding(Tensor ids, Tensor weight, str? row=None) -> Tensor",
+        lambda ids, weight: weight.new_empty((*ids.shape, weight.shape[1])),
+    ),
+    backward=Pass(
+        "embedding_backward(Tensor grad_output, Tensor ids, Tensor weight, bool[] needs, str? row=None) -> Tensor",
+        lambda grad, ids, weight, needs: weight.new_empty(weight.shape),
+        returns=("weight",),
+    ),
+    mutants=MUTANTS,
+)

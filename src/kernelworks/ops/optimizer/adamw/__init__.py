@@ -1,0 +1,122 @@
+"""One step of AdamW, in place, over lists of tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.adamw import adamw
+
+from kernelworks.build.rows import cpp_rows, python_row, threads
+from kernelworks.dispatch import Op, Pass
+from kernelworks.ops.optimizer.adamw.contract import CONTRACT, stepped
+from kernelworks.ops.optimizer.adamw.mutants import MUTANTS
+
+__all__ = ["OP", "adamw_"]
+
+
+def adamw_(
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    exp_avgs: Sequence[Tensor],
+    exp_avg_sqs: Sequence[Tensor],
+    *,
+    step: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    maximize: bool = False,
+    row: str | None = None,
+) -> None:
+    """One step of AdamW (decoupled weight decay), in place.
+
+    With g the gradient (its negative where ``maximize``)::
+
+        m <- beta1 m + (1 - beta1) g
+        v <- beta2 v + (1 - beta2) g^2
+        p <- p (1 - lr weight_decay) - lr / (1 - beta1^step) m / (sqrt(v / (1 - beta2^step)) + eps)
+
+    Args:
+        params: the tensors p, float32, bfloat16 or float16, any strides.
+        grads: one for each parameter, of its shape and dtype.
+        exp_avgs: m, one for each parameter, of its shape; of its dtype or float32.
+        exp_avg_sqs: v, like exp_avgs.
+        step: which step this is, from 1.
+        lr, beta1, beta2, eps, weight_decay: as in torch.optim.AdamW; no defaults.
+        maximize: climb instead of descend.
+        row: the name of one implementation; by default the dispatcher chooses.
+
+    Returns None: params, exp_avgs and exp_avg_sqs are overwritten. There is no gradient through a step: the op runs
+    outside autograd, and parameters that require grad are accepted.
+
+    Error bound: README.md; about ``u |p| + 2^-24 (4 |p| + 16 |update|)``, u the unit roundoff of the dtype.
+    Cost: 14 flop, a root and a division an element; reads four tensors once and writes three once.
+    Raises: TypeError, ValueError naming the argument, before anything is written; RuntimeError where ``row`` cannot
+    run.
+    Source: Loshchilov and Hutter 2019, arXiv:1711.05101.
+    """
+    with torch.no_grad():
+        OP.call(
+            params, grads, exp_avgs, exp_avg_sqs, step, lr, beta1, beta2, eps, weight_decay, maximize, None, row
+        )  # fmt: skip
+
+
+def _forward(
+    lib: Any, params: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequence[Tensor],
+    exp_avg_sqs: Sequence[Tensor], step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
+    maximize: bool, out: Any = None,
+) -> None:  # fmt: skip
+    correction1, correction2 = 1.0 - math.pow(beta1, step), 1.0 - math.pow(beta2, step)
+    nth, kernel = threads(), lib.adamw_
+    for p, g, m, v in zip(params, grads, exp_avgs, exp_avg_sqs, strict=True):
+        kernel(p, g, m, v, lr, beta1, beta2, eps, weight_decay, correction1, correction2, maximize, nth)
+
+
+def _torch(
+    params: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequence[Tensor], exp_avg_sqs: Sequence[Tensor],
+    step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, maximize: bool, out: Any = None,
+) -> None:  # fmt: skip
+    """What torch.optim.AdamW runs on the CPU unless it is told otherwise."""
+    adamw(
+        list(params), list(grads), list(exp_avgs), list(exp_avg_sqs), [],
+        [torch.tensor(float(step - 1)) for _ in params], foreach=False, fused=False, amsgrad=False, beta1=beta1,
+        beta2=beta2, lr=lr, weight_decay=weight_decay, eps=eps, maximize=maximize,
+    )  # fmt: skip
+
+
+def _reference(
+    params: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequence[Tensor], exp_avg_sqs: Sequence[Tensor],
+    *scalars: Any, out: Any = None,
+) -> None:  # fmt: skip
+    for p, g, m, v in zip(params, grads, exp_avgs, exp_avg_sqs, strict=True):
+        for target, value in zip(
+            (p, m, v), stepped(p.double(), g.double(), m.double(), v.double(), *scalars), strict=True
+        ):
+            target.copy_(value)
+
+
+def _fake(*args: Any) -> None:
+    """Nothing comes back."""
+
+
+OP = Op(
+    CONTRACT,
+    [
+        *cpp_rows(Path(__file__).parent, forward=_forward),
+        python_row("torch", _torch),
+        python_row("reference", _reference),
+    ],
+    room=__file__,
+    forward=Pass(
+        "adamw_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, int step, "
+        "float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? row=None) -> ()",
+        _fake,
+    ),
+    mutants=MUTANTS,
+)

@@ -1,0 +1,1 @@
+"""Positions: how a token knows where it stands."""

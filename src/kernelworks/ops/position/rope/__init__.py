@@ -1,0 +1,145 @@
+"""Rotary position embedding of queries and keys."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads
+from kernelworks.dispatch import Op, Pass
+from kernelworks.ops.position.rope.contract import CONTRACT, rotated, tables_per_head, turned, turned_back
+from kernelworks.ops.position.rope.mutants import MUTANTS
+
+__all__ = ["OP", "rope"]
+
+
+def rope(
+    q: Tensor,
+    k: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    *,
+    interleaved: bool = False,
+    out: Any = None,
+    row: str | None = None,
+) -> Any:
+    """Rotary position embedding: every pair (a, b) of a head turns by the angle of its position.
+
+    ``a' = a cos_a - b sin_a``, ``b' = b cos_b + a sin_b``. With R the tables' width, element j is paired with j + R/2
+    (Llama, Qwen), or 2j with 2j + 1 where ``interleaved`` (GPT-J, RoFormer). Elements from R on are copied.
+
+    Args:
+        q: [B, H, L, D], float32, bfloat16 or float16, any strides (a transposed [B, L, H, D] costs no copy).
+        k: [B, Hkv, L, D] of q's dtype.
+        cos: [L, R] or [B, L, R] (B may be 1) of q's dtype or float32; R even, at most D. Each element has its own
+            entry, as transformers lays them out: for halves the two halves are usually equal.
+        sin: like cos. Neither table is differentiated.
+        interleaved: which elements are paired.
+        out: where to write: a pair of contiguous tensors like q and k.
+        row: the name of one implementation; by default the dispatcher chooses.
+
+    Returns:
+        ``(q', k')``, with the strides of q and k where those are dense.
+
+    Error bound: ``u |output| + 2 * 2^-24 (|a cos| + |b sin|)``, u the unit roundoff of the dtype: one rounding.
+    Cost: 3 flop an element; reads q, k and the tables once and writes q' and k' once.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Source: Su et al. 2021, arXiv:2104.09864.
+    """
+    return OP.call(q, k, cos, sin, interleaved, out, row)
+
+
+def _flat(x: Tensor) -> Tensor:
+    """With unit stride in the last dimension, which is all that kernels ask."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _forward(lib: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, out: Any = None) -> Any:
+    q, k = _flat(q), _flat(k)
+    to_q, to_k = (torch.empty_like(q), torch.empty_like(k)) if out is None else out
+    lib.rope(to_q, to_k, q, k, _flat(cos), _flat(sin), interleaved, False, threads())
+    return to_q, to_k
+
+
+def _backward(
+    lib: Any, grad_q: Tensor, grad_k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, needs: list[bool],
+    out: Any = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    from_q, from_k = _flat(grad_q), _flat(grad_k)
+    to_q, to_k = (_empty(grad_q), _empty(grad_k)) if out is None else out
+    lib.rope(to_q, to_k, from_q, from_k, _flat(cos), _flat(sin), interleaved, True, threads())
+    return to_q, to_k
+
+
+def _empty(x: Tensor) -> Tensor:
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def _into_like(made: tuple[Tensor, ...], q: Tensor, k: Tensor, out: Any) -> Any:
+    """In ``out``, or in tensors strided as q and k are."""
+    return into(made, (torch.empty_like(_flat(q)), torch.empty_like(_flat(k))) if out is None else out)
+
+
+def _torch(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, out: Any = None) -> Any:
+    """As transformers writes it, in the tensors' own dtype."""
+    c, s, R = tables_per_head(cos), tables_per_head(sin), cos.shape[-1]
+
+    def one(x: Tensor) -> Tensor:
+        part = x[..., :R]
+        y = (part * c + turned(part, interleaved) * s).to(x.dtype)
+        return y if x.shape[-1] == R else torch.cat((y, x[..., R:]), -1)
+
+    made = (one(q), one(k))
+    return _into_like(made, q, k, out)
+
+
+def _torch_backward(
+    grad_q: Tensor, grad_k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, needs: list[bool], out: Any = None,
+    compute: torch.dtype = torch.float32,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    c, s, R = tables_per_head(cos).to(compute), tables_per_head(sin).to(compute), cos.shape[-1]
+
+    def one(g: Tensor) -> Tensor:
+        part = g[..., :R].to(compute)
+        y = part * c + turned_back(part * s, interleaved)
+        return _empty(g).copy_(torch.cat((y, g[..., R:].to(compute)), -1))
+
+    return one(grad_q), one(grad_k)
+
+
+def _reference(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> tuple[Tensor, ...]:
+    return rotated(_flat(q), cos, sin, interleaved), rotated(_flat(k), cos, sin, interleaved)
+
+
+def _reference_forward(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, out: Any = None) -> Any:
+    made = in_float64(_reference)(q, k, cos, sin, interleaved)
+    return _into_like(made, q, k, out)
+
+
+def _fake(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(_flat(q)), torch.empty_like(_flat(k))
+
+
+OP = Op(
+    CONTRACT,
+    [
+        *cpp_rows(Path(__file__).parent, forward=_forward, backward=_backward),
+        python_row("torch", _torch, _torch_backward),
+        python_row("reference", _reference_forward, functools.partial(_torch_backward, compute=torch.float64)),
+    ],
+    room=__file__,
+    forward=Pass(
+        "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved, str? row=None) -> (Tensor, Tensor)", _fake
+    ),
+    backward=Pass(
+        "rope_backward(Tensor grad_q_turned, Tensor grad_k_turned, Tensor cos, Tensor sin, bool interleaved, "
+        "bool[] needs, str? row=None) -> (Tensor, Tensor)",
+        lambda grad_q, grad_k, cos, sin, interleaved, needs: (_empty(grad_q), _empty(grad_k)),
+        returns=("q", "k"),
+    ),
+    mutants=MUTANTS,
+)

@@ -1,0 +1,246 @@
+"""What rope promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from kernelworks.cases import draw, normal
+from kernelworks.contract import (
+    UNIT_ROUNDOFF,
+    Case,
+    Contract,
+    Cost,
+    Request,
+    describe,
+    need_dtype,
+    need_same,
+    need_tensor,
+    rounding,
+)  # fmt: skip
+
+__all__ = ["CONTRACT", "rotated", "tables_per_head", "turned", "turned_back"]
+
+U32 = UNIT_ROUNDOFF[torch.float32]
+SMALLEST = 2.0**-149  # of float32
+PAIRS = {False: "", True: ", interleaved"}  # how a case says it
+
+
+def check(q: Any, k: Any, cos: Any, sin: Any, interleaved: Any) -> None:
+    need_tensor("q", q)
+    need_dtype("q", q)
+    if len(q.shape) != 4:
+        raise ValueError(f"q must have shape [B, H, L, D], got {list(q.shape)}")
+    need_tensor("k", k)
+    need_same("k", k, "q", q)
+    B, _, L, D = q.shape
+    if len(k.shape) != 4 or (k.shape[0], *k.shape[2:]) != (B, L, D):
+        raise ValueError(f"k must have shape [{B}, Hkv, {L}, {D}], as q has, got {list(k.shape)}")
+    for name, table in (("cos", cos), ("sin", sin)):
+        need_tensor(name, table)
+        need_dtype(name, table, (q.dtype, torch.float32))
+        leading = tuple(table.shape[:-1])
+        if leading not in ((L,), (1, L), (B, L)):
+            raise ValueError(f"{name} must have shape [{L}, R] or [{B}, {L}, R], got {list(table.shape)}")
+        R = table.shape[-1]
+        if R % 2 or not 2 <= R <= D:
+            raise ValueError(f"{name}'s last dimension must be even, at least 2 and at most D = {D}; got {R}")
+        if torch.is_grad_enabled() and getattr(table, "requires_grad", False):
+            raise ValueError(f"{name} is a table and is not differentiated; pass {name}.detach()")
+    if cos.shape != sin.shape or cos.dtype != sin.dtype:
+        raise ValueError(f"sin must have cos's shape and dtype {describe(cos)}, got {describe(sin)}")
+    need_same("sin", sin, "cos", cos)
+    if torch.device(cos.device).type != torch.device(q.device).type:
+        raise ValueError(f"cos must be on q's device {q.device}, got {cos.device}")
+    if not isinstance(interleaved, bool):
+        raise TypeError(f"interleaved must be a bool, got {type(interleaved).__name__}")
+
+
+def tables_per_head(table: Tensor) -> Tensor:
+    """[L, R] or [B, L, R] as it meets [B, H, L, R]."""
+    return table.unsqueeze(1) if table.dim() == 3 else table
+
+
+def turned(x: Tensor, interleaved: bool) -> Tensor:
+    """(-b, a) for every pair (a, b)."""
+    if interleaved:
+        return torch.stack((-x[..., 1::2], x[..., 0::2]), -1).flatten(-2)
+    half = x.shape[-1] // 2
+    return torch.cat((-x[..., half:], x[..., :half]), -1)
+
+
+def turned_back(x: Tensor, interleaved: bool) -> Tensor:
+    """(b, -a) for every pair (a, b): the transpose of ``turned``."""
+    return -turned(x, interleaved)
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    R = cos.shape[-1]
+    part = x[..., :R]
+    y = part * tables_per_head(cos) + turned(part, interleaved) * tables_per_head(sin)
+    return torch.cat((y, x[..., R:]), -1)
+
+
+def reference(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> tuple[Tensor, ...]:
+    return rotated(q, cos, sin, interleaved), rotated(k, cos, sin, interleaved)
+
+
+def _terms(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """|a cos| + |b sin|, and 0 where elements are only copied."""
+    R = cos.shape[-1]
+    part = x[..., :R].abs()
+    y = part * tables_per_head(cos).abs() + turned(part, interleaved).abs() * tables_per_head(sin).abs()
+    return torch.cat((y, torch.zeros_like(x[..., R:])), -1)
+
+
+def bound(args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    cos, sin, interleaved = args["cos"], args["sin"], args["interleaved"]
+    return tuple(
+        rounding(output, dtype) + 2.0 * U32 * _terms(x, cos, sin, interleaved) + SMALLEST
+        for output, x in zip(outputs, (args["q"], args["k"]), strict=True)
+    )
+
+
+def gradient_bound(
+    args: dict[str, Any], grads: tuple[Tensor, ...], gradients: dict[str, Tensor], dtype: torch.dtype
+) -> dict[str, Tensor]:
+    cos, sin, interleaved = args["cos"], args["sin"], args["interleaved"]
+    found = {}
+    for name, grad in zip(("q", "k"), grads, strict=True):
+        R = cos.shape[-1]
+        part = grad[..., :R].abs()
+        swapped = turned(part * tables_per_head(sin).abs(), interleaved).abs()
+        terms = torch.cat((part * tables_per_head(cos).abs() + swapped, torch.zeros_like(grad[..., R:])), -1)
+        found[name] = rounding(gradients[name], dtype) + 2.0 * U32 * terms + SMALLEST
+    return found
+
+
+def cost(request: Request) -> Cost:
+    names = ("grad_q_turned", "grad_k_turned") if request.pass_ == "backward" else ("q", "k")
+    q, k, cos = request.args[names[0]], request.args[names[1]], request.args["cos"]
+    n, nbytes = q.numel + k.numel, q.nbytes + k.nbytes
+    return Cost(3.0 * n, 0.0, nbytes + 2 * cos.nbytes, nbytes)
+
+
+def dims(request: Request) -> dict[str, int]:
+    names = ("grad_q_turned", "grad_k_turned") if request.pass_ == "backward" else ("q", "k")
+    q, k = request.args[names[0]], request.args[names[1]]
+    return {"B": q.shape[0], "H": q.shape[1], "Hkv": k.shape[1], "L": q.shape[2], "D": q.shape[3]}
+
+
+def _tables(L: int, R: int, dtype: torch.dtype, interleaved: bool, start: int = 0) -> tuple[Tensor, Tensor]:
+    frequencies = 1e4 ** (-torch.arange(0, R, 2, dtype=torch.float64) / R)
+    angles = torch.outer(torch.arange(start, start + L, dtype=torch.float64), frequencies)
+    angles = angles.repeat_interleave(2, -1) if interleaved else torch.cat((angles, angles), -1)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def _make(
+    generator: Generator,
+    dtype: torch.dtype,
+    shape: tuple[int, int, int, int, int],
+    *,
+    R: int | None = None,
+    interleaved: bool = False,
+    kind: str = "normal",
+    heads_inside: bool = False,
+    tables: str = "real",
+    table_dtype: torch.dtype | None = None,
+) -> dict[str, Any]:
+    """``shape`` is B, H, Hkv, L, D. Tables are real ones, or random: then no two entries are equal."""
+    B, H, Hkv, L, D = shape
+
+    def heads(n: int) -> Tensor:
+        if heads_inside:
+            return draw(kind, generator, dtype, B, L, n, D).transpose(1, 2)
+        return draw(kind, generator, dtype, B, n, L, D)
+
+    q, k = heads(H), heads(Hkv)
+    if tables == "real":
+        cos, sin = _tables(L, R or D, table_dtype or dtype, interleaved)
+    else:
+        sizes = {"random": (L, R or D), "per entry": (B, L, R or D), "one entry": (1, L, R or D)}[tables]
+        cos, sin = (normal(generator, table_dtype or dtype, *sizes) for _ in range(2))
+    return {"q": q, "k": k, "cos": cos, "sin": sin, "interleaved": interleaved}
+
+
+def _case(name: str, *shape: int, layouts: bool = False, gradients: bool = True, **more: Any) -> Case:
+    return Case(name, lambda g, d: _make(g, d, shape, **more), layouts=layouts, gradients=gradients)  # type: ignore[arg-type]
+
+
+CASES = (
+    *(
+        _case(f"D={D}{PAIRS[pairs]}", 2, 3, 1, 5, D, interleaved=pairs, tables="random", layouts=D == 34)
+        for D in (2, 4, 14, 16, 18, 30, 32, 34, 62, 64, 66, 128, 130, 256)
+        for pairs in (False, True)
+    ),
+    *(_case(f"L={L}", 1, 2, 1, L, 64) for L in (0, 1, 7, 255, 257, 521)),
+    *(
+        _case(f"partial R={R}{PAIRS[pairs]}", 2, 2, 1, 3, 80, R=R, interleaved=pairs, tables="random")
+        for R in (2, 20, 32, 64)
+        for pairs in (False, True)
+    ),
+    *(
+        _case(f"{kind}{PAIRS[pairs]}", 1, 2, 2, 9, 66, kind=kind, interleaved=pairs,
+              gradients=kind in ("large_mean", "tiny", "constant"))
+        for kind in ("large_mean", "tiny", "huge", "subnormal", "constant", "zeros", "inf", "negative_inf", "nan")
+        for pairs in (False, True)
+    ),
+    _case("a table for each entry of the batch", 3, 2, 1, 7, 64, tables="per entry", layouts=True),
+    _case("one table of three dimensions", 3, 2, 1, 7, 64, tables="one entry"),
+    _case("heads inside positions", 2, 8, 2, 33, 128, heads_inside=True),
+    _case("float32 tables", 1, 4, 2, 17, 64, table_dtype=torch.float32, tables="random"),
+    _case("many heads", 1, 32, 8, 40, 128),
+    _case("no batch", 0, 2, 1, 4, 8),
+)  # fmt: skip
+
+BENCH_CASES = tuple(
+    Case(f"{H}+{Hkv} heads L{L} D{D}", lambda g, d, s=(1, H, Hkv, L, D): _make(g, d, s), dtypes=dtypes)  # type: ignore[misc]
+    for H, Hkv, L, D, dtypes in (
+        (16, 8, 512, 128, (torch.float32, torch.bfloat16)),
+        (16, 8, 1, 128, (torch.bfloat16,)),
+    )
+)
+
+
+def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
+    usual = {
+        "q": torch.ones(1, 2, 3, 8), "k": torch.ones(1, 1, 3, 8), "cos": torch.ones(3, 8), "sin": torch.zeros(3, 8),
+    }  # fmt: skip
+    return lambda: usual | changed
+
+
+ERRORS = (
+    ("q is not a tensor", _with(q=1.0), TypeError, "q must be a torch.Tensor"),
+    ("q of three dimensions", _with(q=torch.ones(2, 3, 8)), ValueError, "q must have shape [B, H, L, D]"),
+    ("k of another length", _with(k=torch.ones(1, 1, 4, 8)), ValueError, "k must have shape [1, Hkv, 3, 8]"),
+    ("k of another dtype", _with(k=torch.ones(1, 1, 3, 8).half()), TypeError, "k must have q's dtype"),
+    ("cos of another length", _with(cos=torch.ones(4, 8)), ValueError, "cos must have shape [3, R]"),
+    ("cos of odd width", _with(cos=torch.ones(3, 7)), ValueError, "cos's last dimension must be even"),
+    ("cos wider than a head", _with(cos=torch.ones(3, 10)), ValueError, "at most D = 8"),
+    ("sin of another width", _with(sin=torch.ones(3, 6)), ValueError, "sin must have cos's shape"),
+    ("sin of another dtype", _with(sin=torch.ones(3, 8).half()), TypeError, "sin must have dtype"),
+    ("interleaved is not a bool", _with(interleaved="yes"), TypeError, "interleaved must be a bool"),
+    ("a table that asks for a gradient", _with(cos=torch.ones(3, 8, requires_grad=True)), ValueError, "cos is a table"),
+)
+
+CONTRACT = Contract(
+    name="rope",
+    family="position",
+    formula="a' = a cos_a - b sin_a, b' = b cos_b + a sin_b for every pair (a, b) of a head; the rest is copied",
+    source="Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding, 2021 (arXiv:2104.09864)",
+    outputs=("q_turned", "k_turned"),
+    differentiable=("q", "k"),
+    check=check,
+    reference=reference,
+    bound=bound,
+    gradient_bound=gradient_bound,
+    cost=cost,
+    dims=dims,
+    cases=CASES,
+    bench_cases=BENCH_CASES,
+    errors=ERRORS,
+)
