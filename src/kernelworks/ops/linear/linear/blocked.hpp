@@ -23,21 +23,15 @@ inline int64_t rows_at_a_time(int64_t K) {
 
 // LANES lines by LANES inner elements, turned: row k of the result holds element k of every line.
 inline void transpose(vf (&v)[LANES]) {
-    vf t[LANES];
 #pragma GCC unroll 5
-    for (int width = 1; width < LANES; width *= 2) {
-        vu low{}, high{};  // which lane of (a, b) goes where: blocks of `width` lanes change places
+    for (int width = 1; width < LANES; width *= 2)
+#pragma GCC unroll 16
         for (int i = 0; i < LANES; ++i) {
-            low[i] = static_cast<uint32_t>(i & width ? LANES + i - width : i);
-            high[i] = static_cast<uint32_t>(i & width ? LANES + i : i + width);
+            if (i & width) continue;
+            vf low = interleaved(v[i], v[i + width], width, 0), high = interleaved(v[i], v[i + width], width, width);
+            v[i] = low;
+            v[i + width] = high;
         }
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; ++i)
-            t[i] = i & width ? __builtin_shuffle(v[i - width], v[i], (kw::vi)high)
-                             : __builtin_shuffle(v[i], v[i + width], (kw::vi)low);
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; ++i) v[i] = t[i];
-    }
 }
 
 // LANES lines, of which `here` exist, by LANES steps to to[step * width]; each store may run over the next step's room,

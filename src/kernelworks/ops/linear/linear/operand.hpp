@@ -47,4 +47,11 @@ struct Result {
     int64_t row_stride, column_stride;
 };
 
+// Blocks of `width` lanes, taken in turn from a and b: those whose index has the bit `width` equal to `bit`.
+inline vf interleaved(vf a, vf b, int width, int bit) {
+    kw::vi from{};
+    for (int i = 0; i < LANES; ++i) from[i] = (i & width ? LANES + i - width : i) + bit;
+    return __builtin_shuffle(a, b, from);
+}
+
 }  // namespace

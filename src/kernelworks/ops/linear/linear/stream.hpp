@@ -20,7 +20,7 @@ struct Plain {  // LANES elements a step, widened to float32
     static V load_w(const T* p) { return kw::load(p); }
     static V load_w(const T* p, int n) { return kw::load(p, n); }
     static vf mac(V x, V w, vf sum) { return kw::fma(x, w, sum); }
-    static void copy(float* to, const T* from, int n) { kw::store(to, kw::load(from, n)); }
+    static void copy(float* to, const T* from, int n) { kw::store(to, n == STEP ? kw::load(from) : kw::load(from, n)); }
 };
 
 struct Pairs {  // 2 LANES bfloat16 a step: even elements shifted up, odd ones masked, so no lane crosses the vector
@@ -113,13 +113,26 @@ int64_t chunk_of(int64_t M, int64_t K) {
     return smaller(whole, round_up(bytes / static_cast<int64_t>(sizeof(typename P::X)), 2 * P::STEP));
 }
 
+// Lane i of the result is the sum of all lanes of v[i].
+inline vf sum_each(const vf* v) {
+    vf t[LANES];
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; ++i) t[i] = v[i];
+#pragma GCC unroll 5
+    for (int width = 1; width < LANES; width *= 2)
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i += 2 * width)
+            t[i] = interleaved(t[i], t[i + width], width, 0) + interleaved(t[i], t[i + width], width, width);
+    return t[0];
+}
+
 // R weight rows against all M rows of x, which lie chunk by chunk.
 template <class P, int R, class T>
 __attribute__((noinline)) void dot_rows(int64_t M, const typename P::X* x, int64_t chunk, const T* w, int64_t w_stride,
                                         int64_t K, Result<T> out, const T* bias, int64_t bias_row,
                                         int64_t bias_column) {
-    vf sums[FEW * R];
-    for (int i = 0; i < M * R; ++i) sums[i] = vf{};
+    vf sums[FEW * R + LANES];
+    for (int i = 0; i < M * R + LANES; ++i) sums[i] = vf{};
     constexpr int64_t LINE = 64 / static_cast<int64_t>(sizeof(T));
     int64_t groups = (M + GROUP - 1) / GROUP;
     for (int64_t k = 0; k < K; k += chunk) {
@@ -140,9 +153,11 @@ __attribute__((noinline)) void dot_rows(int64_t M, const typename P::X* x, int64
             }
         }
     }
+    float totals[FEW * R + LANES];
+    for (int64_t i = 0; i < M * R; i += LANES) kw::store(totals + i, sum_each(sums + i));
     for (int64_t m = 0; m < M; ++m)
         for (int r = 0; r < R; ++r) {
-            float sum = kw::reduce_add(sums[m * R + r]);
+            float sum = totals[m * R + r];
             if (bias) sum += kw::to_float(bias[m * bias_row + r * bias_column]);
             out.data[m * out.row_stride + r * out.column_stride] = kw::from_float<T>(sum);
         }
@@ -158,10 +173,10 @@ __attribute__((noinline)) void stream(int64_t M, int64_t N, int64_t K, Operand<T
     kw::parallel(threads, [&](int64_t ith, int64_t nth) {
         int64_t chunk = chunk_of<P>(M, K);
         X* rows = rows_of_x.room<X>(M * round_up(K, chunk));
-        for (int64_t k = 0; k < K; k += P::STEP)
-            for (int64_t m = 0; m < M; ++m)
-                P::copy(rows + k / chunk * chunk * M + m * chunk + k % chunk, x.at(m, k),
-                        static_cast<int>(smaller(P::STEP, K - k)));
+        for (int64_t m = 0; m < M; ++m)
+            for (int64_t k0 = 0; k0 < K; k0 += chunk)
+                for (int64_t k = k0; k < smaller(k0 + chunk, K); k += P::STEP)
+                    P::copy(rows + M * k0 + m * chunk + k - k0, x.at(m, k), static_cast<int>(smaller(P::STEP, K - k)));
         kw::Range mine = kw::slice(N, ith, nth, R);
         for (int64_t n = mine.begin; n < mine.end;) {
             Result<T> part{out.data + n * out.column_stride, out.row_stride, out.column_stride};
