@@ -43,7 +43,11 @@ FOLDERS = {  # folder -> what may lie in it, as a pattern of the path below it
 }
 ROOM_FILES = {"__init__.py", "contract.py", "mutants.py", "scalar.cpp", "simd.cpp", "README.md"}
 # A room whose kernels take too long to compile together splits them: few queries, and gradients.
-ROOM_MAY_HOLD = ROOM_FILES | {"tuning.toml", "triton.py", "sm90.cu", "decode.cpp", "backward.cpp"} | {f"{target}.cpp" for target in TARGETS}
+ROOM_MAY_HOLD = (
+    ROOM_FILES
+    | {"tuning.toml", "triton.py", "sm90.cu", "decode.cpp", "backward.cpp"}
+    | {f"{target}.cpp" for target in TARGETS}
+)
 # Modules that nothing imports because something else starts them.
 STARTED = {"__init__", "__main__", "cli", "report.readme", "prove.worker"}
 DATA = {".toml", ".json", ".css", ".js", ".md"}

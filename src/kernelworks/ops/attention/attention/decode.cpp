@@ -34,7 +34,7 @@ inline vf lane_sums(vf* r) {
 }
 
 inline void prefetch_row(const void* p, int64_t bytes) {
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(p) + i, 0, 3);
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(p) + i);
 }
 
 // What one slice of the keys gives for one row: unnormalised output, maximum and sum, and whether it saw any key.
@@ -92,15 +92,16 @@ struct Few {
             const T* row[KEYS];
             for (int i = 0; i < KEYS; ++i) row[i] = k.at(b, kv_head, key + (t + i < n ? t + i : n - 1));
             vf acc[LANES] = {};
-            for (int64_t d = 0; d < whole; d += LANES) {
-                vf q[R];
-#pragma GCC unroll 4
-                for (int r = 0; r < R; ++r) q[r] = load(Q[r] + d);
+            // Row after row, as they lie in memory: the processor's own prefetchers follow that. For each line of K
+            // the same line of V is asked for.
 #pragma GCC unroll 16
-                for (int i = 0; i < KEYS; ++i) {
+            for (int i = 0; i < KEYS; ++i) {
+                const T* value = v.at(b, kv_head, key + (t + i < n ? t + i : n - 1));
+                for (int64_t d = 0; d < whole; d += LANES) {
                     vf x = load(row[i] + d);
+                    if (d * sizeof(T) % 64 == 0) __builtin_prefetch(value + d);
 #pragma GCC unroll 4
-                    for (int r = 0; r < R; ++r) acc[i * R + r] = fma(x, q[r], acc[i * R + r]);
+                    for (int r = 0; r < R; ++r) acc[i * R + r] = fma(x, load(Q[r] + d), acc[i * R + r]);
                 }
             }
             if (rest) {
@@ -109,8 +110,6 @@ struct Few {
                     for (int r = 0; r < R; ++r) acc[i * R + r] = fma(x, load(Q[r] + whole), acc[i * R + r]);
                 }
             }
-            for (int i = 0; i < KEYS; ++i)
-                prefetch_row(v.at(b, kv_head, key + (t + i < n ? t + i : n - 1)), p.D * static_cast<int64_t>(sizeof(T)));
             store(S + t * R, lane_sums(acc));
         }
     }
