@@ -128,9 +128,16 @@ def _far(generator: Generator, dtype: torch.dtype, mean: float) -> dict[str, Any
     return _make(generator, dtype, (5, 1031), "normal") | {"x": normal(generator, dtype, 5, 1031, mean=mean)}
 
 
+def _large(generator: Generator, dtype: torch.dtype, n: int) -> dict[str, Any]:
+    return _make(generator, dtype, ((9 << 20) // (n * dtype.itemsize), n), "normal")
+
+
 CASES = (
     *row_cases(_make),
     Case("N=9001, more than one piece", lambda g, d: _make(g, d, (2, 9001), "normal")),
+    # Outputs of 9 MiB: rows at cache lines, and rows that start anywhere.
+    Case("large N=1088", lambda g, d: _large(g, d, 1088), gradients=False),
+    Case("large N=1031", lambda g, d: _large(g, d, 1031), gradients=False),
     Case("no weight", lambda g, d: _plain(g, d, weight=None)),
     Case("no bias", lambda g, d: _plain(g, d, bias=None)),
     Case("no weight, no bias", lambda g, d: _plain(g, d, weight=None, bias=None), layouts=True),

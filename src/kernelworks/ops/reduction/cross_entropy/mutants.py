@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,13 +24,12 @@ def _altered(logits: Tensor, target: Tensor, ignore_index: int, reduction: str, 
     if changed.get("shift_target", 0):
         picked = (picked + 1) % x.shape[-1]
     losses = torch.where(valid, log - x.gather(-1, picked.unsqueeze(-1)).squeeze(-1), 0.0)
+    after: Callable[[Tensor], Tensor] = changed.get("after", lambda t: t)
     if reduction == "none":
-        return changed.get("after", lambda t: t)(losses).to(logits.dtype)
+        return after(losses).to(logits.dtype)
     count = len(target) if changed.get("count_all") else valid.sum()
     mean = reduction == "mean" and changed.get("mean", True)
-    result: Tensor = losses.sum() / count if mean else losses.sum()
-    after: Tensor = changed.get("after", lambda t: t)(result)
-    return after.to(logits.dtype)
+    return after(losses.sum() / count if mean else losses.sum()).to(logits.dtype)
 
 
 def _variant(**changed: Any) -> Any:

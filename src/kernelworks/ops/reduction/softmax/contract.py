@@ -101,6 +101,10 @@ def _late_start(generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
     return {"x": x, "dim": -1}
 
 
+def _large(generator: Generator, dtype: torch.dtype, n: int) -> dict[str, Any]:
+    return _make(generator, dtype, ((9 << 20) // (n * dtype.itemsize), n), "normal")
+
+
 CASES = (
     *row_cases(_make),
     _along((5, 7), 0),
@@ -112,6 +116,9 @@ CASES = (
     _along((4, 0, 3), 1),
     _along((2, 9001), 1),
     _along((2, 4500, 3), 1),
+    # Outputs of 9 MiB: rows at cache lines, and rows that start anywhere.
+    Case("large N=1088", lambda g, d: _large(g, d, 1088), gradients=False),
+    Case("large N=1031", lambda g, d: _large(g, d, 1031), gradients=False),
     Case("huge, dim 0", lambda g, d: _make(g, d, (40, 19), "huge", 0), gradients=False),
     Case("nan, dim 0", lambda g, d: _make(g, d, (40, 19), "nan", 0), gradients=False),
     Case("inf, dim 0", lambda g, d: _make(g, d, (40, 19), "inf", 0), gradients=False),

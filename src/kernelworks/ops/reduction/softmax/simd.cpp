@@ -35,11 +35,56 @@ void long_row(T* out, const T* x, int64_t n) {
         [&](int64_t i, int k) { return exp_nonpositive(load(x + i, k) - s.max) * r; });
 }
 
+// Rows of whole groups of vectors, in a stream that would otherwise stop and go: row i - 1 is written past the caches
+// while the exponentials of row i are computed and row i + 1 is fetched.
+template <class T>
+void streamed_rows(Rows<T> out, Rows<T> x, Range r, float* scratch) {
+    const int64_t n = x.N;
+    float scale = 0;
+    for (int64_t i = r.begin; i < r.end; ++i) {
+        float *e = scratch + (i & 1) * n, *before = scratch + (~i & 1) * n;
+        const T *from = x[i], *ahead = x[i + 1 < r.end ? i + 1 : i];
+        T* to = i > r.begin ? out[i - 1] : nullptr;
+        const float m = row_max(from, n);
+        FourSums s;
+        for (int64_t j = 0; j < n; j += 4 * LANES) {
+            for (int64_t byte = 0; byte < 4 * LANES * static_cast<int64_t>(sizeof(T)); byte += 64)
+                __builtin_prefetch(reinterpret_cast<const char*>(ahead + j) + byte);
+            vf v[4];
+            for (int k = 0; k < 4; ++k) {
+                v[k] = exp_nonpositive(load(from + j + k * LANES) - m);
+                store(e + j + k * LANES, v[k]);
+            }
+            s.a += v[0];
+            s.b += v[1];
+            s.c += v[2];
+            s.d += v[3];
+            if (!to) continue;
+            store_two<true>(to + j, load(before + j) * scale, load(before + j + LANES) * scale);
+            store_two<true>(to + j + 2 * LANES, load(before + j + 2 * LANES) * scale,
+                            load(before + j + 3 * LANES) * scale);
+        }
+        scale = static_cast<float>(1.0 / s.total());
+    }
+    if (r.begin == r.end) return;
+    const float* last = scratch + ((r.end - 1) & 1) * n;
+    write_row<true>(
+        out[r.end - 1], n, [&](int64_t j) { return load(last + j) * scale; },
+        [&](int64_t j, int k) { return load(last + j, k) * scale; });
+}
+
 template <bool STREAM, class T>
 void rows(Rows<T> out, Rows<T> x, int64_t threads) {
+    // Two rows fit the scratch, and every row starts and ends at a cache line and at a whole group of vectors.
+    const bool regular = x.N <= PIECE && x.N % (4 * LANES) == 0 && reinterpret_cast<intptr_t>(out.data) % 64 == 0;
     parallel(threads, [&](int64_t ith, int64_t nth) {
         alignas(64) float scratch[SCRATCH];
         const Range r = slice(x.M, ith, nth);
+        if (STREAM && regular) {
+            streamed_rows(out, x, r, scratch);
+            stream_end();
+            return;
+        }
         for (int64_t i = r.begin; i < r.end; ++i) {
             if (x.N <= SCRATCH) short_row<STREAM>(out[i], x[i], x.N, scratch, x[i + 1 < r.end ? i + 1 : i]);
             else long_row<STREAM>(out[i], x[i], x.N);
