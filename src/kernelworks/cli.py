@@ -201,7 +201,7 @@ def prove(
     Every case in every dtype, guard pages on both sides of every buffer, poisoned outputs, gradients, two threads at
     once, and every known-wrong mutant rejected. Exit code 1 where a row is refused.
     """
-    from kernelworks import prove as room
+    from kernelworks.prove import prove as run
     from kernelworks.records import Proof
     from kernelworks.report import prove as report
     from kernelworks.report import terminal as console
@@ -209,7 +209,7 @@ def prove(
     proofs: list[Proof] = []
     with _faults((ValueError,)), console.progress("prove") as progress:
         for op, row in _to_prove(what, missing=missing):
-            proofs += room.prove(op, row, case=case, dtype=dtype, progress=progress)
+            proofs += run(op, row, case=case, dtype=dtype, progress=progress)
     if json:
         _print_json(proofs)
     elif proofs:
@@ -249,8 +249,9 @@ def bench(
 
     A case whose outputs were wrong for any arm gives no figure and exit code 1.
     """
-    from kernelworks import bench as room
     from kernelworks.arguments import ops_named
+    from kernelworks.bench import bench as run
+    from kernelworks.bench import save as write
     from kernelworks.map import keep_benches
     from kernelworks.records import BenchResult
     from kernelworks.report import bench as report
@@ -260,11 +261,11 @@ def bench(
     with _faults((ValueError,)), console.progress("bench") as progress:
         for found in ops_named(op):
             caches = ("warm", "cold") if cold else ("warm",)
-            results += room.bench(found.name, threads=threads, caches=caches, progress=progress)
+            results += run(found.name, threads=threads, caches=caches, progress=progress)
     with contextlib.suppress(OSError):  # a map without speeds is no reason to lose the results
         keep_benches(results)
     if save is not None:
-        room.save(results, save, f"kernelworks bench {op or ''}".strip())
+        write(results, save, f"kernelworks bench {op or ''}".strip())
     if json:
         _print_json(results)
     else:

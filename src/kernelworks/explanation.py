@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelworks import bench, ceilings, ops
+from kernelworks import ceilings, ops
+from kernelworks.bench import limit, predict
 from kernelworks.contract import describe
 from kernelworks.dispatch import OPS, Op, choose
 from kernelworks.map import kept_benches
@@ -87,12 +88,12 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     known = ceilings.cached()
     if known is None:
         return record
-    limit = bench.limit(found, request, known, cost.bytes)
-    predicted = bench.predict(found, request, choice.row.name, known, kept_benches(found.name))
+    least = limit(found, request, known, cost.bytes)
+    predicted = predict(found, request, choice.row.name, known, kept_benches(found.name))
     return dataclasses.replace(
         record,
-        bound_us=limit.seconds * 1e6,
+        bound_us=least.seconds * 1e6,
         predicted_us=None if predicted is None else predicted * 1e6,
-        regime=limit.regime,
-        ceiling=limit.ceiling,
+        regime=least.regime,
+        ceiling=least.ceiling,
     )

@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--case")
     parser.add_argument("--dtype")
     args = parser.parse_args()
-    import kernelworks
+    from kernelworks import ops  # fills OPS
 
     torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty is filled with NaN: poison for gradients
     op = OPS[args.op]
@@ -84,7 +84,7 @@ def main() -> None:
     wrong_errors: list[str] = []
     if args.case is None and args.dtype is None:
         survivors = surviving_mutants(op)
-        wrong_errors = [wrong for _, wrong in bad_inputs(op, getattr(kernelworks, op.name)) if wrong]
+        wrong_errors = [wrong for _, wrong in bad_inputs(op, getattr(ops, op.name)) if wrong]
         for tally in tallies:
             for name, check in CHECKS.items():
                 _say(at=[tally.row, name, ""])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -23,6 +23,8 @@ def kernel_map(ops: Sequence[MapOp], kind: str) -> RenderableType:
         for op in (o for o in ops if o.family == family):
             leaf = branch.add(Text.assemble((op.op, "bold cyan"), (f"  {op.formula}", "dim")))
             leaf.add(_rows(op.rows))
+    if any("run `kernelworks prove" in row.reason for op in ops for row in op.rows):
+        return Group(tree, Text("\n`kernelworks prove --missing` proves what has no certificate here", style="dim"))
     return tree
 
 
@@ -41,7 +43,7 @@ def _rows(rows: Sequence[MapRow]) -> Table:
 
 def _standing(row: MapRow) -> Text:
     if row.reason:
-        return Text(row.reason, style="yellow")
+        return Text(row.reason.split("; run")[0].split(" (")[0], style="yellow")
     if row.certificate:
         worst = "" if row.worst is None else f", worst error {row.worst:.2f} of its bound"
         return Text(f"proved {row.certificate}{worst}", style="green")
