@@ -22,7 +22,7 @@ from kernelworks.records import Ceilings, Diagnosis
 __all__ = ["diagnose", "run"]
 
 Say = Callable[[str], None]
-BUDGET_S = 20.0  # for the timed runs
+BUDGET_S = 15.0  # for the timed runs
 
 
 def diagnose(

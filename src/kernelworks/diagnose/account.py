@@ -22,7 +22,7 @@ from kernelworks.diagnose.costs import work
 from kernelworks.diagnose.limits import Reuse, limit
 from kernelworks.diagnose.overhead import PAGE, Floors
 from kernelworks.diagnose.shapes import clusters, signature
-from kernelworks.diagnose.timeline import Timeline
+from kernelworks.diagnose.timeline import Timeline, fault_share
 from kernelworks.diagnose.trace import Call, Place
 from kernelworks.diagnose.work import NOTHING, Work
 from kernelworks.records import Ceilings
@@ -112,12 +112,13 @@ def account(timeline: Timeline, floors: Floors, threads: int, ceilings: Ceilings
     works = [work(m.call) for m in timeline.moments]
     run_bytes = sum(w.read + w.written for w in works if w)
     reuse = Reuse(ceilings.cache_bytes.get("L3", 32 << 20), timeline.persistent, run_bytes)
+    faulting = fault_share(timeline.faults, (m.call for m in timeline.moments)) * floors.fault
     pages = _FreedPages(timeline)
     entries, gaps = [], []
     for moment, its_work in zip(timeline.moments, works, strict=True):
         its_limit = limit(its_work, reuse.far(moment.call, its_work), threads, ceilings) if its_work else None
         dispatch = min(moment.gap, floors.gap)
-        parts = _inside(moment.call, moment.seconds, its_work, its_limit, floors, threads, ceilings)
+        parts = _inside(moment.call, moment.seconds, its_work, its_limit, floors, faulting, threads, ceilings)
         parts[DISPATCH] = parts.get(DISPATCH, 0.0) + dispatch
         entries.append(Entry(moment.call, moment.seconds + dispatch, its_work, its_limit, parts))
         gaps.append((moment.call, moment.gap - dispatch, pages.seconds(moment.call.freed, floors)))
@@ -137,7 +138,14 @@ def footer(groups: Iterable[Group], wall: float) -> dict[str, float]:
 
 
 def _inside(
-    call: Call, seconds: float, its: Work | None, bound: Bound | None, floors: Floors, threads: int, ceilings: Ceilings
+    call: Call,
+    seconds: float,
+    its: Work | None,
+    bound: Bound | None,
+    floors: Floors,
+    faulting: float,
+    threads: int,
+    ceilings: Ceilings,
 ) -> dict[str, float]:
     """The seconds inside one call, by part."""
     if its is None or bound is None:
@@ -158,7 +166,7 @@ def _inside(
     terms = {name: value for name, value in bound.terms.items() if name != "dispatch"}
     take(USEFUL, max(terms.values()))
     wide = its.written >= GRAIN * 4 and threads > 1
-    take(ALLOCATION, call.place.faults * (floors.fault if wide else ceilings.page_fault_us * 1e-6))
+    take(ALLOCATION, call.place.faults * faulting)
     take(DISPATCH, floors.span * call.events + (ceilings.fork_join_us * 1e-6 if wide else 0.0))
     worst = max(terms, key=lambda name: terms[name])
     floor = ceilings.dispatch_us * 1e-6
@@ -175,7 +183,8 @@ class _FreedPages:
 
     def __init__(self, timeline: Timeline) -> None:
         freed = (sum(m.call.freed for m in timeline.moments) + timeline.tail_freed) / PAGE
-        taken = sum(m.call.place.faults for m in timeline.moments)
+        calls = [m.call for m in timeline.moments]
+        taken = sum(call.place.faults for call in calls) * fault_share(timeline.faults, calls)
         self.share = min(1.0, taken / freed) if freed else 0.0
 
     def seconds(self, freed: int, floors: Floors) -> float:

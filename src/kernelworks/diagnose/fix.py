@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -10,18 +13,19 @@ import torch
 
 from kernelworks.diagnose.agree import compare
 from kernelworks.diagnose.overhead import Floors
-from kernelworks.diagnose.places import fold
-from kernelworks.diagnose.predict import CapturingSurvey, predict, replay
+from kernelworks.diagnose.places import Survey, fold
+from kernelworks.diagnose.predict import Capture, Prediction, predict, replay
 from kernelworks.diagnose.program import Program
 from kernelworks.diagnose.roots import Roots, Swapped, find
-from kernelworks.diagnose.timeline import Timeline
-from kernelworks.diagnose.trace import record
+from kernelworks.diagnose.timeline import Timeline, plain_run
+from kernelworks.diagnose.trace import Trace, record
 from kernelworks.records import Ceilings, Fix
 
 __all__ = ["apply_fix"]
 
 Say = Callable[[str], None]
 MOST_ROUNDS, LEAST_ROUNDS = 5, 2
+FAULT_RUNS = 2  # the first is not counted
 
 
 def apply_fix(
@@ -29,7 +33,8 @@ def apply_fix(
 ) -> Fix:
     """Everything that ``--fix`` does; afterwards every module is as it was.
 
-    The order matters: the prediction is made from replays of single ops before the swapped program is ever timed.
+    What the swapped program will take is predicted from replays of single ops before it is ever timed; the predicted
+    gain is what the original then takes, in the same minute, less that.
     """
     say("finding the modules that the program calls")
     roots = find(program.run)
@@ -42,13 +47,12 @@ def apply_fix(
         replaced = _lines((r.path, r.type, ", ".join(r.ops)) for s in swapped.swaps for r in s.replaced)
         left = _lines((item.path, item.type, item.reason) for s in swapped.swaps for item in s.left)
         say("surveying the swapped program")
-        survey = CapturingSurvey()
+        survey = Survey()
         trace = record(program.run, survey=survey)
-    say("replaying our ops one by one, to predict the gain")
+        with Capture(survey.persistent) as capture:
+            program.run()
     trace.output = None
-    prediction = predict(timeline, trace, replay(survey.captured), floors, torch.get_num_threads(), ceilings)
-    survey.captured.clear()
-    predicted = timeline.wall - prediction.after
+    prediction = _predict(program, roots, timeline, trace, capture, floors, ceilings, say)
     say("comparing with float64")
     agreement = compare(roots.samples)
     before, after, rounds = _alternate(program, roots, timeline.wall, budget_s, say)
@@ -60,7 +64,7 @@ def apply_fix(
         left=left,
         before_s=before,
         after_s=after,
-        predicted_gain_s=predicted,
+        predicted_gain_s=before - prediction.after,
         gain_s=before - after,
         error_before=agreement.before,
         error_after=agreement.after,
@@ -68,6 +72,38 @@ def apply_fix(
         rounds=rounds,
         notes=tuple(notes),
     )
+
+
+def _predict(
+    program: Program,
+    roots: Roots,
+    timeline: Timeline,
+    trace: Trace,
+    capture: Capture,
+    floors: Floors,
+    ceilings: Ceilings,
+    say: Say,
+) -> Prediction:
+    """The swapped program's wall clock, before it is looked at."""
+    say("replaying our ops one by one, to predict the gain")
+    times = replay(capture.captured)
+    capture.captured.clear()
+    faults = _faults(program, roots)
+    return predict(timeline, trace, times, faults, floors, torch.get_num_threads(), ceilings)
+
+
+def _faults(program: Program, roots: Roots) -> int:
+    """Page faults of the swapped program as it will be measured: in turns with the original. How many there are depends
+    on what ran before, so what the survey and the replays left is given back first. The times are not looked at."""
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
+    counts = []
+    for _ in range(FAULT_RUNS):
+        program.run()
+        with Swapped(roots):
+            counts.append(plain_run(program.run).faults)
+    return round(statistics.fmean(counts[1:]))
 
 
 def _alternate(program: Program, roots: Roots, wall: float, budget_s: float, say: Say) -> tuple[float, float, int]:

@@ -49,11 +49,11 @@ class Survey(TorchFunctionMode):
             register_module_forward_pre_hook(self._enter_module),
             register_module_forward_hook(self._leave_module, always_call=True),
         ]
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self.places
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        super().__exit__(kind, value, trace)
+        super().__exit__(kind, value, trace)  # type: ignore[no-untyped-call]
         for handle in self._handles:
             handle.remove()
 

@@ -11,7 +11,7 @@ import ctypes
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,12 @@ from kernelworks.diagnose.overhead import Floors
 from kernelworks.diagnose.places import Survey
 from kernelworks.diagnose.trace import Call, Trace, join, record, without_collection
 
-__all__ = ["Moment", "Timeline", "observe", "settle"]
+__all__ = ["Moment", "Plain", "Timeline", "fault_share", "observe", "plain_run", "settle"]
 
 Say = Callable[[str], None]
 
 MOST_ROUNDS = 3
+RUNS_A_ROUND = 5  # what a round costs, in plain runs: one plain, one profiled, and sorting its calls
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
 FEW_FAULTS = 0.03  # of the wall clock
 NOISY = 0.10  # of the cores, taken by others
@@ -52,23 +53,23 @@ class Timeline:
     elsewhere: int  # ops on other threads
     noisy: int  # plain runs during which others took over a tenth of the cores
     walls: tuple[float, ...]
-    faults: int  # minor page faults of one plain run
+    faults: int | None  # minor page faults of one plain run
 
 
 def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say) -> Timeline:
     """Runs the program plain, then profiled, as often as ``budget_s`` allows (1 to 3 times each, after one run to warm
     up), and once more to survey shapes and places. Raises what the program raises."""
     say("warming up")
-    _plain(run)
+    plain_run(run)
     say("timing without the profiler")
-    plain = [_plain(run)]
-    rounds = max(1, min(MOST_ROUNDS, int(budget_s / max(3.0 * plain[0].wall, 1e-9))))
+    plain = [plain_run(run)]
+    rounds = max(1, min(MOST_ROUNDS, int(budget_s / max(RUNS_A_ROUND * plain[0].wall, 1e-9))))
     for i in range(1, rounds):
         say(f"timing without the profiler, {i + 1} of {rounds}")
-        plain.append(_plain(run))
+        plain.append(plain_run(run))
     if statistics.median(p.faults for p in plain) * floors.fault < FEW_FAULTS * min(p.wall for p in plain):
         _keep_memory()
-        _plain(run)
+        plain_run(run)
     timed = []
     for i in range(rounds):
         say(f"timing every op, {i + 1} of {rounds}")
@@ -105,19 +106,21 @@ def _keep_memory() -> None:
 
 
 @dataclass(frozen=True)
-class _Plain:
+class Plain:
+    """One run without the profiler: seconds, the share of the cores that others took, minor page faults."""
+
     wall: float
     foreign: float
     faults: int
 
 
-def _plain(run: Callable[[], Any]) -> _Plain:
+def plain_run(run: Callable[[], Any]) -> Plain:
     cpu, faults = cpu_times(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     start = time.perf_counter()
     run()
     wall = time.perf_counter() - start
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
-    return _Plain(wall, foreign_share(cpu, cpu_times()), faults)
+    return Plain(wall, foreign_share(cpu, cpu_times()), faults)
 
 
 def _without_output(trace: Trace) -> Trace:
@@ -134,7 +137,7 @@ def settle(
     persistent: dict[int, int] | None = None,
     noisy: int = 0,
     walls: tuple[float, ...] = (),
-    faults: int = 0,
+    faults: int | None = None,
 ) -> Timeline:
     """The timeline of one plain run from profiled ones: what the profiler adds taken off, then fitted to ``wall``.
 
@@ -142,12 +145,12 @@ def settle(
     clock is the median stands for all.
     """
     timed = sorted(timed, key=lambda t: t.end - t.start)
-    middle = timed[len(timed) // 2]
+    middle = timed[(len(timed) - 1) // 2]
     calls = join(middle, survey)
     alike = [t for t in timed if [c.name for c in t.calls] == [c.name for c in middle.calls]]
     sheared = [_sheared(t, floors) for t in alike]
-    spans = [statistics.median(column) for column in zip(*(s for s, _ in sheared), strict=True)]
-    gaps = [statistics.median(column) for column in zip(*(g for _, g in sheared), strict=True)]
+    spans = [statistics.median_low(column) for column in zip(*(s for s, _ in sheared), strict=True)]
+    gaps = [statistics.median_low(column) for column in zip(*(g for _, g in sheared), strict=True)]
     total = sum(spans) + sum(gaps)
     scale = wall / total if total else 1.0
     moments = tuple(
@@ -157,6 +160,12 @@ def settle(
     return Timeline(
         wall, moments, tail, survey.freed, scale, persistent or {}, middle.elsewhere, noisy, walls or (wall,), faults
     )
+
+
+def fault_share(faults: int | None, calls: Iterable[Call]) -> float:
+    """By what to multiply the survey's page faults: a survey's own allocations cause some that a plain run has not."""
+    surveyed = sum(call.place.faults for call in calls)
+    return min(1.0, faults / surveyed) if faults is not None and surveyed else 1.0
 
 
 def _sheared(trace: Trace, floors: Floors) -> tuple[list[float], list[float]]:

@@ -139,13 +139,13 @@ def record(run: Callable[[], Any], *, survey: contextlib.AbstractContextManager[
         if survey is not None:
             whole.enter_context(_quiet())  # the memory profiler warns of every block that is older than it
         with _quiet():
-            profiler.__enter__()
+            profiler.__enter__()  # type: ignore[no-untyped-call]
         try:
             with survey or contextlib.nullcontext(places) as places, record_function(RUN):
                 output = run()
         finally:
             with _quiet():
-                profiler.__exit__(None, None, None)
+                profiler.__exit__(None, None, None)  # type: ignore[no-untyped-call]
     with without_collection():
         return _trace(profiler.kineto_results, places, output, surveyed=survey is not None)
 

@@ -67,7 +67,7 @@ def distinct(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 def broadcast(operands: Iterable[Operand]) -> tuple[int, ...]:
     """The shape that the operands have together."""
-    return tuple(torch.broadcast_shapes(*(o.shape for o in operands)))
+    return tuple(torch.broadcast_shapes(*(o.shape for o in operands)))  # type: ignore[no-untyped-call]
 
 
 class Arguments:
