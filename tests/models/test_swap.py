@@ -23,7 +23,7 @@ from transformers import (
     StaticCache,
 )
 
-from kernelworks.models import attention, swap
+from kernelworks.models import attention, decoder, swap
 
 DECODER = {
     "hidden_size": 64,
@@ -383,3 +383,75 @@ def test_torch_compile(make) -> None:
         close(compiled(ids(), **options)[0], before)
     assert torch.equal(model(ids())[0], before)
     close(compiled(ids(), **options)[0], before)
+
+
+# ---------------------------------------------------------------- layers in one piece
+
+
+@pytest.fixture
+def pieces(monkeypatch) -> list[int]:
+    """Counts the layers that run in one piece: only they call the norm from the decoder's module."""
+    ran: list[int] = []
+    original = decoder.rms_norm_op
+    monkeypatch.setattr(decoder, "rms_norm_op", lambda *a, **k: (ran.append(1), original(*a, **k))[1])
+    return ran
+
+
+@torch.no_grad()
+def test_a_layer_runs_in_one_piece_until_something_watches(pieces) -> None:
+    model = qwen3().eval()
+    want = model(ids())[0]
+    with swap(model, verbose=False) as swapped:
+        assert [r.path for r in swapped.replaced if r.kind == "decoder layer in one piece"] == [
+            "model.layers.0", "model.layers.1"
+        ]  # fmt: skip
+
+        def norms() -> int:
+            pieces.clear()
+            close(model(ids())[0], want)
+            return len(pieces)
+
+        assert norms() == 8
+        hook = model.model.layers[0].mlp.up_proj.register_forward_hook(lambda m, args, out: None)
+        assert norms() == 4
+        hook.remove()
+        assert norms() == 8
+        everywhere = nn.modules.module.register_module_forward_hook(lambda m, args, out: None)
+        assert norms() == 0
+        everywhere.remove()
+        part = model.model.layers[1].self_attn
+        original = part.o_proj
+        part.o_proj = nn.Sequential(original)
+        assert norms() == 4
+        part.o_proj = original
+        assert norms() == 8
+        installed = original.forward
+        original.forward = lambda x: installed(x)
+        assert norms() == 4
+        original.forward = installed
+        model.set_attn_implementation("sdpa")
+        assert norms() == 0
+        model.set_attn_implementation("kernelworks")
+        assert norms() == 8
+        with torch.enable_grad():
+            assert norms() == 0
+        other = copy.deepcopy(model)
+        other.model.layers[0].mlp.up_proj.register_forward_hook(lambda m, args, out: None)
+        assert norms() == 8
+        pieces.clear()
+        other(ids())
+        assert len(pieces) == 4
+    assert norms() == 0
+
+
+@torch.no_grad()
+def test_a_layer_of_mixed_dtypes_runs_its_own_forward(pieces) -> None:
+    model = qwen3().to(torch.bfloat16).eval()
+    model.model.layers[0].input_layernorm.float()
+    model.model.layers[0].self_attn.q_proj.float()
+    model.model.layers[0].self_attn.k_proj.float()
+    model.model.layers[0].self_attn.v_proj.float()
+    with swap(model, verbose=False):
+        with pytest.raises(RuntimeError):
+            model(ids())  # as without the swap: attention in float32 meets a bfloat16 projection
+        assert not pieces

@@ -253,7 +253,7 @@ def growing(past: Any) -> Any:
 def _growing_type() -> type:
     from transformers.cache_utils import DynamicCache, DynamicLayer
 
-    class GrowingCache(DynamicCache):
+    class GrowingCache(DynamicCache):  # type: ignore[misc]
         """A DynamicCache whose plain layers append in place."""
 
         def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from kernelworks.models import attention
+from kernelworks.models.decoder import decoder_layer, parts_of
 from kernelworks.models.forwards import activations, known, reason_left
 from kernelworks.models.rebind import Rebinder
 
@@ -183,6 +184,7 @@ class _Walk:
                     self.left.append(Left(path, type(module).__name__, found))
             else:
                 self.replaced.append(Replaced(path, type(module).__name__, *found))
+        self._layers()
         self._losses()
         self.result.replaced, self.result.left = tuple(self.replaced), tuple(self.left)
 
@@ -245,6 +247,15 @@ class _Walk:
         if "silu_mul" in ops:
             self.absorbed.update(id(a) for a in own.values())
         return tuple(sorted(ops))
+
+    def _layers(self) -> None:
+        """Decoder layers whose parts are all replaced run in one piece where nothing watches the parts."""
+        for path, module in self.result.model.named_modules():
+            parts = parts_of(module)
+            if parts is not None and self.attention.get(id(parts.attention.config)) == "":
+                self.result._set(module, "_kernelworks_parts", parts)
+                self._install(module, decoder_layer)
+                self.replaced.append(Replaced(path, type(module).__name__, "decoder layer in one piece", ("rms_norm",)))
 
     def _losses(self) -> None:
         """The losses of transformers' models, which are plain functions that call ``F.cross_entropy``."""
