@@ -178,14 +178,16 @@ __attribute__((noinline)) void stream(int64_t M, int64_t N, int64_t K, Operand<T
                 for (int64_t k = k0; k < smaller(k0 + chunk, K); k += P::STEP)
                     P::copy(rows + M * k0 + m * chunk + k - k0, x.at(m, k), static_cast<int>(smaller(P::STEP, K - k)));
         kw::Range mine = kw::slice(N, ith, nth, R);
-        for (int64_t n = mine.begin; n < mine.end;) {
-            Result<T> part{out.data + n * out.column_stride, out.row_stride, out.column_stride};
-            const T* part_bias = bias ? bias + n * bias_column : nullptr;
-            bool whole = n + R <= mine.end;
-            (whole ? dot_rows<P, R, T> : dot_rows<P, 1, T>)(M, rows, chunk, w.at(n, 0), w.line_stride, K, part,
-                                                           part_bias, bias_row, bias_column);
-            n += whole ? R : 1;
-        }
+        // A few rows of x: the weight rows of a tile lie far apart, so that each is a stream of its own that the
+        // prefetchers follow from row to row. With more rows of x they are neighbours.
+        int64_t tiles = (mine.end - mine.begin) / R, apart = M <= GROUP ? tiles : 1, step = M <= GROUP ? 1 : R;
+        auto run = [&](auto dot, int64_t n, int64_t distance) {
+            Result<T> part{out.data + n * out.column_stride, out.row_stride, distance * out.column_stride};
+            dot(M, rows, chunk, w.at(n, 0), distance * w.line_stride, K, part,
+                bias ? bias + n * bias_column : nullptr, bias_row, distance * bias_column);
+        };
+        for (int64_t i = 0; i < tiles; ++i) run(dot_rows<P, R, T>, mine.begin + i * step, apart);
+        for (int64_t n = mine.begin + tiles * R; n < mine.end; ++n) run(dot_rows<P, 1, T>, n, 1);
     });
 }
 
