@@ -83,7 +83,7 @@ def attention(
 
 
 def _readable(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+    return x if x.stride(3) == 1 or x.shape[3] == 1 else x.contiguous()
 
 
 def _new_output(q: Tensor) -> Tensor:
@@ -112,10 +112,16 @@ def _forward(
     if output is None:
         output = _new_output(q)
         lse = torch.empty(q.shape[:3], dtype=torch.float32) if with_lse else None
-    if q.numel():
-        kernels = few if q.shape[2] * (q.shape[1] // k.shape[1]) <= FEW else many
-        options = _options(q, k, causal, window, scale, mask)
-        kernels.attention(output, lse, _readable(q), _readable(k), _readable(v), *options)
+    batch, heads, queries, dim = q.shape
+    _, kv_heads, keys, _ = k.shape
+    if batch and queries and heads:
+        kernels = few if queries * heads <= FEW * kv_heads else many
+        kernels.attention(
+            output, lse, _readable(q), _readable(k), _readable(v),
+            mask if mask is None else mask.expand(batch, heads, queries, keys),
+            dim**-0.5 if scale is None else float(scale),
+            causal is not None, keys - queries if causal == "bottom_right" else 0, window or 0, threads(),
+        )  # fmt: skip
     return (output, lse) if with_lse else output
 
 
