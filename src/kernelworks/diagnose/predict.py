@@ -135,9 +135,11 @@ def predict(
     nearest = _Nearest(replayed)
     ours = kept = gaps = 0.0
     unknown = freed = 0
+    inside = ""
     for call in survey.calls:
         freed += call.freed
-        gaps += known.gap(call)
+        gaps += known.gap(call, entering=call.place.path != inside)
+        inside = call.place.path
         if call.name.startswith(OURS):
             seconds = nearest.find(call)
             if seconds is None:
@@ -168,16 +170,18 @@ class _Known:
         freed = (sum(call.freed for call in calls) + timeline.tail_freed) / PAGE
         given_back = min(1.0, pages / freed) * floors.free if freed else 0.0
         spans: dict[Any, list[float]] = {}
-        gaps: dict[str, list[float]] = {}
+        gaps: dict[tuple[str, bool], list[float]] = {}
+        inside = ""
         for moment in timeline.moments:
             call = moment.call
             for key in ((call.name, signature(call), call.place.module), (call.name, signature(call)), _sized(call)):
                 spans.setdefault(key, []).append(moment.seconds)
             release = call.freed / PAGE * given_back  # predicted apart
-            gaps.setdefault(call.place.module, []).append(max(0.0, moment.gap - release))
+            entering, inside = call.place.path != inside, call.place.path
+            for module in (call.place.module, ""):
+                gaps.setdefault((module, entering), []).append(max(0.0, moment.gap - release))
         self.spans = {key: statistics.fmean(values) for key, values in spans.items()}
-        self.gaps = {module: statistics.fmean(values) for module, values in gaps.items()}
-        self.usual = statistics.median(m.gap for m in timeline.moments) if calls else floors.gap
+        self.gaps = {key: statistics.fmean(values) for key, values in gaps.items()}
 
     def span(self, call: Call) -> float | None:
         for key in ((call.name, signature(call), call.place.module), (call.name, signature(call)), _sized(call)):
@@ -185,8 +189,12 @@ class _Known:
                 return self.spans[key]
         return None
 
-    def gap(self, call: Call) -> float:
-        return self.gaps.get(call.place.module, self.usual)
+    def gap(self, call: Call, *, entering: bool) -> float:
+        """Entering a module costs more Python than the next op inside it: the two are kept apart."""
+        for key in ((call.place.module, entering), ("", entering)):
+            if key in self.gaps:
+                return self.gaps[key]
+        return self.floors.gap
 
 
 def _rounded(shapes: Signature) -> Any:

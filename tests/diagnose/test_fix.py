@@ -1,0 +1,185 @@
+"""What a fix does: finds the modules, compares with float64, predicts, measures in turns, and gives everything back."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kernelworks.diagnose import diagnose
+from kernelworks.diagnose.agree import compare, in_float64, tensors
+from kernelworks.diagnose.overhead import Floors
+from kernelworks.diagnose.predict import Capture, predict, replay
+from kernelworks.diagnose.roots import Roots, Swapped, find
+from kernelworks.diagnose.timeline import settle
+from kernelworks.diagnose.trace import Call, Place, Trace
+from kernelworks.records import Ceilings
+
+FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
+
+
+@pytest.fixture(scope="session")
+def machine(ceilings: Ceilings) -> Ceilings:
+    return dataclasses.replace(ceilings, cache_bytes={"L3": 32 << 20})
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(64)
+        self.up = nn.Linear(64, 128)
+        self.act = nn.GELU()
+        self.down = nn.Linear(128, 64)
+
+    def forward(self, x: Tensor, *, scale: Tensor | None = None) -> Tensor:
+        y = x + self.down(self.act(self.up(self.norm(x))))
+        return y if scale is None else y * scale
+
+
+@pytest.fixture
+def model() -> Block:
+    torch.manual_seed(0)
+    return Block().eval()
+
+
+X = torch.randn(32, 64)
+
+
+def test_roots_are_the_outermost_modules(model: Block) -> None:
+    call = nn.Module.__call__
+    scale = torch.ones(64)
+
+    def program() -> None:
+        with torch.no_grad():
+            for i in range(3):
+                model(X + i, scale=scale)
+        scale.add_(1.0)  # later changes do not reach the copies
+
+    roots = find(program)
+    assert roots.modules == (model,) and not roots.fresh
+    assert len(roots.samples) == 2  # the first call and the last
+    assert torch.equal(roots.samples[1].args[0], X + 2)
+    assert nn.Module.__call__ is call
+
+
+def test_fresh_modules_are_swapped_as_they_come(model: Block) -> None:
+    def program() -> Tensor:
+        with torch.no_grad():
+            return copy.deepcopy(model)(X)
+
+    roots = find(program)
+    assert roots.fresh
+    with Swapped(roots) as swapped:
+        program()
+        assert len(swapped.swaps) == 1 and swapped.swaps[0].replaced
+        assert swapped.spent > 0
+    assert not swapped.swaps
+
+
+def test_swapped_gives_back_what_it_took_even_after_an_error(model: Block) -> None:
+    before = model(X)
+    with pytest.raises(KeyError), Swapped(Roots((model,), (), False)):
+        assert "forward" in model.up.__dict__
+        raise KeyError
+    assert "forward" not in model.up.__dict__
+    assert torch.equal(model(X), before)
+
+
+def test_agreement_with_float64(model: Block) -> None:
+    def program() -> None:
+        with torch.no_grad():
+            model(X)
+
+    found = compare(find(program).samples)
+    assert found.agrees and not found.note
+    assert 0 < found.before < 1e-6 and found.after <= 3 * found.before + 2**-24
+
+
+def test_disagreement_is_seen(model: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A swap that loses the bias of one layer."""
+    import contextlib
+    from sys import modules
+
+    import kernelworks.diagnose.agree  # noqa: F401
+
+    @contextlib.contextmanager
+    def broken(module: Any, verbose: bool) -> Any:
+        kept, module.down.bias.data = module.down.bias.data, torch.zeros(64)
+        yield
+        module.down.bias.data = kept
+
+    roots = find(lambda: model(X))
+    monkeypatch.setattr(modules["kernelworks.diagnose.agree"], "swap", broken)
+    assert not compare(roots.samples).agrees
+
+
+def test_no_module_no_proof() -> None:
+    assert compare(()).note == "no module was called, so nothing was compared with float64"
+
+
+def test_caches_are_widened_too() -> None:
+    class Cache:
+        def __init__(self) -> None:
+            self.layers = [{"keys": torch.ones(2, dtype=torch.bfloat16)}]
+            self.ids = torch.ones(2, dtype=torch.int64)
+
+    cache = Cache()
+    wide = in_float64((cache, 3))[0]
+    assert wide.layers[0]["keys"].dtype is torch.float64 and wide.ids.dtype is torch.int64
+    assert cache.layers[0]["keys"].dtype is torch.bfloat16
+    assert [t.dtype for t in tensors({"a": torch.ones(1), "b": (torch.ones(1).int(),)})] == [torch.float32]
+
+
+def test_replay_times_each_kind_of_call(model: Block) -> None:
+    capture = Capture({})
+    with torch.inference_mode(), Swapped(Roots((model,), (), False)):
+        model(X)
+        with capture:
+            model(X)
+    assert {c.op for c in capture.captured} == {"layer_norm", "linear", "gelu"}
+    times = replay(capture.captured)
+    assert len(times) == 4 and all(seconds > 0 for seconds in times.values())
+
+
+def test_prediction_adds_up(machine: Ceilings) -> None:
+    us = 1000
+
+    def call(name: str, start: int, end: int) -> Call:
+        return Call(
+            name, start * us, end * us, shapes=[[32, 64]], strides=[[64, 1]], dtypes=[torch.float32], scalars=[None],
+            place=Place("M", "m.py:1", 0, "M"),
+        )  # fmt: skip
+
+    trace = Trace(0, 400 * us, [call("aten::gelu", 10, 110), call("aten::relu", 120, 220)], 2, 0, None)
+    timeline = settle(400e-6, [trace], trace, FLOORS)
+    swapped = Trace(0, 0, [call("kernelworks::gelu", 0, 0), call("aten::relu", 0, 0)], 2, 0, None)
+    times = {("gelu", (((32, 64), "float32"),)): 30e-6}
+    found = predict(timeline, swapped, times, 0, FLOORS, 2, machine)
+    assert found.ours == pytest.approx(30e-6)
+    assert found.kept == pytest.approx(100e-6)
+    assert found.gaps == pytest.approx((10 + 10) * 1e-6)
+    assert found.after == pytest.approx((30 + 100 + 20 + 180) * 1e-6)
+    assert found.unknown == 0
+    unseen = predict(timeline, swapped, {}, 0, FLOORS, 2, machine)
+    assert unseen.unknown == 1 and unseen.ours > 0
+
+
+def test_fix_of_a_whole_program(model: Block, machine: Ceilings) -> None:
+    with torch.no_grad():
+        before = model(X)
+        found = diagnose(model, X, fix=True, ceilings=machine, budget_s=0.5)
+        assert torch.equal(model(X), before)
+    fix = found.fix
+    assert fix is not None and fix.agrees and fix.rounds >= 2
+    assert fix.gain_s == pytest.approx(fix.before_s - fix.after_s)
+    assert "Linear up: linear" in fix.replaced
+    assert "forward" not in model.up.__dict__
+
+
+def test_fix_of_a_program_without_modules(machine: Ceilings) -> None:
+    found = diagnose(lambda: X + X, fix=True, ceilings=machine, budget_s=0.1).fix
+    assert found is not None and found.notes == ("the program calls no torch.nn.Module: nothing to swap",)
