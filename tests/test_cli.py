@@ -148,10 +148,11 @@ def test_a_refused_proof_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, proofs:
         return proofs if row == "avx2" else proofs[:1]
 
     patch(monkeypatch, "kernelworks.prove", "prove", prove)
-    result = cli("prove", "rms_norm.avx2", "--case", "length 17", "--dtype", "float32")
+    case = OPS["rms_norm"].contract.cases[3].name
+    result = cli("prove", "rms_norm.avx2", "--case", case, "--dtype", "float32")
     assert result.exit_code == 1
     assert "REFUSED" in result.stdout
-    assert asked == [("rms_norm", "avx2", "length 17", "float32")]
+    assert asked == [("rms_norm", "avx2", case, "float32")]
     result = cli("prove", "rms_norm", "--json")
     assert result.exit_code == 0
     assert from_json(Proof, json.dumps(json.loads(result.stdout)[0])) == proofs[0]
@@ -172,7 +173,8 @@ def test_a_bench_without_its_gate_is_exit_code_1(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("prove", "nothing"), ("bench", "nothing"), ("explain", "nothing"), ("map", "nothing"), ("dance",),
+        ("prove", "nothing"), ("prove", "rms_norm", "--case", "nothing"),
+        ("bench", "nothing"), ("explain", "nothing"), ("map", "nothing"), ("dance",),
         ("explain", "rms_norm", "16xx4"), ("explain", "rms_norm", "4x8", "8", "epsilon=1"), ("swap", "nothing"),
         ("explain", "rms_norm", "4x8", "8", "eps=1e-6", "--dtype", "float7"), ("machine", "--colour"),
         ("explain", "rms_norm", "4x8", "9", "eps=1e-6"),

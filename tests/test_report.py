@@ -174,6 +174,7 @@ def test_a_proof_prints_the_line_that_shows_a_failure_again(proofs: list[Proof])
     assert [prove.held(p) for p in proofs] == [True, False]
     blind = dataclasses.replace(proofs[0], mutants_rejected=5)
     assert not prove.held(blind)
+    assert not prove.held(dataclasses.replace(proofs[0], cases=0))
 
 
 def test_a_bench_without_its_gate_gives_no_figure(benches: list[BenchResult]) -> None:

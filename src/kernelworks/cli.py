@@ -208,7 +208,7 @@ def prove(
 
     proofs: list[Proof] = []
     with _faults((ValueError,)), console.progress("prove") as progress:
-        for op, row in _to_prove(what, missing=missing):
+        for op, row in _to_prove(what, case, missing=missing):
             proofs += run(op, row, case=case, dtype=dtype, progress=progress)
     if json:
         _print_json(proofs)
@@ -220,13 +220,15 @@ def prove(
         raise typer.Exit(FAILED)
 
 
-def _to_prove(what: str | None, *, missing: bool) -> list[tuple[str, str | None]]:
+def _to_prove(what: str | None, case: str | None, *, missing: bool) -> list[tuple[str, str | None]]:
     from kernelworks import certificates
     from kernelworks.arguments import ops_named
     from kernelworks.prove import provable
 
     op, _, row = (what or "").partition(".")
     chosen = ops_named(op or None)
+    if case is not None and not any(case == known.name for found in chosen for known in found.contract.cases):
+        raise ValueError(f"no case of {op or 'any op'} is named {case!r}")
     if not missing:
         return [(found.name, row or None) for found in chosen]
     return [

@@ -18,8 +18,13 @@ MOST_FAILURES = 10  # of one row; the JSON holds all
 
 
 def held(proof: Proof) -> bool:
-    """Whether the row is right on every case, every other check holds and every mutant was rejected."""
-    return not proof.failures and all(proof.checks.values()) and proof.mutants_rejected == proof.mutants
+    """Whether the row is right on every case (at least one), every other check holds, every mutant was rejected."""
+    return (
+        proof.cases > 0
+        and not proof.failures
+        and all(proof.checks.values())
+        and proof.mutants_rejected == proof.mutants
+    )
 
 
 def proofs(records: Sequence[Proof]) -> RenderableType:
