@@ -18,7 +18,6 @@ struct Walk {
     static constexpr int64_t CHUNK = 256;
 
     int ndim = 0;
-    int64_t total = 1;
     int64_t size[MAX_DIMS];          // outermost first
     int64_t step[K][MAX_DIMS];       // in bytes
     char* data[K];
@@ -29,7 +28,6 @@ struct Walk {
         int order[MAX_DIMS];
         int dims = 0;
         for (int i = 0; i < t[0].ndim; ++i) {
-            total *= t[0].shape[i];
             if (t[0].shape[i] == 1) continue;
             int at = dims++;
             for (; at > 0 && t[0].stride[order[at - 1]] < t[0].stride[i]; --at) order[at] = order[at - 1];
@@ -100,15 +98,39 @@ struct Walk {
     }
 };
 
+inline bool contiguous(const Tensor& t) {
+    int64_t step = 1;
+    for (int i = t.ndim - 1; i >= 0; --i) {
+        if (t.shape[i] != 1 && t.stride[i] != step) return false;
+        step *= t.shape[i];
+    }
+    return true;
+}
+
 // The first `outputs` tensors are written. Element types have at most four bytes. No output may overlap itself.
 template <int K, class F>
 inline void elementwise(int64_t threads, const Tensor (&t)[K], int outputs, F f) {
-    const Walk<K> walk(t);
+    constexpr int64_t GRAIN = 32 * 1024;  // bytes that make a second thread worth waking
+    const int64_t total = t[0].numel();
     int64_t bytes = 0;
-    for (int k = 0; k < K; ++k) bytes += walk.total * walk.width[k];
-    parallel(worth(threads, bytes, 32 * 1024), [&](int64_t ith, int64_t nth) {
-        walk.run(slice(walk.total, ith, nth, 64), outputs, f);
-    });
+    bool flat = true;
+    for (int k = 0; k < K; ++k) {
+        bytes += total * (t[k].dtype.bits / 8);
+        flat = flat && contiguous(t[k]);
+    }
+    if (total == 0) return;
+    threads = worth(threads, bytes, GRAIN);
+    if (flat) {  // the usual call, which for small tensors should cost no more than the arithmetic
+        parallel(threads, [&](int64_t ith, int64_t nth) {
+            const Range range = slice(total, ith, nth, 64);
+            char* p[K];
+            for (int k = 0; k < K; ++k) p[k] = t[k].data + range.begin * (t[k].dtype.bits / 8);
+            if (range.begin < range.end) f(p, range.end - range.begin);
+        });
+        return;
+    }
+    const Walk<K> walk(t);
+    parallel(threads, [&](int64_t ith, int64_t nth) { walk.run(slice(total, ith, nth, 64), outputs, f); });
 }
 
 }  // namespace kw

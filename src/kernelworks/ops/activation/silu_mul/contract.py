@@ -24,7 +24,8 @@ from kernelworks.contract import (
 __all__ = ["CONTRACT", "reference"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
-SMALLEST = 2.0**-149  # of float32: what an exponential in the subnormals may be off by
+SMALLEST = 2.0**-149  # of float32: what a subnormal on the way may be off by
+OVERFLOW = 2.0**-128  # 1 / e^-gate where e^-gate leaves float32: what the output may be off by, times |gate up|
 SATURATED = 105.0  # beyond it e^-|gate| is 0 in float32
 
 
@@ -44,7 +45,8 @@ def reference(gate: Tensor, up: Tensor) -> tuple[Tensor, ...]:
 def bound(args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
     gate, up, output = args["gate"], args["up"], outputs[0]
     relative = 8.0 + 2.0 * gate.abs().clamp(max=SATURATED) * torch.sigmoid(-gate)
-    tail = SMALLEST * (1.0 + up.abs() * (1.0 + gate.abs().clamp(max=SATURATED)))
+    # silu may itself be subnormal, and is rounded before up scales it.
+    tail = SMALLEST * (1.0 + up.abs()) + OVERFLOW * up.abs() * gate.abs().clamp(max=SATURATED)
     return (rounding(output, dtype) + U32 * relative * output.abs() + tail,)
 
 

@@ -1,4 +1,5 @@
-// silu_mul on vectors of any width: gate sigmoid(gate) up, with e = exp(-|gate|) so that nothing overflows or cancels.
+// silu_mul on vectors of any width. The forward is gate / (1 + e^-gate) up: where e^-gate overflows, the result is the 0
+// that float32 has for it. The derivative needs both sigmoids, which come from e^-|gate| without cancelling.
 #include "elementwise.hpp"
 #include "exp2.hpp"
 #include "map.hpp"
@@ -8,22 +9,19 @@ namespace {
 using kw::vf;
 using Kernel = void (*)(char* const*, int64_t);
 
+constexpr float LOG2_E = 1.442695041f;
+
+vf silu(vf x) {
+    const vf w = kw::max(kw::splat(-151.0f), kw::min(kw::splat(151.0f), x * -LOG2_E));  // in this order a NaN survives
+    return x / (1.0f + kw::exp2(w));
+}
+
 struct Sigmoid {
     vf up, down;  // sigmoid(x), sigmoid(-x)
 };
 
-vf decay(vf x) {  // e^-|x|
-    constexpr float LOG2_E = 1.442695041f;
-    return kw::exp2(kw::max(kw::splat(-151.0f), kw::abs(x) * -LOG2_E));  // in this order a NaN survives
-}
-
-vf silu(vf x) {
-    const vf e = decay(x);
-    return x * (x < 0.0f ? e : kw::splat(1.0f)) / (1.0f + e);
-}
-
 Sigmoid sigmoid(vf x) {
-    const vf e = decay(x), r = 1.0f / (1.0f + e), s = e * r;
+    const vf e = kw::exp2(kw::max(kw::splat(-151.0f), kw::abs(x) * -LOG2_E)), r = 1.0f / (1.0f + e), s = e * r;
     return Sigmoid{x < 0.0f ? s : r, x < 0.0f ? r : s};
 }
 
