@@ -25,7 +25,7 @@ __all__ = ["apply_fix"]
 
 Say = Callable[[str], None]
 MOST_ROUNDS, LEAST_ROUNDS = 5, 2
-FAULT_RUNS = 2  # the first is not counted
+FAULT_RUNS, SETTLE_S = 5, 4.0
 
 
 def apply_fix(
@@ -94,16 +94,19 @@ def _predict(
 
 def _faults(program: Program, roots: Roots) -> int:
     """Page faults of the swapped program as it will be measured: in turns with the original. How many there are depends
-    on what ran before, so what the survey and the replays left is given back first. The times are not looked at."""
+    on what ran before: what the survey and the replays left is given back first, and malloc gets some runs to settle,
+    as it adapts to what is freed. The last run counts. The times are not looked at."""
     gc.collect()
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
-    counts = []
-    for _ in range(FAULT_RUNS):
+    count, start = 0, time.perf_counter()
+    for turn in range(FAULT_RUNS):
         program.run()
         with Swapped(roots):
-            counts.append(plain_run(program.run).faults)
-    return round(statistics.fmean(counts[1:]))
+            count = plain_run(program.run).faults
+        if turn and time.perf_counter() - start > SETTLE_S:
+            break
+    return count
 
 
 def _alternate(program: Program, roots: Roots, wall: float, budget_s: float, say: Say) -> tuple[float, float, int]:

@@ -53,7 +53,7 @@ class Timeline:
     elsewhere: int  # ops on other threads
     noisy: int  # plain runs during which others took over a tenth of the cores
     walls: tuple[float, ...]
-    faults: int | None  # minor page faults of one plain run
+    faults: int | None  # minor page faults of one timed run
 
 
 def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say) -> Timeline:
@@ -70,10 +70,12 @@ def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say
     if statistics.median(p.faults for p in plain) * floors.fault < FEW_FAULTS * min(p.wall for p in plain):
         _keep_memory()
         plain_run(run)
-    timed = []
+    timed, faults = [], []
     for i in range(rounds):
         say(f"timing every op, {i + 1} of {rounds}")
+        before = _faults()
         timed.append(_without_output(record(run)))
+        faults.append(_faults() - before)
     say("surveying shapes and places")
     survey = Survey()
     surveyed = _without_output(record(run, survey=survey))
@@ -88,7 +90,7 @@ def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say
             persistent=survey.persistent,
             noisy=len([p for p in plain if p.foreign > NOISY]),
             walls=tuple(p.wall for p in plain),
-            faults=int(statistics.median(p.faults for p in quiet)),
+            faults=int(statistics.median_low(faults)),
         )
 
 
@@ -115,12 +117,15 @@ class Plain:
 
 
 def plain_run(run: Callable[[], Any]) -> Plain:
-    cpu, faults = cpu_times(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    cpu, faults = cpu_times(), _faults()
     start = time.perf_counter()
     run()
     wall = time.perf_counter() - start
-    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
-    return Plain(wall, foreign_share(cpu, cpu_times()), faults)
+    return Plain(wall, foreign_share(cpu, cpu_times()), _faults() - faults)
+
+
+def _faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def _without_output(trace: Trace) -> Trace:
@@ -163,7 +168,7 @@ def settle(
 
 
 def fault_share(faults: int | None, calls: Iterable[Call]) -> float:
-    """By what to multiply the survey's page faults: a survey's own allocations cause some that a plain run has not."""
+    """By what to multiply the survey's page faults: a survey's own allocations cause some more."""
     surveyed = sum(call.place.faults for call in calls)
     return min(1.0, faults / surveyed) if faults is not None and surveyed else 1.0
 
