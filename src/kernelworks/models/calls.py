@@ -51,7 +51,7 @@ def expressible(x: Tensor, *others: Tensor | None) -> bool:
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``F.linear``."""
     if expressible(input, weight, bias) and weight.dim() == 2:
-        return linear_op(input, weight, bias)
+        return linear_op(input, weight, bias)  # type: ignore[no-any-return]
     return F.linear(input, weight, bias)
 
 
@@ -61,9 +61,9 @@ def rms_norm(
     """``F.rms_norm``. Without ``eps`` torch takes the dtype's own; that is defined here for float32 only."""
     if len(normalized_shape) == 1 and weight is not None and expressible(input, weight):
         if eps is not None:
-            return rms_norm_op(input, weight, eps=eps)
+            return rms_norm_op(input, weight, eps=eps)  # type: ignore[no-any-return]
         if input.dtype is torch.float32:
-            return rms_norm_op(input, weight, eps=torch.finfo(torch.float32).eps)
+            return rms_norm_op(input, weight, eps=torch.finfo(torch.float32).eps)  # type: ignore[no-any-return]
     return F.rms_norm(input, normalized_shape, weight, eps)
 
 
@@ -76,28 +76,28 @@ def layer_norm(
 ) -> Tensor:
     """``F.layer_norm``."""
     if len(normalized_shape) == 1 and weight is not None and bias is not None and expressible(input, weight, bias):
-        return layer_norm_op(input, weight, bias, eps=eps)
+        return layer_norm_op(input, weight, bias, eps=eps)  # type: ignore[no-any-return]
     return F.layer_norm(input, normalized_shape, weight, bias, eps)
 
 
 def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
     """``F.gelu``."""
     if approximate in ("none", "tanh") and expressible(input):
-        return gelu_op(input, approximate=approximate)
+        return gelu_op(input, approximate=approximate)  # type: ignore[no-any-return]
     return F.gelu(input, approximate=approximate)
 
 
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
     """``F.silu(gate) * up``."""
     if gate.shape == up.shape and expressible(gate, up):
-        return silu_mul_op(gate, up)
+        return silu_mul_op(gate, up)  # type: ignore[no-any-return]
     return F.silu(gate) * up
 
 
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Tensor:
     """``F.softmax``."""
     if dim is not None and input.dim() > 0 and (dtype is None or dtype is input.dtype) and expressible(input):
-        return softmax_op(input, dim=dim)
+        return softmax_op(input, dim=dim)  # type: ignore[no-any-return]
     return F.softmax(input, dim, _stacklevel, dtype)
 
 
@@ -114,7 +114,7 @@ def cross_entropy(
     """``F.cross_entropy``: the mean over rows of logits with integer classes goes to kernelworks."""
     plain = weight is None and size_average is None and reduce is None and reduction == "mean" and not label_smoothing
     if plain and input.dim() == 2 and target.dtype is torch.int64 and target.dim() == 1 and expressible(input):
-        return cross_entropy_op(input, target, ignore_index=ignore_index)
+        return cross_entropy_op(input, target, ignore_index=ignore_index)  # type: ignore[no-any-return]
     return F.cross_entropy(input, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing)
 
 
@@ -167,7 +167,7 @@ def rotary(
 ) -> tuple[Tensor, Tensor]:
     """Llama's ``apply_rotary_pos_emb``: q and k [B, H, L, D], cos and sin [B, L, D] of two equal halves."""
     if unsqueeze_dim == 1 and q.dim() == k.dim() == 4 and cos.dim() == 3 and expressible(q, k, cos, sin):
-        return rope_op(q, k, cos, sin)
+        return rope_op(q, k, cos, sin)  # type: ignore[no-any-return]
     result: tuple[Tensor, Tensor] = otherwise(q, k, cos, sin, unsqueeze_dim)
     return result
 

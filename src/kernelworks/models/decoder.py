@@ -106,7 +106,7 @@ def decoder_layer(
 
     x, residual = rms_norm(attended, weights[15], eps=eps[1], residual=hidden_states)
     x = calls.silu_mul(linear(x, gate_weight, gate_bias), linear(x, up_weight, up_bias))
-    return residual + linear(x, down_weight, down_bias)
+    return residual + linear(x, down_weight, down_bias)  # type: ignore[no-any-return]
 
 
 def _rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int) -> Any:
