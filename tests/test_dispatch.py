@@ -42,7 +42,15 @@ def _certificate(row: object, **changed: object) -> certificates.Certificate:
 
 def test_the_first_certified_row_is_taken(certified: None) -> None:
     choice = choose(OP, _request())
-    assert choice.row.name == next(r.name for r in OP.rows if r.guard(_request()) is None)
+    assert choice.row.name == next(r.name for r in OP.rows if r.guard(_request()) is None and r.name != "scalar")
+
+
+def test_the_scalar_row_is_chosen_by_name_only(certified: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OP, "rows", tuple(r for r in OP.rows if r.name in ("scalar", "torch", "reference")))
+    choice = choose(OP, _request())
+    assert choice.row.name == "torch"
+    assert choice.declined == (("scalar", "plain code, for reading and checking; runs when asked for by name"),)
+    assert choose(OP, _request(), row="scalar").row.name == "scalar"
 
 
 def test_a_row_without_a_certificate_is_not_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

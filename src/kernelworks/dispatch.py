@@ -93,6 +93,8 @@ def _unusable(op: Op, row: Row, request: Request, *, certified: bool) -> str | N
     reason = row.guard(request)
     if reason:
         return reason
+    if certified and row.target == "scalar":  # never quicker than what the user has today
+        return "plain code, for reading and checking; runs when asked for by name"
     try:
         if certified:
             reason = certificates.invalid(op.name, row)

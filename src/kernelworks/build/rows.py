@@ -23,6 +23,7 @@ Guard = Callable[[Request], str | None]
 SIMD_TARGETS: Mapping[str, str] = {"avx512": "simd.cpp", "avx2": "simd.cpp", "scalar": "scalar.cpp"}
 
 _forked = False
+_get_num_threads = torch.get_num_threads
 
 
 def _after_fork() -> None:
@@ -37,7 +38,7 @@ def _watch_forks() -> None:
 
 def threads() -> int:
     """How many threads a kernel may use: torch's count, and 1 in a forked child, where OpenMP's pool is gone."""
-    return 1 if _forked else torch.get_num_threads()
+    return 1 if _forked else _get_num_threads()
 
 
 def cpp_rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,10 @@ def _torch(x: Tensor, weight: Tensor, bias: Tensor | None, out: Any = None) -> A
 def _torch_backward(
     grad: Tensor, x: Tensor, weight: Tensor, needs: list[bool], out: Any = None, compute: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    rows = grad.numel() // max(weight.shape[0], 1)
+    rows = math.prod(x.shape[:-1])
     g = grad.reshape(rows, weight.shape[0]).to(compute or grad.dtype)
     grad_x = g @ weight.to(g.dtype) if needs[0] else g.new_empty(0)
-    grad_weight = g.T @ x.reshape(-1 if x.numel() else rows, x.shape[-1]).to(g.dtype) if needs[1] else g.new_empty(0)
+    grad_weight = g.T @ x.reshape(rows, x.shape[-1]).to(g.dtype) if needs[1] else g.new_empty(0)
     grad_bias = g.sum(0) if needs[2] else g.new_empty(0)
     return (
         grad_x.reshape(x.shape if needs[0] else 0).to(x.dtype),

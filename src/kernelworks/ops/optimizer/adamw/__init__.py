@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 
 from kernelworks.build.rows import cpp_rows, python_row, threads
+from kernelworks.contract import Request
 from kernelworks.dispatch import Op, Pass
 from kernelworks.ops.optimizer.adamw.contract import CONTRACT, stepped
 from kernelworks.ops.optimizer.adamw.mutants import MUTANTS
@@ -90,6 +91,12 @@ def _torch(
     )  # fmt: skip
 
 
+def _one_dtype(request: Request) -> str | None:
+    """torch's AdamW cannot step 16-bit parameters with float32 state."""
+    pairs = zip(request.args["grads"], request.args["exp_avgs"], strict=True)
+    return "needs state of the gradients' dtype" if any(g.dtype != m.dtype for g, m in pairs) else None
+
+
 def _reference(
     params: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequence[Tensor], exp_avg_sqs: Sequence[Tensor],
     *scalars: Any, out: Any = None,
@@ -109,7 +116,7 @@ OP = Op(
     CONTRACT,
     [
         *cpp_rows(Path(__file__).parent, forward=_forward),
-        python_row("torch", _torch),
+        python_row("torch", _torch, guard=_one_dtype),
         python_row("reference", _reference),
     ],
     room=__file__,
