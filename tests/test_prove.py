@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from kernelworks import prove as prove_package
 from kernelworks.build import cpp
 from kernelworks.dispatch import OPS
 from kernelworks.prove import prove
@@ -89,7 +88,7 @@ def test_the_death_of_a_row_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     dying = tmp_path / "dying.py"
     at = json.dumps({"at": ["scalar", "N=17", "float32"]})
     dying.write_text(f"import os\nprint({at!r}, flush=True)\nos.kill(os.getpid(), 11)\n")
-    monkeypatch.setattr(prove_package, "WORKER", (sys.executable, str(dying)))
+    monkeypatch.setattr(sys.modules["kernelworks.prove"], "WORKER", (sys.executable, str(dying)))
     (proof,) = prove("rms_norm", "scalar")
     assert not proof.certified
     assert "killed by SIGSEGV" in proof.failures[0].message
