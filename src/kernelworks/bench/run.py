@@ -17,6 +17,7 @@ from kernelworks.bench import baselines as table
 from kernelworks.bench.faults import kept_out
 from kernelworks.bench.forecast import limit
 from kernelworks.bench.timing import Race, Timed, race
+from kernelworks.build.rows import as_float64
 from kernelworks.ceilings.quiet import Quiet
 from kernelworks.contract import UNIT_ROUNDOFF, Case
 from kernelworks.dispatch import OPS, Op, choose
@@ -66,12 +67,6 @@ class _Bench:
     notes: list[str] = field(default_factory=list)
 
 
-def _double(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.double() if value.is_floating_point() else value
-    return type(value)(_double(v) for v in value) if isinstance(value, (list, tuple)) else value
-
-
 def _copied(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.clone()
@@ -83,9 +78,9 @@ def _inputs(op: Op, case: Case, dtype: torch.dtype) -> list[Truth]:
     truths = []
     for seed in range(SETS):
         args = case.make(torch.Generator().manual_seed(seed), dtype)
-        exact = {name: _copied(_double(value)) for name, value in args.items()}
+        exact = {name: _copied(as_float64(value)) for name, value in args.items()}
         outputs = flat_outputs(op.contract.reference(**exact))
-        bounds = flat_outputs(op.contract.bound({n: _double(v) for n, v in args.items()}, outputs, dtype))
+        bounds = flat_outputs(op.contract.bound({n: as_float64(v) for n, v in args.items()}, outputs, dtype))
         truths.append(Truth(args, outputs, bounds, (), {}, {}))
     return truths
 

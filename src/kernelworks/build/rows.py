@@ -14,7 +14,7 @@ from kernelworks.build.cpp import TARGETS, library, source_hash, toolchain
 from kernelworks.contract import Request, Row
 from kernelworks.machine import machine
 
-__all__ = ["cpp_rows", "in_float64", "into", "python_row", "threads"]
+__all__ = ["as_float64", "cpp_rows", "in_float64", "into", "python_row", "threads"]
 
 Launch = Callable[..., Any]
 Guard = Callable[[Request], str | None]
@@ -112,10 +112,11 @@ def into(result: Any, out: Any) -> Any:
     return out
 
 
-def _as_float64(value: Any) -> Any:
+def as_float64(value: Any) -> Any:
+    """``value`` with every floating-point tensor, also in lists, in float64."""
     if isinstance(value, torch.Tensor):
         return value.double() if value.is_floating_point() else value
-    return [_as_float64(v) for v in value] if isinstance(value, (list, tuple)) else value
+    return [as_float64(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def in_float64(reference: Callable[..., tuple[torch.Tensor, ...]]) -> Launch:
@@ -125,7 +126,7 @@ def in_float64(reference: Callable[..., tuple[torch.Tensor, ...]]) -> Launch:
     """
 
     def forward(first: torch.Tensor, *args: Any, out: Any = None) -> Any:
-        outputs = tuple(t.to(first.dtype) for t in reference(*_as_float64((first, *args))))
+        outputs = tuple(t.to(first.dtype) for t in reference(*as_float64((first, *args))))
         return into(outputs if len(outputs) > 1 else outputs[0], out)
 
     return forward

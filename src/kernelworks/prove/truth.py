@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernelworks.build.rows import as_float64
 from kernelworks.contract import Case
 from kernelworks.dispatch import Op
 
@@ -29,12 +30,6 @@ class Truth:
         return tuple(self.args.get(name) for name in op.passes["forward"].names)
 
 
-def _double(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.double() if value.is_floating_point() else value
-    return [_double(v) for v in value] if isinstance(value, (list, tuple)) else value
-
-
 def flat_outputs(result: Any) -> tuple[Any, ...]:
     """A row's result as one flat tuple."""
     if isinstance(result, (tuple, list)):
@@ -48,7 +43,7 @@ def truth(op: Op, case: Case, dtype: torch.dtype, seed: int = 0) -> Truth:
     generator = torch.Generator().manual_seed(zlib.crc32(f"{op.name} {case.name} {dtype} {seed}".encode()))
     contract = op.contract
     args = case.make(generator, dtype)
-    exact = {name: _double(value) for name, value in args.items()}
+    exact = {name: as_float64(value) for name, value in args.items()}
     with torch.no_grad():
         outputs = flat_outputs(contract.reference(**exact))
         bounds = flat_outputs(contract.bound(exact, outputs, dtype))
