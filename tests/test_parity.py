@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from kernelworks.contract import UNIT_ROUNDOFF
 from kernelworks.dispatch import Op
 from kernelworks.prove.parity import parities
-from kernelworks.prove.truth import Truth, flat_outputs, truth
+from kernelworks.prove.truth import Truth, copied, flat_outputs, truth
 from rows import ALL_OPS, label, runnable_rows
 
 
@@ -50,16 +49,10 @@ def _distance(got: Tensor, want: Tensor) -> float:
     return (got.double() - want).norm().item() / scale if scale else float(got.double().norm())
 
 
-def _copied(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.clone()
-    return [_copied(v) for v in value] if isinstance(value, (list, tuple)) else value
-
-
 def _torch_row(op: Op, expected: Truth) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[Tensor, Tensor]]]:
     """(got, want) of the outputs and of the gradients of the torch row."""
     names = op.passes["forward"].names
-    args = [_copied(a) for a in expected.positional(op)]
+    args = [copied(a) for a in expected.positional(op)]
     leaves = [args[names.index(n)].requires_grad_() for n in expected.gradients]
     result = op(*args, row="torch")
     if op.contract.mutates:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from kernelworks import ceilings, ops
 from kernelworks.bench import baselines as table
@@ -22,7 +21,7 @@ from kernelworks.ceilings.quiet import Quiet
 from kernelworks.contract import UNIT_ROUNDOFF, Case
 from kernelworks.dispatch import OPS, Op, choose
 from kernelworks.prove.parity import judge
-from kernelworks.prove.truth import Truth, flat_outputs
+from kernelworks.prove.truth import Truth, copied, flat_outputs
 from kernelworks.records import Arm, BenchResult, Ceilings
 
 __all__ = ["OURS", "SETS", "bench"]
@@ -67,18 +66,12 @@ class _Bench:
     notes: list[str] = field(default_factory=list)
 
 
-def _copied(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.clone()
-    return type(value)(_copied(v) for v in value) if isinstance(value, (list, tuple)) else value
-
-
 def _inputs(op: Op, case: Case, dtype: torch.dtype) -> list[Truth]:
     """The input sets with their float64 outputs and bounds."""
     truths = []
     for seed in range(SETS):
         args = case.make(torch.Generator().manual_seed(seed), dtype)
-        exact = {name: _copied(as_float64(value)) for name, value in args.items()}
+        exact = {name: copied(as_float64(value)) for name, value in args.items()}
         outputs = flat_outputs(op.contract.reference(**exact))
         bounds = flat_outputs(op.contract.bound({n: as_float64(v) for n, v in args.items()}, outputs, dtype))
         truths.append(Truth(args, outputs, bounds, (), {}, {}))
@@ -118,7 +111,7 @@ def _enter(b: _Bench, name: str, make: table.Maker, *, ours: bool = False, held:
     entrant = _Entrant(name, [], ours, held)
     try:
         for truth in b.truths:
-            args = {n: _copied(truth.args.get(n)) if n in mutates else truth.args.get(n) for n in names}
+            args = {n: copied(truth.args.get(n)) if n in mutates else truth.args.get(n) for n in names}
             call = make(args)
             if call is None:
                 return

@@ -14,7 +14,7 @@ from torch import Tensor
 from kernelworks.contract import Case, Mutant
 from kernelworks.dispatch import Op
 from kernelworks.prove.parity import judge
-from kernelworks.prove.truth import Truth, flat_outputs, truth
+from kernelworks.prove.truth import Truth, copied, flat_outputs, truth
 
 __all__ = ["CHECKS", "bad_inputs", "surviving_mutants"]
 
@@ -36,7 +36,7 @@ def _args(op: Op, case: Case) -> Truth:
 
 def _run(op: Op, row: str, expected: Truth) -> list[Tensor]:
     """Outputs on fresh copies of the inputs (an op in place changes what it is given)."""
-    return _call(op, row, [_copy(a) for a in expected.positional(op)])
+    return _call(op, row, [copied(a) for a in expected.positional(op)])
 
 
 def _call(op: Op, row: str, args: list[Any]) -> list[Tensor]:
@@ -46,12 +46,6 @@ def _call(op: Op, row: str, args: list[Any]) -> list[Tensor]:
     if op.contract.mutates:
         result = [args[names.index(n)] for n in op.contract.mutates]
     return [t for t in flat_outputs(result) if isinstance(t, Tensor)]
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.clone()
-    return [_copy(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def _equal(a: list[Tensor], b: list[Tensor]) -> bool:
@@ -104,7 +98,7 @@ def _thread_counts(op: Op, row: str) -> str:
 def _after_fork(op: Op, row: str) -> str:
     expected = _args(op, _large_cases(op)[-1])
     _run(op, row, expected)  # the parent's thread pool exists now
-    args = [_copy(a) for a in expected.positional(op)]
+    args = [copied(a) for a in expected.positional(op)]
     child = os.fork()
     if child == 0:
         code = 1
@@ -152,7 +146,7 @@ def _rejected(op: Op, mutant: Mutant) -> bool:
     for case in op.contract.cases:
         for dtype in case.dtypes:
             expected = truth(op, case, dtype)
-            args = [_copy(a) for a in expected.positional(op)]
+            args = [copied(a) for a in expected.positional(op)]
             try:
                 result = mutant.run(*args)
             except Exception:

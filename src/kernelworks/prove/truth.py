@@ -14,7 +14,7 @@ from kernelworks.build.rows import as_float64
 from kernelworks.contract import Case
 from kernelworks.dispatch import Op
 
-__all__ = ["Truth", "flat_outputs", "truth"]
+__all__ = ["Truth", "copied", "flat_outputs", "truth"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,13 @@ class Truth:
 
     def positional(self, op: Op) -> tuple[Any, ...]:
         return tuple(self.args.get(name) for name in op.passes["forward"].names)
+
+
+def copied(value: Any) -> Any:
+    """A copy of a tensor (or of a list of them); anything else as it is."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    return [copied(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def flat_outputs(result: Any) -> tuple[Any, ...]:
