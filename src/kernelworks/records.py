@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 __all__ = [
-    "Arm", "Bandwidth", "BenchResult", "Ceilings", "Diagnosis", "Fix", "FlopRate", "FunctionRate", "MapOp", "MapRow",
-    "Parity", "Proof", "Region", "from_json", "to_json",
+    "Arm", "Bandwidth", "BenchResult", "Ceilings", "Diagnosis", "Fix", "FlopRate", "FunctionRate", "GpuBandwidth",
+    "GpuCeilings", "GpuRate", "MapOp", "MapRow", "Parity", "Proof", "Region", "from_json", "to_json",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -68,6 +68,58 @@ class Ceilings:
     foreign_share: float  # share of the cores that other processes took while this was measured
     versions: dict[str, str] = field(default_factory=dict)
     cache_bytes: dict[str, int] = field(default_factory=dict)  # "L1" and "L2" of one core, "L3" shared
+
+
+@dataclass(frozen=True)
+class GpuBandwidth:
+    """``kind`` is ``read``, ``write``, ``copy`` (kernels of ours) or ``memcpy`` (torch's ``copy_``).
+
+    ``cache`` is ``warm``: one launch walks the same bytes again and again, so that they come from L2 where they fit;
+    or ``cold``: a launch of its own after L2 was overwritten, its start and end included.
+    """
+
+    kind: str
+    cache: str
+    bytes: int  # that one pass moves, of a copy those read and those written: the working set
+    gbs: float
+
+
+@dataclass(frozen=True)
+class GpuRate:
+    """Arithmetic of one dtype. ``sustained`` is the rate after a second of it, when power limits the clock."""
+
+    dtype: str  # "bfloat16", "float16", "tf32", "float32", "float8_e4m3fn"
+    unit: str  # "multiply-add" (a kernel of ours), "torch.mm", "torch._scaled_mm"
+    burst_tflops: float
+    sustained_tflops: float
+
+
+@dataclass(frozen=True)
+class GpuCeilings:
+    """What one GPU was measured to do. All on one stream; host times with the GPU idle."""
+
+    kind: str  # Gpu.kind
+    name: str
+    fingerprint: str  # of everything a ceiling depends on, as in Ceilings
+    uuid: str
+    driver: str
+    power_limit_w: float
+    date: str  # ISO 8601, UTC
+    multiprocessors: int
+    l2_bytes: int
+    memory_bytes: int
+    bandwidth: tuple[GpuBandwidth, ...]
+    rates: tuple[GpuRate, ...]
+    functions: dict[str, float]  # 10^9 float32 results a second: "exp", "log", "erf", "rsqrt"
+    launch_us: float  # an empty kernel behind many others in a stream: what one more takes
+    graph_us: float  # the same inside a replayed graph
+    host_launch_us: float  # host time of a launch by build.launcher
+    dispatch_us: float  # host time of torch's add(out=) of one element
+    round_trip_us: float  # host time of an empty kernel and the wait for it
+    to_device_gbs: float  # from pinned memory
+    to_host_gbs: float  # to pinned memory
+    seconds: float  # that measuring took
+    versions: dict[str, str] = field(default_factory=dict)
 
 
 # ---------------------------------------------------------------- proofs
@@ -279,5 +331,15 @@ def _build(kind: Any, value: Any) -> Any:
         kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
         return tuple(_build(k, item) for k, item in zip(kinds, value, strict=True))
     if origin in (typing.Union, types.UnionType):
-        return None if value is None else _build(next(k for k in inner if k is not type(None)), value)
+        return None if value is None else _build(_alternative(inner, value), value)
     return value
+
+
+def _alternative(kinds: tuple[Any, ...], value: Any) -> Any:
+    """Which kind of a union ``value`` is: of several records the one that has its fields."""
+    real = [k for k in kinds if k is not type(None)]
+    if isinstance(value, dict):
+        for kind in real:
+            if dataclasses.is_dataclass(kind) and value.keys() <= {f.name for f in dataclasses.fields(kind)}:
+                return kind
+    return real[0]

@@ -1,6 +1,6 @@
 """The least time that a piece of work can take on this machine, and what it then waits on.
 
-T_min = max(dispatch floor, flop / peak, bytes / bandwidth, elementary functions / rate)
+T_min = max(dispatch or launch floor, flop / peak, bytes / bandwidth, elementary functions / rate)
 
 Each term is what the machine was measured to do when it does nothing else, so no implementation is quicker than the
 largest one; sum them and the result would be an estimate, not a bound.
@@ -8,12 +8,13 @@ largest one; sum them and the result would be an estimate, not a bound.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from kernelworks.records import Ceilings
+from kernelworks.ceilings import gpu_terms
+from kernelworks.records import Ceilings, GpuCeilings
 
-__all__ = ["RIDGE", "SHARE", "Bound", "bound", "regime"]
+__all__ = ["RIDGE", "SHARE", "Bound", "bound", "regime", "settled"]
 
 SHARE = 0.6  # of the measured time: from here on the largest term names the regime
 RIDGE = 0.85  # two terms this close to each other
@@ -28,11 +29,12 @@ UNITS = {
 
 @dataclass(frozen=True)
 class Bound:
-    """``seconds`` is T_min; ``terms`` holds what it is the largest of: dispatch, compute, memory, transcendental.
+    """``seconds`` is T_min; ``terms`` holds what it is the largest of: dispatch (on a GPU: launch), compute, memory,
+    transcendental.
 
     ``regime`` is the largest term's name ("memory DRAM", "compute", ...), or "ridge A/B" where the second is within
     15% of it; ``ceiling`` says in words and figures what limits, such as "DRAM read 83 GB/s"; ``level`` is the level
-    of the memory pyramid that most of the memory time is spent in.
+    of the memory pyramid that most of the memory time is spent in ("L1" to "DRAM"; on a GPU "L2" or "HBM").
     """
 
     seconds: float
@@ -133,13 +135,14 @@ def bound(
     footprint_bytes: float,
     dtype: Any,
     threads: int,
-    ceilings: Ceilings,
+    ceilings: Ceilings | GpuCeilings,
     isa: str | None = None,
     *,
     written_bytes: float = 0.0,
     function: str = "exp",
+    launches: int = 1,
 ) -> Bound:
-    """T_min of some work on ``threads`` threads.
+    """T_min of some work on ``threads`` threads, or on a GPU where the ceilings are one's.
 
     ``bytes`` are all compulsory bytes, of which ``written_bytes`` are written (they may use non-temporal stores);
     ``footprint_bytes`` is what is touched between two uses of the same byte, which decides the level: all rotating
@@ -147,8 +150,18 @@ def bound(
     decides the arithmetic unit, the best of this machine or, with ``isa``, the best of that instruction set. For work
     that is no matrix product give float32, whatever the tensors are: dot-product units do nothing else.
     ``function`` is the elementary function counted. Cost: about 20 us.
+
+    On a GPU ``threads`` and ``isa`` mean nothing, the work is ``launches`` kernels, peaks are those of a burst (power
+    lowers them within a second), and bytes come from L2 where the footprint fits, else from device memory at the rate
+    that a launch of that size reached. ``dtype`` may also be "tf32".
     """
     name = str(dtype).removeprefix("torch.")
+    if isinstance(ceilings, GpuCeilings):
+        terms, texts, level = gpu_terms.terms(
+            ceilings, flop=cost_flop, transcendental=cost_transcendental, read=bytes - written_bytes,
+            written=written_bytes, footprint_bytes=footprint_bytes, dtype=name, function=function, launches=launches,
+        )  # fmt: skip
+        return _largest(terms, texts, level)
     peak, unit = _peak(ceilings, name, threads, isa)
     memory_s, level, rate_text = 0.0, "", ""
     for source, share in _levels(ceilings, footprint_bytes, threads):
@@ -170,9 +183,16 @@ def bound(
         "memory": f"{level} {rate_text}",
         "transcendental": f"{function_text} {rate:.1f} G/s",
     }
+    return _largest(terms, texts, level)
+
+
+FLOORS = ("dispatch", "launch")
+
+
+def _largest(terms: dict[str, float], texts: dict[str, str], level: str) -> Bound:
     shown = {term: f"memory {level}" if term == "memory" else term for term in terms}
     first, second = sorted(terms, key=lambda t: -terms[t])[:2]
-    close = terms[second] >= RIDGE * terms[first] and "dispatch" not in (first, second)
+    close = terms[second] >= RIDGE * terms[first] and first not in FLOORS and second not in FLOORS
     return Bound(
         seconds=terms[first],
         regime=f"ridge {shown[first]}/{shown[second]}" if close else shown[first],
@@ -182,9 +202,21 @@ def bound(
     )
 
 
+def settled(far: Bound, near: Bound, seconds: float) -> Bound:
+    """Which of two bounds holds for work that took ``seconds``: ``far`` has its bytes come from the outermost level,
+    ``near`` from the last cache (a footprint of infinity, and of 0).
+
+    Work that was quicker than the far bound had its bytes served by the cache: then the near one, whose regime says so.
+    Where it was quicker even than that (a peak measured low, or bytes that were not moved), T_min is the time it took,
+    so a share of a ceiling is never above 1.
+    """
+    found = far if seconds >= far.seconds else near
+    return found if seconds >= found.seconds else replace(found, seconds=seconds)
+
+
 def regime(limit: Bound, seconds: float) -> str:
     """What work that took ``seconds`` waited on: "compute", "memory L1" to "memory DRAM", "transcendental",
-    "ridge A/B", "dispatch", or "latency".
+    "ridge A/B", "dispatch" ("launch" on a GPU), or "latency".
 
     The bound's largest term names it when it explains at least 60% of the time. Below that nothing that was counted
     explains it, so it is never called memory or compute: "dispatch" where the work itself is less than one dispatch
@@ -192,6 +224,6 @@ def regime(limit: Bound, seconds: float) -> str:
     """
     if limit.seconds >= SHARE * seconds:
         return limit.regime
-    if limit.regime == "dispatch" and seconds < DISPATCH_CALLS * limit.seconds:
-        return "dispatch"
+    if limit.regime in FLOORS and seconds < DISPATCH_CALLS * limit.seconds:
+        return limit.regime
     return "latency"
