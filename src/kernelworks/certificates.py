@@ -1,6 +1,7 @@
 """The record that a row was proved: read, write and check. A row without a valid one is not chosen.
 
-A certificate speaks for one op and row, one hash of the source, one toolchain and one kind of machine. Those for the
+A certificate speaks for one op and row, one hash of the source, one toolchain and one kind of machine: the CPU's for
+rows that run there, the GPU's for the others. Those for the
 machines we have ship with the package (``certified/KIND.json``); ``kernelworks prove`` writes more into the cache,
 one file a row through a rename, so races and kills leave whole files.
 """
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from kernelworks import environment
 from kernelworks.contract import Row
-from kernelworks.machine import machine
+from kernelworks.machine import kind_of, machine
 
 __all__ = ["Certificate", "find", "invalid", "shipped_path", "write", "write_shipped"]
 
@@ -75,9 +76,10 @@ def invalid(op: str, row: Row) -> str | None:
     """
     if row.source is None:
         return None
-    candidates = find(op, row.name)
+    kind = kind_of(row.device)
+    candidates = find(op, row.name, kind)
     if not candidates:
-        return f"not proved on this kind of machine ({machine().kind}); run `kernelworks prove {op}.{row.name}`"
+        return f"not proved on this kind of machine ({kind}); run `kernelworks prove {op}.{row.name}`"
     current = row.hash()
     same_source = [c for c in candidates if c.source_hash == current]
     if not same_source:

@@ -146,6 +146,7 @@ class Contract:
       float32 inside can make; args and outputs are float64.
     - ``gradient_bound(args, grad_outputs, gradients, dtype)`` does the same per differentiable argument.
     - ``cost(request)`` counts one call. ``dims(request)`` names its dimensions (M, N, K, ...) for tuning tables.
+    - ``device_cases`` reach every configuration of the tuning table; their truth is computed on the device.
     - ``errors`` are calls that must raise: (description, kwargs maker, exception type, text in the message).
     """
 
@@ -162,6 +163,7 @@ class Contract:
     dims: Callable[[Request], dict[str, int]]
     cases: tuple[Case, ...]
     bench_cases: tuple[Case, ...]
+    device_cases: tuple[Case, ...] = ()  # larger ones, which only a proof on an accelerator tries
     gradient_bound: Callable[[dict[str, Any], Outputs, dict[str, Tensor], torch.dtype], dict[str, Tensor]] | None = None
     mutates: tuple[str, ...] = ()  # in-place arguments; their new values are the outputs
     dtypes: tuple[torch.dtype, ...] = FLOATS
@@ -187,6 +189,7 @@ class Row:
     source: Path | None = None
     hash: Callable[[], str] = lambda: ""
     toolchain: Callable[[], str] = lambda: ""
+    device: str = "cpu"  # the type of device that a certificate of this row speaks for
     passes: tuple[str, ...] = ("forward", "backward")
     notes: Mapping[str, str] = field(default_factory=dict)
 

@@ -24,7 +24,7 @@ from torch.nn import Parameter
 from kernelworks import certificates
 from kernelworks.build import BuildError
 from kernelworks.contract import Contract, Mutant, Request, Row, spec
-from kernelworks.machine import machine
+from kernelworks.machine import kind_of
 
 __all__ = ["OPS", "Choice", "Op", "Pass", "choose"]
 
@@ -62,7 +62,9 @@ def _tuning(path: Path) -> tuple[Mapping[str, Any], ...]:
 
 
 def _matches(entry: Mapping[str, Any], request: Request, dims: Mapping[str, int]) -> bool:
-    if entry.get("pass", "forward") != request.pass_ or entry.get("machine", machine().kind) != machine().kind:
+    if entry.get("pass", "forward") != request.pass_:
+        return False
+    if "machine" in entry and (request.device == "meta" or entry["machine"] != kind_of(request.device)):
         return False
     have = {**dims, "threads": request.threads}
     for name, wanted in entry["when"].items():

@@ -5,6 +5,7 @@
 | ``KERNELWORKS_CACHE`` | folder for compiled libraries, certificates and ceilings | the platform's cache folder |
 | ``KERNELWORKS_CXX`` | the C++ compiler | ``g++`` |
 | ``NO_COLOR`` | any value: no colours in the terminal | unset |
+| ``TRITON_INTERPRET`` | ``1``: Triton's interpreter runs kernels on CPU tensors (Triton reads it too) | unset |
 
 Values are read when they are asked for, never at import, so a test or a program may set them late.
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import platformdirs
 
-__all__ = ["cache_dir", "compiler", "no_color"]
+__all__ = ["cache_dir", "compiler", "interpreting", "no_color"]
 
 
 def cache_dir(kind: str) -> Path:
@@ -33,3 +34,8 @@ def compiler() -> str:
 def no_color() -> bool:
     """Whether the user asked for plain text (https://no-color.org)."""
     return "NO_COLOR" in os.environ
+
+
+def interpreting() -> bool:
+    """Whether Triton kernels run in its interpreter, on CPU tensors."""
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"

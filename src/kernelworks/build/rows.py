@@ -1,20 +1,27 @@
-"""Rows made of C++: one table line names the sources, and gives a row for each instruction set."""
+"""Rows made of C++ (one table line names the sources, and gives a row for each instruction set) and of Triton."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from kernelworks.build.cpp import TARGETS, library, source_hash, toolchain
+from kernelworks import environment
+from kernelworks.build.configs import configs
+from kernelworks.build.cpp import TARGETS, BuildError, library, source_hash, toolchain
 from kernelworks.contract import Request, Row
 from kernelworks.machine import machine
 
-__all__ = ["as_float64", "cpp_rows", "in_float64", "into", "python_row", "threads"]
+__all__ = ["as_float64", "cpp_rows", "in_float64", "into", "python_row", "threads", "triton_row"]
 
 Launch = Callable[..., Any]
 Guard = Callable[[Request], str | None]
@@ -91,6 +98,78 @@ def _decline(target: str, guards: tuple[Guard, ...], request: Request) -> str | 
     return None
 
 
+PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def triton_row(
+    room: Path, *, guard: Guard | None = None, passes: tuple[str, ...] = ("forward", "backward"), name: str = "triton"
+) -> Row:
+    """The row of a room's ``triton.py``, whose ``forward(*args, out=None)`` and ``backward`` launch its kernels.
+
+    The module is imported when the row is loaded. Its hash covers triton.py, what it imports of ``tile/`` and of the
+    room's other ``triton_*.py``, and the row's configurations in tuning.toml.
+    """
+    module = ".".join(("kernelworks", *room.resolve().relative_to(PACKAGE).parts, "triton"))
+    return Row(
+        name=name,
+        target="triton",
+        load=functools.partial(_load_triton, module),
+        guard=functools.partial(_decline_gpu, guard),
+        source=room / "triton.py",
+        hash=functools.partial(triton_hash, room / "triton.py", name),
+        toolchain=triton_toolchain,
+        passes=passes,
+        device="cuda",
+    )
+
+
+@functools.cache
+def _imported_kernels(source: Path) -> tuple[Path, ...]:
+    """The source and the files of ours with device code that it imports, in a fixed order."""
+    found, queue = [], [source.resolve()]
+    while queue:
+        path = queue.pop(0)
+        if path in found:
+            continue
+        found.append(path)
+        for name in re.findall(r"^from kernelworks\.([\w.]+) import", path.read_text(encoding="utf-8"), re.M):
+            imported = PACKAGE / (name.replace(".", "/") + ".py")
+            device_code = imported.parent == PACKAGE / "tile" or imported.name.startswith("triton")
+            if device_code and imported.parent != PACKAGE / "build":
+                queue.append(imported)
+    return tuple(found)
+
+
+@functools.cache
+def triton_hash(source: Path, row: str) -> str:
+    """SHA-256 over the files with device code and the configurations of a row."""
+    digest = hashlib.sha256(configs(source).text(row).encode())
+    for path in _imported_kernels(source):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+@functools.cache
+def triton_toolchain() -> str:
+    """Triton's version; it carries its own assembler. Raises BuildError where it is not installed."""
+    try:
+        return f"triton {importlib.metadata.version('triton')}"
+    except importlib.metadata.PackageNotFoundError:
+        raise BuildError("no Triton: pip install triton (it comes with torch's CUDA builds)") from None
+
+
+def _load_triton(module: str, pass_: str) -> Callable[..., Any]:
+    triton_toolchain()
+    launch: Callable[..., Any] = getattr(importlib.import_module(module), pass_)
+    return launch
+
+
+def _decline_gpu(guard: Guard | None, request: Request) -> str | None:
+    if request.device != "cuda" and not (request.device in ("cpu", "meta") and environment.interpreting()):
+        return f"runs on CUDA tensors, got {request.device}"
+    return guard(request) if guard else None
+
+
 def python_row(name: str, forward: Launch, backward: Launch | None = None, guard: Guard | None = None) -> Row:
     """The ``torch`` row (what the user has today) or the ``reference`` row: plain torch, no certificate needed."""
     launches = {"forward": forward} | ({"backward": backward} if backward else {})
@@ -100,6 +179,7 @@ def python_row(name: str, forward: Launch, backward: Launch | None = None, guard
         load=launches.__getitem__,
         guard=guard or (lambda request: None),
         passes=tuple(launches),
+        device="any",
     )
 
 

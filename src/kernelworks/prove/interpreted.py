@@ -1,0 +1,61 @@
+"""Rows in Triton tried without a GPU: its interpreter runs their kernels on CPU tensors, against float64.
+
+    TRITON_INTERPRET=1 python -m kernelworks.prove.interpreted OP [--row ROW] [--case NAME] [--dtype float32]
+
+The contract's small cases, forward in every layout with guarded buffers, and backward. It proves nothing about the GPU:
+no certificate is written. A program instance takes milliseconds, so cases with many rows are slow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from kernelworks import environment
+from kernelworks.dispatch import OPS, Op
+from kernelworks.prove.parity import parities
+
+__all__ = ["failures", "main"]
+
+
+def failures(op: Op, row: str, case: str | None = None, dtype: str | None = None) -> tuple[int, list[str]]:
+    """How many cases were tried, and a line for each that failed."""
+    tried, wrong = 0, []
+    for found in op.contract.cases:
+        if case is not None and found.name != case:
+            continue
+        for kind in found.dtypes:
+            if dtype is not None and str(kind) != f"torch.{dtype}":
+                continue
+            for parity in parities(op, row, found, kind):
+                tried += 1
+                if not parity.ok:
+                    wrong.append(
+                        f"{parity.op}.{parity.row} {parity.pass_} {parity.case} {parity.dtype}: {parity.message}"
+                    )
+    return tried, wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("op")
+    parser.add_argument("--row", default="triton")
+    parser.add_argument("--case")
+    parser.add_argument("--dtype")
+    args = parser.parse_args()
+    if not environment.interpreting():
+        print("set TRITON_INTERPRET=1", file=sys.stderr)
+        return 2
+    from kernelworks import ops  # noqa: F401  fills OPS
+
+    begin = time.perf_counter()
+    tried, wrong = failures(OPS[args.op], args.row, args.case, args.dtype)
+    for line in wrong:
+        print(line)
+    print(f"{args.op}.{args.row}: {tried} cases, {len(wrong)} wrong, {time.perf_counter() - begin:.0f} s")
+    return 1 if wrong or not tried else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

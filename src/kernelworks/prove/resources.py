@@ -1,0 +1,73 @@
+"""What kernels take of a multiprocessor, without a GPU: every case of an op compiled for sm_90 on meta tensors.
+
+    python -m kernelworks.prove.resources OP [--all]
+
+Prints each compiled kernel with registers and local bytes a thread (spills show there), and shared memory a block.
+``--all`` takes every case; by default the device cases and the bench cases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["main", "resources"]
+
+
+def _meta(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    return [_meta(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def resources(op: Any, row: str, *, everything: bool = False) -> list[tuple[str, str, str, dict[str, int]]]:
+    """(case and dtype, kernel, constants, resources) of all kernels that forward and backward launch. Runs nothing."""
+    triton = importlib.import_module("kernelworks.build.triton")
+    contract, found, seen = op.contract, [], set()
+    cases = [*contract.device_cases, *contract.bench_cases, *(contract.cases if everything else ())]
+    names = op.passes["forward"].names
+    for case in cases:
+        for dtype in case.dtypes:
+            given = case.make(torch.Generator().manual_seed(0), dtype)
+            args = [_meta(given.get(name)) for name in names]
+            with triton.compiling() as compiled:
+                outputs = op.row(row).load("forward")(*args)
+                if "backward" in op.row(row).passes and case.gradients and contract.differentiable:
+                    backward = op.passes["backward"]
+                    kept = dict(zip(names, args, strict=True)) | dict(
+                        zip(contract.outputs, _flat(outputs), strict=False)
+                    )
+                    grads = {f"grad_{n}": v for n, v in kept.items() if isinstance(v, Tensor)}
+                    have = {**kept, **grads, "needs": [True] * len(backward.returns)}
+                    op.row(row).load("backward")(*(have.get(n) for n in backward.names))
+            for made in compiled:
+                if made not in seen:
+                    seen.add(made)
+                    label = f"{case.name} {str(dtype).removeprefix('torch.')}"
+                    found.append((label, made.kernel, made.constants, made.resources()))
+    return found
+
+
+def _flat(result: Any) -> list[Any]:
+    return [leaf for v in result for leaf in _flat(v)] if isinstance(result, (list, tuple)) else [result]
+
+
+def main() -> None:
+    from kernelworks import ops  # noqa: F401  fills OPS
+    from kernelworks.dispatch import OPS
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("op")
+    parser.add_argument("--row", default="triton")
+    parser.add_argument("--all", action="store_true")
+    args = parser.parse_args()
+    for label, kernel, constants, taken in resources(OPS[args.op], args.row, everything=args.all):
+        print(f"{label:32s} {kernel:24s} {constants:60s} " + " ".join(f"{k} {v}" for k, v in taken.items()))
+
+
+if __name__ == "__main__":
+    main()
