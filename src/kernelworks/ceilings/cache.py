@@ -1,4 +1,7 @@
-"""Ceilings that were measured before, kept per machine. An entry that is not exactly what was written is not used."""
+"""Ceilings that were measured before, kept per machine, and per GPU, driver and power limit.
+
+An entry that is not exactly what was written is not used.
+"""
 
 from __future__ import annotations
 
@@ -8,46 +11,69 @@ import os
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Literal, overload
 
 from kernelworks import environment
-from kernelworks.ceilings.survey import Progress, fingerprint, measure
-from kernelworks.records import Ceilings, from_json, to_json
+from kernelworks.ceilings import gpu, survey
+from kernelworks.ceilings.survey import Progress, measure
+from kernelworks.machine import has_gpu
+from kernelworks.records import Ceilings, GpuCeilings, from_json, to_json
 
 __all__ = ["cached", "ceilings", "forget", "save"]
 
+Device = Literal["cpu", "cuda"]
 
-def _path() -> Path:
-    return environment.cache_dir("ceilings") / f"{fingerprint()}.json"
+
+def _fingerprint(device: str) -> str:
+    return gpu.fingerprint() if device == "cuda" else survey.fingerprint()
+
+
+def _path(device: str = "cpu") -> Path:
+    return environment.cache_dir("ceilings") / f"{_fingerprint(device)}.json"
 
 
 def _digest(body: str) -> str:
     return hashlib.sha256(body.encode()).hexdigest()
 
 
-_found: dict[Path, Ceilings] = {}
+_found: dict[Path, Ceilings | GpuCeilings] = {}
 
 
-def cached() -> Ceilings | None:
-    """The ceilings measured before on this machine, or None. Measures nothing and never raises for a bad entry."""
-    path = _path()
+@overload
+def cached(device: Literal["cpu"] = "cpu") -> Ceilings | None: ...
+@overload
+def cached(device: Literal["cuda"]) -> GpuCeilings | None: ...
+@overload
+def cached(device: str) -> Ceilings | GpuCeilings | None: ...
+
+
+def cached(device: str = "cpu") -> Ceilings | GpuCeilings | None:
+    """The ceilings measured before on this machine, or on its GPU with ``device="cuda"``; None without any.
+
+    Measures nothing and never raises for a bad entry.
+    """
+    if device == "cuda" and not has_gpu():
+        return None
+    path = _path(device)
     if path not in _found:
         try:
             note = json.loads(path.read_text(encoding="utf-8"))
             body = json.dumps(note["ceilings"], sort_keys=True)
             if note["sha256"] != _digest(body):
                 return None
-            record = from_json(Ceilings, body)
+            record: Ceilings | GpuCeilings
+            record = from_json(GpuCeilings, body) if device == "cuda" else from_json(Ceilings, body)
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        if record.fingerprint != fingerprint():
+        if record.fingerprint != _fingerprint(device):
             return None
         _found[path] = record
     return _found[path]
 
 
-def save(record: Ceilings) -> Path:
+def save(record: Ceilings | GpuCeilings) -> Path:
     """Write one entry through a rename, so that a reader sees a whole one or none. Raises OSError."""
-    path = _path()
+    path = _path("cuda" if isinstance(record, GpuCeilings) else "cpu")
     plain = json.loads(to_json(record))
     note = {"sha256": _digest(json.dumps(plain, sort_keys=True)), "ceilings": plain}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,18 +94,27 @@ def forget() -> None:
     _found.clear()
 
 
-def ceilings(progress: Progress | None = None, *, again: bool = False) -> Ceilings:
-    """This machine's ceilings: from the cache, else measured (20 to 50 s) and cached. ``again`` measures in any case.
+@overload
+def ceilings(progress: Progress | None = None, *, again: bool = False, device: Literal["cpu"] = "cpu") -> Ceilings: ...
+@overload
+def ceilings(progress: Progress | None = None, *, again: bool = False, device: Literal["cuda"]) -> GpuCeilings: ...
+@overload
+def ceilings(progress: Progress | None = None, *, again: bool = False, device: str) -> Ceilings | GpuCeilings: ...
 
-    Raises Ambiguous when the machine is too busy to measure, BuildError without a compiler. Where the cache folder
-    cannot be written the result is still returned, with a warning.
+
+def ceilings(progress: Progress | None = None, *, again: bool = False, device: str = "cpu") -> Ceilings | GpuCeilings:
+    """The ceilings of this machine, or with ``device="cuda"`` of its GPU: from the cache, else measured (20 to 50 s)
+    and cached. ``again`` measures in any case.
+
+    Raises Ambiguous when the machine is too busy to measure, BuildError without a compiler, RuntimeError where there
+    is no GPU. Where the cache folder cannot be written the result is still returned, with a warning.
     """
-    record = None if again else cached()
+    record = None if again else cached(device)
     if record is None:
-        record = measure(progress)
+        record = gpu.measure(progress) if device == "cuda" else measure(progress)
         try:
             save(record)
         except OSError as error:
             warnings.warn(f"ceilings were measured but could not be cached: {error}", stacklevel=2)
-        _found[_path()] = record
+        _found[_path(device)] = record
     return record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 
@@ -29,7 +30,7 @@ def _curve(points: Iterable[GpuBandwidth], bytes: float) -> float:
         return 0.0
     if bytes <= ordered[0][0]:
         return ordered[0][1]
-    for (low, slow), (high, quick) in zip(ordered, ordered[1:], strict=False):
+    for (low, slow), (high, quick) in itertools.pairwise(ordered):
         if bytes <= high:
             along = math.log(bytes / low) / math.log(high / low)
             return slow + along * (quick - slow)

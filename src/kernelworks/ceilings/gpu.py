@@ -1,0 +1,346 @@
+"""Measure what this GPU can do: memory at every size, matrix units in a burst and after a second, functions, floors.
+
+Device times come from CUDA events. A figure is the 90th percentile of its samples' rates, as on the CPU: not one lucky
+sample, and not what a hiccup left of it. The matrix units are measured through torch (cuBLAS), which is what a program
+gets; memory and functions with kernels of our own.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import hashlib
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.build.rows import triton_toolchain
+from kernelworks.ceilings.survey import Progress, high
+from kernelworks.machine import Gpu, gpu
+from kernelworks.records import GpuBandwidth, GpuCeilings, GpuRate
+
+__all__ = ["fingerprint", "measure", "timed_cold"]
+
+HERE = Path(__file__).resolve().parent
+MIB = 1 << 20
+WARM_MIB = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
+COLD_MIB = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+BUFFER_BYTES = 1024 * MIB
+COLD_SAMPLES, WARM_SAMPLES = 15, 5
+WARM_BYTES = 2048 * MIB  # that a warm sample moves at least, by repeated passes
+SUSTAINED_S = 1.2  # of matrix products; the rate is that of the second half
+IDLE_S = 0.1  # before a burst
+SIDES = (4096, 8192)  # of the square products: the burst is the better one's, the second is sustained
+KERNELS = 700  # in a queue; the driver takes 1024 before a launch waits
+
+
+@functools.cache
+def fingerprint() -> str:
+    """What a GPU's ceilings depend on, as 20 hexadecimal digits: the card, driver, power limit, torch, our kernels."""
+    here = gpu()
+    parts = [here.uuid, here.name, here.driver, f"{here.power_limit_w:.0f}", torch.__version__, triton_toolchain()]
+    parts += [(HERE / f"{name}.py").read_text(encoding="utf-8") for name in ("gpu", "gpu_kernels")]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20]
+
+
+# ---------------------------------------------------------------- timing
+
+
+def _event() -> Any:
+    event: Any = torch.cuda.Event  # without annotations
+    return event(enable_timing=True)
+
+
+def _between(pairs: list[tuple[Any, Any]]) -> list[float]:
+    """Seconds from first to second event of each pair."""
+    torch.cuda.synchronize()
+    return [begin.elapsed_time(end) / 1e3 for begin, end in pairs]
+
+
+def timed_cold(run: Callable[[], object], evict: Callable[[], object], samples: int) -> list[float]:
+    """Seconds of each of ``samples`` runs, each after ``evict``, which also gives the host time to queue the run."""
+    pairs = []
+    for _ in range(samples):
+        evict()
+        begin, end = _event(), _event()
+        begin.record()
+        run()
+        end.record()
+        pairs.append((begin, end))
+    return _between(pairs)
+
+
+def _timed(run: Callable[[], object], samples: int, times: int = 1) -> list[float]:
+    """Seconds a run, ``times`` of them in a sample."""
+    pairs = []
+    for _ in range(samples):
+        begin, end = _event(), _event()
+        begin.record()
+        for _ in range(times):
+            run()
+        end.record()
+        pairs.append((begin, end))
+    return [seconds / times for seconds in _between(pairs)]
+
+
+def _rate(work: float, seconds: list[float]) -> float:
+    """10^9 of the work a second."""
+    return high([work / s / 1e9 for s in seconds])
+
+
+# ---------------------------------------------------------------- memory
+
+
+class _Memory:
+    """Two buffers, and launches over their first bytes. ``grids``: a few programs a multiprocessor, or one a tile."""
+
+    def __init__(self, here: Gpu) -> None:
+        from kernelworks.ceilings import gpu_kernels as kernels
+
+        self.kernels, self.here = kernels, here
+        self.source = torch.empty(BUFFER_BYTES // 4, device="cuda").uniform_()
+        self.target = torch.empty_like(self.source)
+        self.sums = torch.empty(BUFFER_BYTES // 4 // kernels.TILE, device="cuda")
+        self.evicting = torch.empty(
+            max(2 * here.l2_bytes, 128 * MIB) // 4 // kernels.TILE * kernels.TILE, device="cuda"
+        )
+        self.evicting.zero_()
+
+    def evict(self) -> None:
+        """Reads more than L2 holds: what is left there is clean, so that no launch pays for another one's writes."""
+        tiles = self.evicting.numel() // self.kernels.TILE // 16 * 16
+        self.kernels.READ((4 * self.here.multiprocessors, 1, 1), self.evicting, self.sums, tiles, 1)
+
+    def launch(self, kind: str, bytes: int, passes: int, grid: int) -> Callable[[], object]:
+        count = bytes // (2 if kind in ("copy", "memcpy") else 1) // 4
+        tiles = count // self.kernels.TILE
+        shape = (min(grid, tiles), 1, 1)
+        if kind == "read":
+            return lambda: self.kernels.READ(shape, self.source, self.sums, tiles, passes)
+        if kind == "write":
+            return lambda: self.kernels.WRITE(shape, self.target, 1.0, tiles, passes)
+        if kind == "copy":
+            return lambda: self.kernels.COPY(shape, self.source, self.target, tiles, passes)
+        source, target = self.source[:count], self.target[:count]
+        return lambda: target.copy_(source)
+
+    def cold(self, kind: str, bytes: int) -> GpuBandwidth:
+        rates = []
+        for grid in (4 * self.here.multiprocessors, 1 << 30) if kind != "memcpy" else (1,):
+            run = self.launch(kind, bytes, 1, grid)
+            run()
+            rates.append(_rate(bytes, timed_cold(run, self.evict, COLD_SAMPLES)))
+        return GpuBandwidth(kind, "cold", bytes, max(rates))
+
+    def warm(self, kind: str, bytes: int) -> GpuBandwidth:
+        passes = max(1, WARM_BYTES // bytes) | 1  # odd: one compiled kernel serves, see build.triton
+        rates = []
+        for programs in (2, 4):  # a multiprocessor
+            run = self.launch(kind, bytes, passes, programs * self.here.multiprocessors)
+            run()
+            rates.append(_rate(bytes * passes, _timed(run, WARM_SAMPLES)))
+        return GpuBandwidth(kind, "warm", bytes, max(rates))
+
+
+def _bandwidths(here: Gpu, step: Callable[[str], None]) -> tuple[GpuBandwidth, ...]:
+    memory = _Memory(here)
+    found = []
+    for kind in ("read", "write", "copy", "memcpy"):
+        for size in COLD_MIB:
+            bytes = size * MIB
+            if bytes <= BUFFER_BYTES * (2 if kind in ("copy", "memcpy") else 1) and 4 * bytes <= here.memory_bytes:
+                step(f"{kind} {size} MiB from memory")
+                found.append(memory.cold(kind, bytes))
+        for size in WARM_MIB if kind != "memcpy" else ():
+            step(f"{kind} {size} MiB again and again")
+            found.append(memory.warm(kind, size * MIB))
+    return tuple(found)
+
+
+def _transfers() -> tuple[float, float]:
+    """GB/s from and to pinned memory of the host."""
+    there = torch.empty(128 * MIB // 4, device="cuda")
+    here = torch.zeros(there.numel(), pin_memory=True)
+    to_device = _rate(there.nbytes, _timed(lambda: there.copy_(here, non_blocking=True), 5))
+    to_host = _rate(there.nbytes, _timed(lambda: here.copy_(there, non_blocking=True), 5))
+    return to_device, to_host
+
+
+# ---------------------------------------------------------------- arithmetic
+
+
+def _product(dtype: str, side: int) -> Callable[[], object]:
+    """A product of two square matrices of normal values: zeros would draw less power and run faster."""
+    a, b = (torch.randn(side, side, device="cuda") for _ in range(2))
+    if dtype.startswith("float8"):
+        kind = getattr(torch, dtype)
+        left, right, one = a.to(kind), b.to(kind).t(), torch.ones((), device="cuda")
+        return lambda: torch._scaled_mm(left, right, one, one, out_dtype=torch.bfloat16)
+    kind = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
+    left, right = a.to(kind), b.to(kind)
+    out = torch.empty_like(left)
+    return lambda: torch.mm(left, right, out=out)
+
+
+def _burst_and_sustained(dtype: str) -> tuple[float, float]:
+    """TFLOP/s. Raises RuntimeError where torch has no such product on this GPU."""
+    best, run, flop = 0.0, None, 0.0
+    for side in SIDES:
+        run, flop = _product(dtype, side), 2.0 * side**3
+        seconds = statistics.median(_timed(run, 2))
+        time.sleep(IDLE_S)
+        times = max(1, min(8, int(0.004 / seconds)))
+        best = max(best, _rate(flop, _timed(run, 5, times)) / 1e3)
+    assert run is not None
+    each = _timed(run, max(4, int(SUSTAINED_S / (flop / best / 1e12))))
+    second_half = each[len(each) // 2 :]
+    return best, flop * len(second_half) / sum(second_half) / 1e12
+
+
+def _products(step: Callable[[str], None]) -> list[GpuRate]:
+    found = []
+    for dtype in ("bfloat16", "float16", "tf32", "float32", "float8_e4m3fn"):
+        step(f"{dtype} products")
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+        try:
+            burst, sustained = _burst_and_sustained(dtype)
+        except RuntimeError:
+            continue  # a GPU without this dtype's units
+        finally:
+            torch.set_float32_matmul_precision(before)
+        unit = "torch._scaled_mm" if dtype.startswith("float8") else "torch.mm"
+        found.append(GpuRate(dtype, unit, burst, sustained))
+    return found
+
+
+def _chains(here: Gpu, step: Callable[[str], None]) -> tuple[GpuRate, dict[str, float]]:
+    """Multiply-adds outside the matrix units, and elementary functions, each as a chain in registers."""
+    from kernelworks.ceilings import gpu_kernels as kernels
+
+    programs, rounds = 16 * here.multiprocessors, 1024
+    target = torch.empty(programs * kernels.LANES, device="cuda")
+    count = float(programs * kernels.LANES * rounds)
+
+    def multiply_add() -> None:
+        kernels.MULTIPLY_ADD((programs, 1, 1), target, 0.999, 0.001, rounds)
+
+    step("float32 multiply-adds")
+    multiply_add()
+    burst = _rate(32 * count, _timed(multiply_add, 7)) / 1e3
+    each = _timed(multiply_add, max(8, int(0.5 / (32 * count / burst / 1e12))))[-4:]
+    rate = GpuRate("float32", "multiply-add", burst, 32 * count / statistics.median(each) / 1e12)
+    functions = {}
+    for name, kernel in kernels.FUNCTION.items():
+        step(name)
+        run = functools.partial(kernel, (programs, 1, 1), target, rounds)
+        run()
+        functions[name] = _rate(count, _timed(run, 7))
+    return rate, functions
+
+
+# ---------------------------------------------------------------- floors
+
+
+def _host_us(run: Callable[[], object], count: int = 500, rounds: int = 5) -> float:
+    """Host time a call, the best round's: a burst shorter than the driver's queue, which never makes a call wait."""
+    found = []
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(count):
+            run()
+        found.append((time.perf_counter() - begin) / count)
+    torch.cuda.synchronize()
+    return min(found) * 1e6
+
+
+def _queued_us(run: Callable[[], object], clock: float = 2e9) -> float:
+    """Device time of one more kernel in a full queue: all are queued behind a wait, so the host is out of it."""
+    found = []
+    sleep: Any = torch.cuda._sleep  # without annotations
+    for _ in range(5):
+        sleep(int(0.012 * clock))
+        begin, end = _event(), _event()
+        begin.record()
+        for _ in range(KERNELS):
+            run()
+        end.record()
+        found += _between([(begin, end)])
+    return min(found) / KERNELS * 1e6
+
+
+def _floors() -> dict[str, float]:
+    from kernelworks.ceilings import gpu_kernels as kernels
+
+    a, b, out = (torch.ones(1, device="cuda") for _ in range(3))
+
+    def nothing() -> None:
+        kernels.NOTHING((1, 1, 1), a)
+
+    def add() -> Tensor:
+        return torch.add(a, b, out=out)
+
+    def round_trip() -> None:
+        nothing()
+        torch.cuda.synchronize()
+
+    nothing()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(KERNELS):
+            nothing()
+    graph.replay()
+    with torch.inference_mode():
+        dispatch = _host_us(add)
+    return {
+        "launch_us": _queued_us(nothing),
+        "graph_us": min(_timed(graph.replay, 5)) / KERNELS * 1e6,
+        "host_launch_us": _host_us(nothing),
+        "dispatch_us": dispatch,
+        "round_trip_us": _host_us(round_trip, count=100),
+    }
+
+
+# ---------------------------------------------------------------- all of it
+
+
+def measure(progress: Progress | None = None) -> GpuCeilings:
+    """Measures the current GPU. Prints nothing and caches nothing.
+
+    ``progress(what, done, total)`` is called before each figure. Cost: some 20 s, and 2.3 GiB of its memory.
+    Raises RuntimeError without a GPU, BuildError without Triton or a C++ compiler.
+    """
+    here = gpu()
+    begin = time.monotonic()
+    total = 4 * len(COLD_MIB) + 3 * len(WARM_MIB) + 12
+    done = 0
+
+    def step(what: str) -> None:
+        nonlocal done
+        if progress is not None:
+            progress(what, done, total)
+        done += 1
+
+    step("floors")
+    floors = _floors()
+    bandwidth = _bandwidths(here, step)
+    step("transfers")
+    to_device, to_host = _transfers()
+    fused, functions = _chains(here, step)
+    rates = (fused, *_products(step))
+    torch.cuda.empty_cache()
+    return GpuCeilings(
+        kind=here.kind, name=here.name, fingerprint=fingerprint(), uuid=here.uuid, driver=here.driver,
+        power_limit_w=here.power_limit_w, date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        multiprocessors=here.multiprocessors, l2_bytes=here.l2_bytes, memory_bytes=here.memory_bytes,
+        bandwidth=bandwidth, rates=rates, functions=functions, to_device_gbs=to_device, to_host_gbs=to_host,
+        seconds=time.monotonic() - begin,
+        versions={"torch": torch.__version__, "cuda": str(torch.version.cuda), "compiler": triton_toolchain()},
+        **floors,
+    )  # fmt: skip
