@@ -11,4 +11,4 @@ def kind_of(device: str) -> str:
 
     Raises RuntimeError where there is no such device.
     """
-    return gpu().kind if device == "cuda" else machine().kind
+    return gpu().kind if device.startswith("cuda") else machine().kind

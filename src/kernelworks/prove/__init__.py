@@ -14,7 +14,7 @@ from kernelworks import certificates
 from kernelworks.build import BuildError
 from kernelworks.contract import Request, Row
 from kernelworks.dispatch import OPS, Op
-from kernelworks.machine import machine
+from kernelworks.machine import has_gpu, kind_of
 from kernelworks.records import Parity, Proof
 
 __all__ = ["provable", "prove"]
@@ -29,6 +29,9 @@ def provable(op: Op) -> tuple[list[Row], dict[str, str]]:
     bare = Request(op.name, "forward", {})
     for row in op.rows:
         if row.source is None:
+            continue
+        if row.device == "cuda" and not has_gpu():
+            cannot[row.name] = "runs on a CUDA device, and there is none here"
             continue
         try:
             # A guard may look at arguments that a bare request lacks; such a row is tried on the cases instead.
@@ -59,7 +62,9 @@ def prove(
 
     Parity over every case of the contract in every dtype, forward and backward: guard pages on both sides of every
     buffer, poisoned outputs, inputs compared afterwards, strided, offset and transposed views; then determinism, two
-    threads at once, other thread counts, a forked child, the contract's bad inputs, and every mutant rejected.
+    threads at once, other thread counts, a forked child, the contract's bad inputs, and every mutant rejected. Rows of
+    a GPU are proved there, with bands of NaN for the pages, the contract's larger device cases, every configuration of
+    the tuning table, two streams at once and a graph's replay.
 
     Args:
         op, row: what to prove; without ``row`` every row that runs here.
@@ -127,7 +132,7 @@ def _proof(op: Op, said: dict[str, Any], *, partial: bool, write: bool) -> Proof
     right = not failures and said["cases"] > 0 and not partial and all(said["checks"].values())
     row = op.row(said["row"])
     certified = right and write and row.source is not None
-    kind = machine().kind
+    kind = kind_of(row.device)
     if certified:
         certificates.write(
             certificates.Certificate(
@@ -148,6 +153,6 @@ def _dead(op: Op, row: str, case: str, dtype: str, how: str) -> Proof:
     line = f"python -m kernelworks prove {op.name}.{row} --case '{case}' --dtype {dtype}"
     failure = Parity(op.name, row, "forward", case, dtype, float("inf"), False, how, line)
     return Proof(
-        op=op.name, row=row, kind=machine().kind, cases=0, worst=float("inf"), worst_case=case, failures=(failure,),
-        mutants_rejected=0, mutants=len(op.mutants), checks={"survived": False}, seconds=0.0, certified=False,
+        op=op.name, row=row, kind=kind_of(op.row(row).device), cases=0, worst=float("inf"), worst_case=case,
+        failures=(failure,), mutants_rejected=0, mutants=len(op.mutants), checks={"survived": False}, seconds=0.0, certified=False,
     )  # fmt: skip

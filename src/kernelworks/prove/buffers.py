@@ -1,4 +1,6 @@
-"""Tensors with an unreadable page on both sides, so that one byte too far ends the process instead of passing."""
+"""Tensors with something forbidden on both sides. On the CPU that is an unreadable page: one byte too far ends the
+process instead of passing. On a GPU it is a band of NaN: what is read there spoils the result, what is written there is
+seen afterwards."""
 
 from __future__ import annotations
 
@@ -22,6 +24,7 @@ _SLACK = 0xA5  # what lies between the tensor and the page's other edge, and mus
 # index held in 32 bits goes astray there.
 LAYOUTS = ("contiguous", "row_stride", "offset", "transposed", "far")
 FAR = 2**31 + 64
+_BAND = 4096
 _NORESERVE = 0x4000  # MAP_NORESERVE on Linux
 
 
@@ -77,17 +80,45 @@ def _strides(shape: tuple[int, ...], layout: str) -> tuple[tuple[int, ...], int,
     return tuple(strides), offset, offset + used
 
 
+class _Banded:
+    """Memory on a GPU between two bands of one-bits: NaN in every floating-point type, -1 in every integer."""
+
+    def __init__(self, nbytes: int, device: str) -> None:
+        self.nbytes = nbytes
+        self.memory = torch.empty(nbytes + 2 * _BAND, dtype=torch.uint8, device=device)
+        for band in self._bands():
+            band.fill_(0xFF)
+
+    def _bands(self) -> tuple[Tensor, Tensor]:
+        return self.memory[:_BAND], self.memory[_BAND + self.nbytes :]
+
+    def slack_untouched(self) -> bool:
+        return all(bool((band == 0xFF).all()) for band in self._bands())
+
+    def close(self) -> None:
+        big = self.nbytes > FAR
+        del self.memory
+        if big:
+            torch.cuda.empty_cache()
+
+
 class Arena:
     """Guarded tensors of one case."""
 
-    def __init__(self, *, at_end: bool) -> None:
+    def __init__(self, *, at_end: bool, device: str = "cpu") -> None:
         self.at_end = at_end
-        self.regions: list[_Region] = []
+        self.device = device
+        self.regions: list[_Region | _Banded] = []
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype, layout: str = "contiguous") -> Tensor:
         strides, offset, storage = _strides(shape, layout)
         if storage - offset == 0:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device=self.device)
+        if self.device != "cpu":
+            banded = _Banded(storage * dtype.itemsize, self.device)
+            self.regions.append(banded)
+            inside = banded.memory[_BAND : _BAND + banded.nbytes].view(dtype)
+            return inside.as_strided(shape, strides, inside.storage_offset() + offset)
         region = _Region(storage * dtype.itemsize, at_end=self.at_end, sparse=layout == "far")
         self.regions.append(region)
         buffer = (ctypes.c_char * region.nbytes).from_address(region.address)
@@ -111,9 +142,12 @@ class Arena:
 
 
 @contextmanager
-def arena(*, at_end: bool) -> Iterator[Arena]:
-    """An arena whose tensors are gone when the block ends; nothing may keep them."""
-    made = Arena(at_end=at_end)
+def arena(*, at_end: bool, device: str = "cpu") -> Iterator[Arena]:
+    """An arena whose tensors are gone when the block ends; nothing may keep them.
+
+    ``at_end`` says against which page they lie on the CPU; on a GPU the bands are tight on both sides.
+    """
+    made = Arena(at_end=at_end, device=device)
     try:
         yield made
     finally:

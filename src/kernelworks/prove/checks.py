@@ -1,5 +1,6 @@
 """What a proof tries beyond parity: the same answer again, from two threads at once, on other thread counts, after a
-fork; that bad input raises before anything is written; and that the judge rejects every mutant."""
+fork; on a GPU from two streams at once and replayed from a graph; that bad input raises before anything is written; and
+that the judge rejects every mutant."""
 
 from __future__ import annotations
 
@@ -11,27 +12,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.contract import Case, Mutant
+from kernelworks.build.configs import configs
+from kernelworks.contract import FLOATS, Case, Mutant
 from kernelworks.dispatch import Op
 from kernelworks.prove.parity import judge
-from kernelworks.prove.truth import Truth, copied, flat_outputs, truth
+from kernelworks.prove.truth import Truth, copied, device_of, flat_outputs, truth
 
-__all__ = ["CHECKS", "bad_inputs", "surviving_mutants"]
+__all__ = ["CHECKS", "bad_inputs", "checks_for", "surviving_mutants"]
 
 BIGGEST = 2  # how many of the op's largest cases the repeated runs use
 FORK_SECONDS = 20
 
 
-def _large_cases(op: Op) -> list[Case]:
+def _large_cases(op: Op, row: str) -> list[Truth]:
+    """The op's largest cases that the row takes, in the first of float32, bfloat16, float16 that it takes."""
+    device = device_of(op, row)
+
     def size(case: Case) -> int:
-        return sum(t.numel() for t in flat_outputs(list(_args(op, case).args.values())) if isinstance(t, Tensor))
+        made = truth(op, case, torch.float32, 0, "cpu")
+        return sum(t.numel() for t in flat_outputs(list(made.args.values())) if isinstance(t, Tensor))
 
-    usable = [c for c in op.contract.cases if torch.float32 in c.dtypes]
-    return sorted(usable, key=size)[-BIGGEST:]
-
-
-def _args(op: Op, case: Case) -> Truth:
-    return truth(op, case, torch.float32)
+    usable = sorted((c for c in op.contract.cases if torch.float32 in c.dtypes), key=size, reverse=True)
+    found: list[Truth] = []
+    for case in usable:
+        for dtype in (d for d in FLOATS if d in case.dtypes):
+            expected = truth(op, case, dtype, 0, device)
+            if not op.row(row).guard(op.request("forward", expected.positional(op))):
+                found.append(expected)
+                break
+        if len(found) == BIGGEST:
+            break
+    return found[::-1]
 
 
 def _run(op: Op, row: str, expected: Truth) -> list[Tensor]:
@@ -53,23 +64,22 @@ def _equal(a: list[Tensor], b: list[Tensor]) -> bool:
 
 
 def _deterministic(op: Op, row: str) -> str:
-    for case in _large_cases(op):
-        expected = _args(op, case)
+    for expected in _large_cases(op, row):
         first = _run(op, row, expected)
         if not all(_equal(first, _run(op, row, expected)) for _ in range(3)):
-            return f"{case.name}: two runs on the same input differ"
+            return "two runs on the same input differ"
     return ""
 
 
 def _two_threads(op: Op, row: str) -> str:
-    expected = [_args(op, case) for case in _large_cases(op)]
+    expected = _large_cases(op, row)
     alone = [_run(op, row, e) for e in expected]
     failures: list[str] = []
 
     def work(i: int) -> None:
         for _ in range(8):
             if not _equal(alone[i], _run(op, row, expected[i])):
-                failures.append(f"{_large_cases(op)[i].name}: another answer while a second thread was calling")
+                failures.append("another answer while a second thread was calling")
                 return
 
     workers = [threading.Thread(target=work, args=(i % len(expected),)) for i in range(2)]
@@ -85,18 +95,17 @@ def _thread_counts(op: Op, row: str) -> str:
     try:
         for count in (1, 3, 2):
             torch.set_num_threads(count)
-            for case in _large_cases(op):
-                expected = _args(op, case)
+            for expected in _large_cases(op, row):
                 _, message = judge(_run(op, row, expected), expected)
                 if message:
-                    return f"{case.name} on {count} threads: {message}"
+                    return f"on {count} threads: {message}"
     finally:
         torch.set_num_threads(before)
     return ""
 
 
 def _after_fork(op: Op, row: str) -> str:
-    expected = _args(op, _large_cases(op)[-1])
+    expected = _large_cases(op, row)[-1]
     _run(op, row, expected)  # the parent's thread pool exists now
     args = [copied(a) for a in expected.positional(op)]
     child = os.fork()
@@ -120,12 +129,68 @@ def _after_fork(op: Op, row: str) -> str:
     return "" if waited[0] == 0 else "wrong in a forked child"
 
 
+def _two_streams(op: Op, row: str) -> str:
+    expected = _large_cases(op, row)
+    alone = [_run(op, row, e) for e in expected]
+    streams = [torch.cuda.Stream() for _ in expected]  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    found: list[list[list[Tensor]]] = [[] for _ in expected]
+    for _ in range(8):
+        for i, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                found[i].append(_run(op, row, expected[i]))
+    torch.cuda.synchronize()
+    right = all(_equal(alone[i], run) for i, runs in enumerate(found) for run in runs)
+    return "" if right else "another answer while a second stream was running"
+
+
+def _graph_replay(op: Op, row: str) -> str:
+    """Captured in a CUDA graph on other values, then replayed on the case's."""
+    expected = _large_cases(op, row)[-1]
+    want = _run(op, row, expected)
+    args = [copied(a) for a in expected.positional(op)]
+    kept = [copied(a) for a in args]
+
+    def restore() -> None:
+        for target, value in zip(flat_outputs(args), flat_outputs(kept), strict=True):
+            if isinstance(target, Tensor):
+                target.copy_(value)
+
+    _call(op, row, args)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = _call(op, row, args)
+    restore()
+    graph.replay()
+    torch.cuda.synchronize()
+    return "" if _equal(want, got) else "another answer when replayed from a graph"
+
+
+def _configurations(op: Op, row: str) -> str:
+    """Runs last: every configuration of the tuning table was tried by some case."""
+    missed = configs(op.room / "tuning.toml").missed(row)
+    return f"no case reaches {'; '.join(missed)}" if missed else ""
+
+
 CHECKS: dict[str, Callable[[Op, str], str]] = {
     "deterministic": _deterministic,
     "two_threads": _two_threads,
     "thread_counts": _thread_counts,
     "after_fork": _after_fork,
 }
+GPU_CHECKS: dict[str, Callable[[Op, str], str]] = {
+    "deterministic": _deterministic,
+    "two_threads": _two_threads,
+    "two_streams": _two_streams,
+    "graph_replay": _graph_replay,
+    "configurations": _configurations,
+}
+
+
+def checks_for(op: Op, row: str) -> dict[str, Callable[[Op, str], str]]:
+    """What a row is tried on beyond parity, by name."""
+    return GPU_CHECKS if op.row(row).device == "cuda" else CHECKS
 
 
 def bad_inputs(op: Op, public: Callable[..., Any]) -> Iterator[tuple[str, str]]:

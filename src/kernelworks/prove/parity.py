@@ -13,7 +13,7 @@ from kernelworks.contract import Case
 from kernelworks.dispatch import Op
 from kernelworks.prove.buffers import LAYOUTS, Arena, arena
 from kernelworks.prove.compare import compare
-from kernelworks.prove.truth import Truth, flat_outputs, truth
+from kernelworks.prove.truth import Truth, device_of, flat_outputs, truth
 from kernelworks.records import Parity
 
 __all__ = ["judge", "parities", "reproduce"]
@@ -56,7 +56,7 @@ def _poisoned_out(op: Op, case_args: tuple[Any, ...], memory: Arena) -> Any:
 
 def _forward(op: Op, row: str, expected: Truth, layout: str, *, at_end: bool) -> tuple[float, str]:
     names = op.passes["forward"].names
-    with arena(at_end=at_end) as memory, torch.no_grad():
+    with arena(at_end=at_end, device=device_of(op, row)) as memory, torch.no_grad():
         args = tuple(memory.place(a, layout) for a in expected.positional(op))
         out = _poisoned_out(op, args, memory)
         result = op(*args, out=out, row=row) if out is not None else op(*args, row=row)
@@ -75,7 +75,7 @@ def _forward(op: Op, row: str, expected: Truth, layout: str, *, at_end: bool) ->
 
 def _gradients(op: Op, row: str, expected: Truth, *, at_end: bool) -> tuple[float, str]:
     names = op.passes["forward"].names
-    with arena(at_end=at_end) as memory:
+    with arena(at_end=at_end, device=device_of(op, row)) as memory:
         args = [memory.place(a) for a in expected.positional(op)]
         leaves = {}
         for i, name in enumerate(names):
@@ -100,12 +100,17 @@ def _gradients(op: Op, row: str, expected: Truth, *, at_end: bool) -> tuple[floa
 
 
 def parities(op: Op, row: str, case: Case, dtype: torch.dtype, seed: int = 0) -> Iterator[Parity]:
-    """Every comparison of one case. A row that raises fails with what it raised."""
-    expected = truth(op, case, dtype, seed)
+    """Every comparison of one case. A row that raises fails with what it raised; a case that a GPU's row declines, as it
+    may decline a user's call, gives none."""
+    device = device_of(op, row)
+    expected = truth(op, case, dtype, seed, device)
+    if op.row(row).device == "cuda" and op.row(row).guard(op.request("forward", expected.positional(op))):
+        return
     layouts = LAYOUTS if case.layouts else LAYOUTS[:1]
-    runs = [("forward", layout, at_end) for layout in layouts for at_end in (True, False)]
+    ends = (True, False) if device == "cpu" else (True,)
+    runs = [("forward", layout, at_end) for layout in layouts for at_end in ends]
     if expected.gradients:
-        runs += [("backward", "contiguous", at_end) for at_end in (True, False)]
+        runs += [("backward", "contiguous", at_end) for at_end in ends]
     name = str(dtype).removeprefix("torch.")
     for pass_, layout, at_end in runs:
         if pass_ == "backward" and "backward" not in op.row(row).passes:

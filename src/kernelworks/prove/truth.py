@@ -13,8 +13,9 @@ from torch import Tensor
 from kernelworks.build.rows import as_float64
 from kernelworks.contract import Case
 from kernelworks.dispatch import Op
+from kernelworks.machine import has_gpu
 
-__all__ = ["Truth", "copied", "flat_outputs", "truth"]
+__all__ = ["Truth", "copied", "device_of", "flat_outputs", "truth"]
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,29 @@ def flat_outputs(result: Any) -> tuple[Any, ...]:
     return (result,)
 
 
+def device_of(op: Op, row: str) -> str:
+    """Where a row's cases lie: on the GPU for its rows, and on the CPU where those are interpreted."""
+    return "cuda" if op.row(row).device == "cuda" and has_gpu() else "cpu"
+
+
+def _on(value: Any, device: str) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    return [_on(v, device) for v in value] if isinstance(value, (list, tuple)) else value
+
+
 @functools.lru_cache(maxsize=8)
-def truth(op: Op, case: Case, dtype: torch.dtype, seed: int = 0) -> Truth:
-    """The truth of a case. The numbers follow from the op, case, dtype and ``seed``: every run sees the same."""
+def truth(op: Op, case: Case, dtype: torch.dtype, seed: int = 0, device: str = "cpu") -> Truth:
+    """The truth of a case, computed on ``device``. The inputs follow from the op, case, dtype and ``seed``: every run
+    and every device sees the same."""
     generator = torch.Generator().manual_seed(zlib.crc32(f"{op.name} {case.name} {dtype} {seed}".encode()))
+    args = {name: _on(value, device) for name, value in case.make(generator, dtype).items()}
+    with torch.device(device):
+        return _truth(op, case, dtype, args, generator)
+
+
+def _truth(op: Op, case: Case, dtype: torch.dtype, args: dict[str, Any], generator: torch.Generator) -> Truth:
     contract = op.contract
-    args = case.make(generator, dtype)
     exact = {name: as_float64(value) for name, value in args.items()}
     with torch.no_grad():
         outputs = flat_outputs(contract.reference(**exact))
@@ -61,7 +79,11 @@ def truth(op: Op, case: Case, dtype: torch.dtype, seed: int = 0) -> Truth:
         for name in names:
             exact[name] = exact[name].clone().requires_grad_()
         results = flat_outputs(contract.reference(**exact))
-        grads = tuple(torch.randn(o.shape, generator=generator).to(dtype) for o in results if o.requires_grad)
+        grads = tuple(
+            torch.randn(o.shape, generator=generator, device="cpu").to(dtype).to(o.device)
+            for o in results
+            if o.requires_grad
+        )
         used = [o for o in results if o.requires_grad]
         leaves = [exact[n] for n in names]
         found: tuple[Tensor | None, ...] = torch.autograd.grad(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from kernelworks.dispatch import OPS, Op
-from kernelworks.prove.checks import CHECKS, bad_inputs, surviving_mutants
+from kernelworks.prove.checks import bad_inputs, checks_for, surviving_mutants
 from kernelworks.prove.parity import parities
 from kernelworks.records import Parity, to_json
 
@@ -52,7 +52,9 @@ def _say(**what: Any) -> None:
 
 def _prove(op: Op, rows: list[str], only_case: str | None, only_dtype: str | None) -> list[_Tally]:
     tallies = [_Tally(row) for row in rows]
-    for case in op.contract.cases:
+    on_gpu = {t.row for t in tallies if op.row(t.row).device == "cuda"}
+    device_cases = op.contract.device_cases if on_gpu else ()
+    for case in (*op.contract.cases, *device_cases):
         if only_case is not None and case.name != only_case:
             continue
         for dtype in case.dtypes:
@@ -60,6 +62,8 @@ def _prove(op: Op, rows: list[str], only_case: str | None, only_dtype: str | Non
             if only_dtype is not None and name != only_dtype:
                 continue
             for tally in tallies:
+                if case in device_cases and tally.row not in on_gpu:
+                    continue
                 _say(at=[tally.row, case.name, name])
                 started = time.perf_counter()
                 for parity in parities(op, tally.row, case, dtype):
@@ -86,7 +90,7 @@ def main() -> None:
         survivors = surviving_mutants(op)
         wrong_errors = [wrong for _, wrong in bad_inputs(op, getattr(ops, op.name)) if wrong]
         for tally in tallies:
-            for name, check in CHECKS.items():
+            for name, check in checks_for(op, tally.row).items():
                 _say(at=[tally.row, name, ""])
                 tally.check(op, name, check(op, tally.row))
             tally.check(op, "bad_inputs", wrong_errors[0] if wrong_errors else "")
