@@ -22,6 +22,7 @@ from torch.autograd import profiler
 from torch.nn import Parameter
 
 from kernelworks import certificates
+from kernelworks.autograd import PLAIN, TENSOR_KEY, differentiated
 from kernelworks.build import BuildError
 from kernelworks.contract import Contract, Mutant, Request, Row, spec
 from kernelworks.machine import kind_of
@@ -345,21 +346,26 @@ class Op:
         return (*gradients, None)  # None for `row`
 
 
-# One entry per op, written out for its arguments: a loop over them would cost as much again as all the rest. A tensor
-# enters the key as class, dtype, shape, strides and device, so a plan is never met by a call it was not made for.
-_TENSOR_KEY = "{0}.__class__, {0}.dtype, {0}.shape, {0}.is_contiguous() or {0}.stride(), {0}.get_device()"
+# One entry per op, written out for its arguments: a loop over them would cost as much again as all the rest.
 _ENTRY = """
 def call({arguments}, out=None, row=None):
     if is_compiling():
         return through_torch(({arguments},), out, row)
+    recorded = False
     try:
         key = plan = None
         if not (grad_enabled() and ({gradients})):
             key = ({key}, row, get_threads())
             if not (dispatch_modes() or function_modes() or profiler._is_profiler_enabled or functorch_level()):
                 plan = plans.get(key)
+        elif {recordable} and out is None and not (
+            dispatch_modes() or function_modes() or profiler._is_profiler_enabled or functorch_level()
+        ):
+            recorded = {plain}
     except (AttributeError, TypeError):  # an argument of a wrong type: the contract's check says which
         key = plan = None
+    if recorded:
+        return differentiated()({arguments}, row)
     if plan is None:
         return miss(({arguments},), out, row, key)
     return plan({arguments}, out=out)
@@ -370,26 +376,33 @@ def _entry(op: Op) -> Callable[..., Any]:
     """The function behind ``op(...)``, made from the forward's schema."""
     arguments = torch._C.parse_schema(op.passes["forward"].schema).arguments
     names = op.passes["forward"].names
-    keys, gradients = [], []
+    keys, gradients, plain = [], [], []
     for argument in (a for a in arguments if a.name in names):
         name, kind = argument.name, str(argument.type)
-        tensor = _TENSOR_KEY.format(name)
+        tensor = TENSOR_KEY.format(name)
         if kind == "Tensor":
             keys.append(tensor)
+            plain.append(f"{name}.__class__ in PLAIN")
             gradients.append(f"{name}.requires_grad")
         elif kind == "Optional[Tensor]":
             keys.append(f"None if {name} is None else ({tensor})")
+            plain.append(f"({name} is None or {name}.__class__ in PLAIN)")
             gradients.append(f"({name} is not None and {name}.requires_grad)")
         elif kind.startswith("List"):
             keys.append(f"spec({name})")
             gradients.append(f"any(v.requires_grad for v in {name})")
         else:
             keys.append(name)
-    outs = _TENSOR_KEY.format("out")
+    outs = TENSOR_KEY.format("out")
     keys.append(f"None if out is None else ({outs}) if out.__class__ is Tensor else spec(out)")
-    source = _ENTRY.format(arguments=", ".join(names), key=", ".join(keys), gradients=" or ".join(gradients) or "False")
+    source = _ENTRY.format(
+        arguments=", ".join(names), key=", ".join(keys), gradients=" or ".join(gradients) or "False",
+        plain=" and ".join(plain) or "False", recordable="backward" in op.passes,
+    )  # fmt: skip
     scope: dict[str, Any] = {
+        "PLAIN": PLAIN,
         "Tensor": Tensor,
+        "differentiated": functools.cache(lambda: differentiated(op)),
         "dispatch_modes": _dispatch_modes,
         "function_modes": _function_modes,
         "functorch_level": _functorch_level,
