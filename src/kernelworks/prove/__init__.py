@@ -154,5 +154,6 @@ def _dead(op: Op, row: str, case: str, dtype: str, how: str) -> Proof:
     failure = Parity(op.name, row, "forward", case, dtype, float("inf"), False, how, line)
     return Proof(
         op=op.name, row=row, kind=kind_of(op.row(row).device), cases=0, worst=float("inf"), worst_case=case,
-        failures=(failure,), mutants_rejected=0, mutants=len(op.mutants), checks={"survived": False}, seconds=0.0, certified=False,
+        failures=(failure,), mutants_rejected=0, mutants=len(op.mutants), checks={"survived": False}, seconds=0.0,
+        certified=False,
     )  # fmt: skip

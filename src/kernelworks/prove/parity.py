@@ -100,8 +100,8 @@ def _gradients(op: Op, row: str, expected: Truth, *, at_end: bool) -> tuple[floa
 
 
 def parities(op: Op, row: str, case: Case, dtype: torch.dtype, seed: int = 0) -> Iterator[Parity]:
-    """Every comparison of one case. A row that raises fails with what it raised; a case that a GPU's row declines, as it
-    may decline a user's call, gives none."""
+    """Every comparison of one case. A row that raises fails with what it raised; a case that a GPU's row declines, as
+    it may decline a user's call, gives none."""
     device = device_of(op, row)
     expected = truth(op, case, dtype, seed, device)
     if op.row(row).device == "cuda" and op.row(row).guard(op.request("forward", expected.positional(op))):
