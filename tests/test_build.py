@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kernelworks.build import BuildError, cpp
+from kernelworks.build.cache import _intact
 
 SOURCE = '#include "kernel.hpp"\nKW_EXPORT(answer) { args.tensor(0).ptr<float>()[0] = 42.0f; }\n'
 
@@ -102,7 +103,7 @@ def test_a_damaged_entry_is_never_loaded(
             note.write_text(note.read_text()[:20])
     assert cpp.built(source, "scalar") == lib
     assert json.loads(note.read_text())["sha256"]
-    assert cpp._intact(lib, note)
+    assert _intact(lib, note)
     assert _python(CALL, str(source)).stdout.strip() == "42.0"
 
 

@@ -1,29 +1,19 @@
-"""C++ rooms to loadable libraries: g++ at first use, cached by source, flags and compiler, never trusted unhashed.
-
-A cache entry is two files, ``NAME-KEY.so`` and ``NAME-KEY.json``. The second holds the SHA-256 of the first and is
-written last, each through a rename, so a killed process, a full disk or ten processes starting at once leave either
-a whole entry or none. An entry whose bytes do not match its hash is built again.
-"""
+"""C++ rooms to loadable libraries: g++ at first use, cached by source, flags and compiler, never trusted unhashed."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import functools
 import hashlib
-import json
-import os
 import re
 import shutil
 import subprocess
-import tempfile
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kernelworks import environment
+from kernelworks.build.cache import BuildError, entry
 
 __all__ = ["TARGETS", "BuildError", "Target", "library", "source_hash", "toolchain"]
 
@@ -32,10 +22,6 @@ COMMON_FLAGS = (
     "-std=gnu++20", "-O3", "-fPIC", "-shared", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno",
     "-fno-trapping-math", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-psabi", "-Wno-unknown-pragmas",
 )  # fmt: skip
-
-
-class BuildError(RuntimeError):
-    """A library could not be built or read. The text says what was run and what came back."""
 
 
 @dataclass(frozen=True)
@@ -125,21 +111,6 @@ def _compile(source: Path, target: Target, output: Path) -> None:
         raise BuildError(f"{' '.join(command)}\nexited with {done.returncode}:\n{done.stderr.strip()[:4000]}")
 
 
-def _intact(lib: Path, note: Path) -> bool:
-    try:
-        recorded = json.loads(note.read_text(encoding="utf-8"))["sha256"]
-        return bool(recorded == hashlib.sha256(lib.read_bytes()).hexdigest())
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with open(path, "w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)  # released by the system when a holder dies
-        yield
-
-
 def built(source: Path, target: str) -> Path:
     """The path of the library for one source and target, compiled if the cache has no intact entry for it.
 
@@ -147,32 +118,9 @@ def built(source: Path, target: str) -> Path:
     """
     wanted = TARGETS[target]
     key = hashlib.sha256(f"{source_hash(source, target)} {toolchain()}".encode()).hexdigest()[:20]
-    folder = environment.cache_dir("build")
+    record = {"source": source.name, "target": target, "toolchain": toolchain()}
     stem = f"{source.parent.name}-{source.stem}-{target}-{key}"
-    lib, note = folder / f"{stem}.so", folder / f"{stem}.json"
-    if _intact(lib, note):
-        return lib
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / f"{stem}.lock"):
-            if _intact(lib, note):  # another process built it while we waited
-                return lib
-            with tempfile.TemporaryDirectory(dir=folder, prefix=".building-") as scratch:
-                fresh, fresh_note = Path(scratch) / lib.name, Path(scratch) / note.name
-                _compile(source, wanted, fresh)
-                record = {
-                    "sha256": hashlib.sha256(fresh.read_bytes()).hexdigest(),
-                    "source": source.name,
-                    "target": target,
-                    "toolchain": toolchain(),
-                }
-                fresh_note.write_text(json.dumps(record), encoding="utf-8")
-                note.unlink(missing_ok=True)
-                os.replace(fresh, lib)
-                os.replace(fresh_note, note)
-    except OSError as error:
-        raise BuildError(f"the build cache {folder} cannot be used: {error}") from error
-    return lib
+    return entry(stem, ".so", functools.partial(_compile, source, wanted), record)
 
 
 _loaded: dict[tuple[Path, str], Any] = {}

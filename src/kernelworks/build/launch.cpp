@@ -49,6 +49,8 @@ struct Driver {
     CUresult (*set_attribute)(Handle, int, int);
     CUresult (*launch)(const Config*, Handle, void**, void**);
     CUresult (*text)(CUresult, const char**);
+    CUresult (*encode)(void*, int, unsigned, void*, const uint64_t*, const uint64_t*, const unsigned*, const unsigned*,
+                       int, int, int, int);
     bool open;
 
     Driver() : open(false) {
@@ -62,7 +64,7 @@ struct Driver {
                find(primary, "cuDevicePrimaryCtxRetain") && find(load, "cuModuleLoadData") &&
                find(function, "cuModuleGetFunction") && find(get_attribute, "cuFuncGetAttribute") &&
                find(set_attribute, "cuFuncSetAttribute") && find(launch, "cuLaunchKernelEx") &&
-               find(text, "cuGetErrorString");
+               find(text, "cuGetErrorString") && find(encode, "cuTensorMapEncodeTiled");
     }
 };
 
@@ -113,6 +115,10 @@ constexpr int MOST_ARGUMENTS = 64;
 bool is_tensor(const TVMFFIAny& any) {
     return any.type_index == kTVMFFIDLTensorPtr || any.type_index == kTVMFFITensor;
 }
+DLDeviceType device_of(const TVMFFIAny& any) {
+    const void* t = any.type_index == kTVMFFIDLTensorPtr ? any.v_ptr : any.v_obj + 1;  // after the object's header
+    return static_cast<const DLTensor*>(t)->device.device_type;
+}
 bool divisible(int64_t value) { return (value & 15) == 0; }
 bool wide(int64_t value) { return value != static_cast<int32_t>(value); }
 
@@ -141,7 +147,8 @@ struct Key {
     std::string str() const { return std::string(text, static_cast<size_t>(length)); }
 };
 
-// The arguments as the kernel's parameters. A null pointer is passed for None in CUDA C++; Triton drops the parameter.
+// The arguments as the kernel's parameters. A null pointer is passed for None in CUDA C++, where a tensor on the CPU is
+// passed by value: its bytes are the parameter. Triton drops the parameter that is None.
 struct Parameters {
     uint64_t values[MOST_ARGUMENTS + 2];
     void* pointers[MOST_ARGUMENTS + 2];
@@ -156,6 +163,7 @@ struct Parameters {
         for (int i = first; i < args.count; ++i) {
             if (is_tensor(args.any[i])) {
                 add(reinterpret_cast<uint64_t>(args.tensor(i).data));
+                if (!triton && device_of(args.any[i]) == kDLCPU) pointers[count - 1] = args.tensor(i).data;
             } else if (args.none(i)) {
                 if (!triton) add(0);
             } else if (args.any[i].type_index == kTVMFFIFloat) {
@@ -286,6 +294,23 @@ KW_ANSWER(launch_function) {
     for (int i = 0; i < 3; ++i) grid[i] = static_cast<unsigned>(args.integer(3 + i));
     Parameters parameters(args, 6, f.triton, nullptr);
     return go(f, static_cast<int>(args.integer(1)), reinterpret_cast<Handle>(args.integer(2)), grid, parameters);
+}
+
+// tensor_map(result, address, bfloat16 or float16, rows, columns, row stride in bytes, box rows, box columns): result
+// (128 bytes on the CPU) receives the CUtensorMap of a row-major matrix with the 128-byte swizzle.
+KW_ANSWER(tensor_map) {
+    if (!driver().open) return NO_DRIVER;
+    enum { FLOAT16 = 6, BFLOAT16 = 9, SWIZZLE_128 = 3, PROMOTE_256 = 3 };
+    alignas(64) char map[128];
+    const uint64_t shape[2] = {static_cast<uint64_t>(args.integer(4)), static_cast<uint64_t>(args.integer(3))};
+    const uint64_t stride = static_cast<uint64_t>(args.integer(5));
+    const unsigned box[2] = {static_cast<unsigned>(args.integer(7)), static_cast<unsigned>(args.integer(6))};
+    const unsigned steps[2] = {1, 1};
+    auto address = reinterpret_cast<void*>(args.integer(1));
+    CUresult code = driver().encode(map, args.integer(2) ? BFLOAT16 : FLOAT16, 2, address, shape, &stride, box, steps,
+                                    0, SWIZZLE_128, PROMOTE_256, 0);
+    std::memcpy(args.tensor(0).data, map, sizeof map);
+    return code;
 }
 
 // error(text, code): the driver's words for a code, into `text` (uint8 on the CPU), zero-terminated.

@@ -1,4 +1,4 @@
-"""Rows made of C++ (one table line names the sources, and gives a row for each instruction set) and of Triton."""
+"""Rows made of C++ (one table line names the sources, and gives a row for each instruction set), Triton or CUDA C++."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from typing import Any
 import torch
 
 from kernelworks import environment
+from kernelworks.build import cuda
 from kernelworks.build.configs import configs
 from kernelworks.build.cpp import TARGETS, BuildError, library, source_hash, toolchain
 from kernelworks.contract import Request, Row
 from kernelworks.machine import machine
 
-__all__ = ["as_float64", "cpp_rows", "in_float64", "into", "python_row", "threads", "triton_row"]
+__all__ = ["as_float64", "cpp_rows", "cuda_row", "in_float64", "into", "python_row", "threads", "triton_row"]
 
 Launch = Callable[..., Any]
 Guard = Callable[[Request], str | None]
@@ -121,6 +122,59 @@ def triton_row(
         passes=passes,
         device="cuda",
     )
+
+
+def cuda_row(
+    room: Path,
+    *,
+    source: str = "sm90.cu",
+    guard: Guard | None = None,
+    passes: tuple[str, ...] = ("forward",),
+    name: str = "sm90",
+) -> Row:
+    """The row of a room's CUDA C++ for Hopper; ``forward(*args, out=None)`` and ``backward`` of ``NAME.py`` launch it.
+
+    The hash covers the source and what it includes, ``NAME.py``, and the row's configurations in tuning.toml.
+    """
+    module = ".".join(("kernelworks", *room.resolve().relative_to(PACKAGE).parts, name))
+    return Row(
+        name=name,
+        target="sm_90a",
+        load=functools.partial(_load_cuda, room / source, module),
+        guard=functools.partial(_decline_hopper, guard),
+        source=room / source,
+        hash=functools.partial(cuda_hash, room / source, room / f"{name}.py", name),
+        toolchain=cuda.toolchain,
+        passes=passes,
+        device="cuda",
+    )
+
+
+def _load_cuda(source: Path, module: str, pass_: str) -> Callable[..., Any]:
+    cuda.cubin(source)
+    launch: Callable[..., Any] = getattr(importlib.import_module(module), pass_)
+    return launch
+
+
+@functools.cache
+def cuda_hash(source: Path, module: Path, row: str) -> str:
+    """SHA-256 over the device code, the launching module and the configurations of a row."""
+    digest = hashlib.sha256(configs(source).text(row).encode())
+    digest.update(cuda.source_hash(source).encode() + b"\0" + module.read_bytes())
+    return digest.hexdigest()
+
+
+@functools.cache
+def _is_hopper() -> bool:
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+
+
+def _decline_hopper(guard: Guard | None, request: Request) -> str | None:
+    if request.device == "cpu":
+        return "runs on CUDA tensors, got cpu"
+    if request.device == "cuda" and not _is_hopper():
+        return "runs on compute capability 9.0 (Hopper)"
+    return guard(request) if guard else None
 
 
 @functools.cache

@@ -1,0 +1,201 @@
+"""CUDA C++ rooms to kernels: NVRTC at first use, one cubin for each source, launched through ``launch.cpp``.
+
+NVRTC comes with torch's CUDA builds and as ``pip install nvidia-cuda-nvrtc``; neither a GPU nor a toolkit is needed to
+compile. Sources include nothing but their neighbours and the headers of ``kernelworks/tile``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import importlib.util
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.build.cache import BuildError, entry
+from kernelworks.build.launcher import launcher, load, succeed
+
+__all__ = ["Kernel", "built", "cubin", "resources", "source_hash", "tensor_map", "toolchain"]
+
+TILE = Path(__file__).resolve().parent.parent / "tile"
+ARCHITECTURE = "sm_90a"
+FLAGS = (f"--gpu-architecture={ARCHITECTURE}", "--std=c++20")
+MOST_MAPS = 4096  # tensor maps kept; a training loop may meet many addresses
+
+_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
+
+
+# ---------------------------------------------------------------- the compiler
+
+
+@functools.cache
+def _nvrtc() -> Any:
+    """NVRTC, from the package beside torch or from the system. Raises BuildError where there is none."""
+    found = importlib.util.find_spec("nvidia")
+    folders = [Path(place) for place in (found.submodule_search_locations or ())] if found else []
+    names = [str(path) for place in folders for path in sorted(place.glob("*/lib/libnvrtc.so.1?"), reverse=True)]
+    for name in (*names, "libnvrtc.so.13", "libnvrtc.so.12"):
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise BuildError("no CUDA compiler: pip install nvidia-cuda-nvrtc (torch's CUDA builds bring it)")
+
+
+@functools.cache
+def toolchain() -> str:
+    """The compiler as certificates and cache keys name it, such as ``"nvrtc 13.0"``. Raises BuildError without one."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    if _nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)):
+        raise BuildError("the CUDA compiler (NVRTC) does not answer")
+    return f"nvrtc {major.value}.{minor.value}"
+
+
+def _answer(size: str, get: str, program: ctypes.c_void_p) -> bytes:
+    """What NVRTC holds of a program, by the names of the two functions that tell its size and copy it."""
+    length = ctypes.c_size_t()
+    getattr(_nvrtc(), size)(program, ctypes.byref(length))
+    buffer = ctypes.create_string_buffer(length.value)
+    getattr(_nvrtc(), get)(program, buffer)
+    return buffer.raw
+
+
+def _with_includes(source: Path) -> list[Path]:
+    """The source and every file of ours that it includes, in a fixed order."""
+    found: list[Path] = []
+    queue = [source.resolve()]
+    while queue:
+        path = queue.pop(0)
+        if path in found:
+            continue
+        found.append(path)
+        for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(encoding="utf-8"), re.M):
+            queue += [(folder / name).resolve() for folder in (path.parent, TILE) if (folder / name).is_file()][:1]
+    return found
+
+
+@functools.cache
+def source_hash(source: Path) -> str:
+    """SHA-256 over the source, the headers of ours that it includes, and the flags."""
+    digest = hashlib.sha256(" ".join(FLAGS).encode())
+    for path in _with_includes(source):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _compile(source: Path, output: Path) -> None:
+    nvrtc, program = _nvrtc(), ctypes.c_void_p()
+    text = source.read_text(encoding="utf-8").encode()
+    options = [flag.encode() for flag in (*FLAGS, f"-I{source.parent}", f"-I{TILE}")]
+    if nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, source.name.encode(), 0, None, None):
+        raise BuildError(f"NVRTC could not read {source.name}")
+    status = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+    if status:
+        log = _answer("nvrtcGetProgramLogSize", "nvrtcGetProgramLog", program).rstrip(b"\0").decode(errors="replace")
+        raise BuildError(f"NVRTC ({toolchain()}) could not compile {source.name}:\n{log.strip()[:4000]}")
+    output.write_bytes(_answer("nvrtcGetCUBINSize", "nvrtcGetCUBIN", program))
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def built(source: Path) -> Path:
+    """The path of the cubin of a source, compiled if the cache has no intact entry for it. Raises BuildError."""
+    key = hashlib.sha256(f"{source_hash(source)} {toolchain()}".encode()).hexdigest()[:20]
+    record = {"source": source.name, "target": ARCHITECTURE, "toolchain": toolchain()}
+    stem = f"{source.parent.name}-{source.stem}-{ARCHITECTURE}-{key}"
+    return entry(stem, ".cubin", functools.partial(_compile, source), record)
+
+
+@functools.cache
+def cubin(source: Path) -> bytes:
+    """The source compiled for sm_90a. Cost: 1 to 10 s the first time on a machine. Raises BuildError."""
+    return built(source).read_bytes()
+
+
+def resources(source: Path) -> dict[str, dict[str, int]]:
+    """Of every kernel of a source: registers, stack and local bytes a thread (spills show there), static shared bytes.
+
+    Runs nothing; reads the cubin with the tool that comes with Triton.
+    """
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    done = subprocess.run([str(tool), "-res-usage", str(built(source))], capture_output=True, text=True, check=True)
+    found = re.findall(r"Function (\w+):\s+(REG:.*)", done.stdout)
+    return {name: {k.lower(): int(v) for k, v in re.findall(r"(\w+):(\d+)", line)} for name, line in found}
+
+
+# ---------------------------------------------------------------- launching
+
+
+class Kernel:
+    """One ``extern "C"`` kernel of a source: ``kernel((x, y, z), *arguments)`` on the current stream.
+
+    ``arguments`` start with a tensor on the GPU. The kernel receives tensors as pointers (None as a null pointer),
+    integers as ``long long``, floats as ``float``, and a tensor on the CPU by value: its bytes are the parameter.
+    """
+
+    __slots__ = ("_launch", "_numbers", "cluster", "name", "shared", "source", "threads")
+
+    def __init__(self, source: Path, name: str, *, threads: int, shared: int = 0, cluster: int = 1) -> None:
+        """``threads`` a block, ``shared`` dynamic bytes of shared memory a block, ``cluster`` blocks along x."""
+        self.source, self.name = source, name
+        self.threads, self.shared, self.cluster = threads, shared, cluster
+        self._numbers: dict[int, int] = {}
+        self._launch: Callable[..., int] | None = None
+
+    def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
+        """Cost: about 2 us. Raises LaunchError."""
+        device = arguments[0].get_device()
+        number = self._numbers.get(device)
+        if number is None or self._launch is None:
+            number = self._load(device, arguments[0])
+            if number < 0 or self._launch is None:
+                return
+        status = self._launch(number, device, _stream(device), *grid, *arguments)
+        if status:
+            succeed(status, f"launching {self.name} on grid {grid}")
+
+    def _load(self, device: int, first: Tensor) -> int:
+        if device < 0 and not first.is_meta:
+            raise ValueError(f"{self.name} runs on CUDA tensors, got {first.device}")
+        image = cubin(self.source)
+        if device < 0:
+            return -1  # meta tensors: compiled and not run
+        loaded = load(image, self.name, device, threads=self.threads, shared=self.shared, cluster=self.cluster)
+        self._launch = launcher().launch_function
+        self._numbers[device] = loaded.number
+        return loaded.number
+
+
+_maps: dict[tuple[Any, ...], Tensor] = {}
+
+
+def tensor_map(matrix: Tensor, box_rows: int, box_columns: int) -> Tensor:
+    """A CUtensorMap of a row-major matrix of 16-bit numbers, as 128 bytes on the CPU for a kernel's parameter.
+
+    The box is what one bulk copy moves, at most 256 rows of at most 128 bytes; shared memory gets the 128-byte swizzle,
+    and what lies outside the matrix is read as zero and not written. The address and the row stride must be multiples
+    of 16 bytes. Kept per address, shape and stride: 0.7 us once it is known. Raises LaunchError.
+    """
+    rows, columns = matrix.shape
+    key = (matrix.data_ptr(), rows, columns, matrix.stride(0), matrix.dtype, box_rows, box_columns)
+    found = _maps.get(key)
+    if found is None:
+        found = torch.empty(128, dtype=torch.uint8)
+        size = matrix.element_size()
+        status = launcher().tensor_map(
+            found, key[0], int(matrix.dtype == torch.bfloat16), rows, columns, matrix.stride(0) * size, box_rows,
+            box_columns,
+        )  # fmt: skip
+        succeed(status, f"encoding a tensor map of {rows} x {columns}, row stride {matrix.stride(0)}")
+        if len(_maps) >= MOST_MAPS:
+            _maps.clear()
+        _maps[key] = found
+    return found
