@@ -20,7 +20,7 @@ from kernelworks import environment
 from kernelworks.contract import Row
 from kernelworks.machine import kind_of, machine
 
-__all__ = ["Certificate", "find", "invalid", "shipped_path", "write", "write_shipped"]
+__all__ = ["Certificate", "find", "invalid", "shipped_kinds", "shipped_path", "write", "write_shipped"]
 
 SHIPPED = Path(__file__).resolve().parent / "certified"
 
@@ -69,14 +69,19 @@ def find(op: str, row: str, kind: str | None = None) -> list[Certificate]:
     return [c for c in found if c is not None]
 
 
-def invalid(op: str, row: Row) -> str | None:
+def shipped_kinds() -> list[str]:
+    """The kinds of machine whose certificates ship with the package; those of GPUs begin with ``sm_``."""
+    return sorted(path.stem for path in SHIPPED.glob("*.json"))
+
+
+def invalid(op: str, row: Row, kind: str | None = None) -> str | None:
     """None where the row may be chosen here, else the reason: never proved, or proved for another source or toolchain.
 
-    The reason is about this machine, this source as it lies on disk and this compiler.
+    The reason is about this machine (or another ``kind``), this source as it lies on disk and this compiler.
     """
     if row.source is None:
         return None
-    kind = kind_of(row.device)
+    kind = kind or kind_of(row.device)
     candidates = find(op, row.name, kind)
     if not candidates:
         return f"not proved on this kind of machine ({kind}); run `kernelworks prove {op}.{row.name}`"

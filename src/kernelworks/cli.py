@@ -305,15 +305,26 @@ def explain(
 @app.command(name="map")
 def map_(
     op: Annotated[str | None, typer.Argument(help="One op; every op without it.")] = None,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="Only a line for each row without a certificate that holds, GPUs' too.")
+    ] = False,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the docs' reference page here.")] = None,
     json: Json = False,
 ) -> None:
     """The kernel map: families, ops and rows, with certificate, share of the bound and ratio to the best baseline."""
     from kernelworks.machine import machine as here
     from kernelworks.map import kernel_map
+    from kernelworks.map import stale as without_certificate
     from kernelworks.report import map as report
 
     with _faults((ValueError,)):
+        if stale:
+            lines = without_certificate(op)
+            if json:
+                _print_json(lines)
+            else:
+                typer.echo("\n".join(lines or ["every row has a certificate that holds"]))
+            return
         found = kernel_map(op)
     if markdown is not None:
         _write(markdown, report.markdown(found))

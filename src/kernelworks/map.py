@@ -1,6 +1,8 @@
 """The kernel map of this machine: every op and row with its certificate, and its speed where one was measured.
 
-Speeds come from benches that ran on this kind of machine: those kept by ``kernelworks bench`` in the cache folder.
+Speeds come from benches that ran on this kind of machine: those kept by ``kernelworks bench`` in the cache folder. A
+row for a GPU is shown by this machine's GPU; where there is none, by the kinds of GPU whose certificates ship, so that
+a kernel that was changed where none is at hand is named.
 """
 
 from __future__ import annotations
@@ -13,29 +15,34 @@ from pathlib import Path
 from kernelworks import certificates, environment
 from kernelworks.arguments import ops_named
 from kernelworks.bench import OURS, read, save
+from kernelworks.contract import Row
 from kernelworks.dispatch import Op
-from kernelworks.machine import machine
+from kernelworks.machine import has_gpu, kind_of
 from kernelworks.records import BenchResult, MapOp, MapRow
 
-__all__ = ["keep_benches", "kept_benches", "kernel_map"]
+__all__ = ["keep_benches", "kept_benches", "kernel_map", "stale"]
 
 PACKAGE = Path(__file__).resolve().parent
+LOSS = 0.97  # of the best baseline's speed: below it a case is lost, above it is noise
+COPY = "copy"  # the arm that is no op but a device copy
 
 
-def _bench_path(op: str) -> Path:
-    return environment.cache_dir("bench") / machine().kind / f"{op}.json"
+def _bench_path(op: str, device: str) -> Path:
+    return environment.cache_dir("bench") / kind_of(device) / f"{op}.json"
 
 
 def keep_benches(results: Sequence[BenchResult]) -> None:
-    """Keeps results for later maps, one file an op, the newest run only. Raises OSError."""
-    for op in dict.fromkeys(r.op for r in results):
-        save([r for r in results if r.op == op], _bench_path(op))
+    """Keeps results for later maps, one file an op and kind of machine, the newest run only. Raises OSError."""
+    for op, device in dict.fromkeys((r.op, r.device) for r in results):
+        save([r for r in results if (r.op, r.device) == (op, device)], _bench_path(op, device))
 
 
-def kept_benches(op: str) -> list[BenchResult]:
+def kept_benches(op: str, device: str = "cpu") -> list[BenchResult]:
     """The results that were kept for an op on this kind of machine; none where there are none or they do not read."""
+    if device == "cuda" and not has_gpu():
+        return []
     try:
-        return read(_bench_path(op))
+        return read(_bench_path(op, device))
     except (OSError, ValueError):
         return []
 
@@ -45,30 +52,63 @@ def kernel_map(op: str | None = None) -> list[MapOp]:
     return [_op(found) for found in ops_named(op)]
 
 
+def stale(op: str | None = None) -> list[str]:
+    """A line for every row without a certificate that holds, on this machine and on every kind whose certificates
+    ship: what must be proved again before it is chosen there."""
+    lines = []
+    for found in ops_named(op):
+        for row in (r for r in found.rows if r.source is not None):
+            for kind in _kinds(row):
+                reason = certificates.invalid(found.name, row, kind)
+                if reason:
+                    lines.append(f"{found.name}.{row.name}: {reason.split('; run')[0]}" + _on(reason, kind))
+            if not _kinds(row):
+                lines.append(f"{found.name}.{row.name}: not proved on any GPU")
+    return lines
+
+
+def _on(reason: str, kind: str) -> str:
+    return "" if kind in reason else f" (on {kind})"
+
+
+def _kinds(row: Row) -> list[str]:
+    """The kinds of machine that a row is to be certified for: this one, and for a GPU's row those that ship."""
+    if row.device != "cuda":
+        return [kind_of("cpu")]
+    here = [kind_of("cuda")] if has_gpu() else []
+    return list(dict.fromkeys([*here, *(k for k in certificates.shipped_kinds() if k.startswith("sm_"))]))
+
+
 def _op(op: Op) -> MapOp:
-    benches = [r for r in kept_benches(op.name) if not r.gate]
     contract = op.contract
+    benches = {device: [r for r in kept_benches(op.name, device) if not r.gate] for device in ("cpu", "cuda")}
     return MapOp(
         op=op.name,
         family=contract.family,
         formula=contract.formula,
         source=contract.source,
-        rows=tuple(_row(op, row.name, benches) for row in op.rows),
+        rows=tuple(
+            _row(op, row, kind, benches["cuda" if row.device == "cuda" else "cpu"])
+            for row in op.rows
+            for kind in _kinds(row) or [""]
+        ),
         room=op.room.relative_to(PACKAGE).as_posix() if op.room.is_relative_to(PACKAGE) else str(op.room),
     )
 
 
-def _row(op: Op, name: str, benches: Iterable[BenchResult]) -> MapRow:
-    row = op.row(name)
-    reason = certificates.invalid(op.name, row) or ""
+def _row(op: Op, row: Row, kind: str, benches: Iterable[BenchResult]) -> MapRow:
+    reason = (certificates.invalid(op.name, row, kind) or "") if kind else "not proved on any GPU"
     certificate, worst = "", None
     if row.source is not None and not reason:
-        held = next(c for c in certificates.find(op.name, name) if c.source_hash == row.hash())
+        held = next(c for c in certificates.find(op.name, row.name, kind) if c.source_hash == row.hash())
         certificate, worst = held.date, held.worst
-    shares, ratios, best = [], [], Counter[str]()
-    for result in benches:
-        mine = next((a for a in result.arms if a.name == name or (a.name == OURS and result.chosen == name)), None)
-        others = [a for a in result.arms if a.name != OURS and a.name not in {r.name for r in op.rows}]
+    elsewhere = row.device == "cuda" and not (has_gpu() and kind == kind_of("cuda"))
+    shares, ratios, losses, best = [], [], [], Counter[str]()
+    for result in () if elsewhere else benches:
+        mine = next(
+            (a for a in result.arms if a.name == row.name or (a.name == OURS and result.chosen == row.name)), None
+        )
+        others = [a for a in result.arms if a.name not in (OURS, COPY) and a.name not in {r.name for r in op.rows}]
         if mine is None or mine.median_us <= 0:
             continue
         shares.append(result.bound_us / mine.median_us)
@@ -76,9 +116,12 @@ def _row(op: Op, name: str, benches: Iterable[BenchResult]) -> MapRow:
             fastest = min(others, key=lambda a: a.median_us)
             ratios.append(fastest.median_us / mine.median_us)
             best[fastest.name] += 1
+            if ratios[-1] < LOSS:
+                losses.append(f"{result.case} {result.dtype} ({ratios[-1]:.2f}x {fastest.name})")
     return MapRow(
-        name=name, target=row.target, certificate=certificate, reason=reason, worst=worst,
+        name=row.name, target=row.target, certificate=certificate, reason=reason, worst=worst,
         share_of_bound=statistics.median(shares) if shares else None,
         ratio=statistics.median(ratios) if ratios else None,
         baseline=best.most_common(1)[0][0] if best else "",
+        kind=kind, losses=tuple(losses),
     )  # fmt: skip

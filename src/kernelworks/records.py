@@ -191,6 +191,7 @@ class Arm:
     samples: int
     share_of_bound: float | None = None  # T_min / T
     worst: float | None = None  # its largest error on these inputs, as a share of the contract's bound
+    host_us: float | None = None  # on a GPU: host time of a call while the GPU need not be waited for
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,7 @@ class BenchResult:
     case: str
     dtype: str
     threads: int
-    cache: str  # "warm" or "cold"
+    cache: str  # "warm" or "cold"; on a GPU always cold: L2 was overwritten before each call
     flop: float
     bytes: float
     bound_us: float
@@ -212,6 +213,7 @@ class BenchResult:
     gate: str
     thrown: int  # noisy windows thrown away
     notes: tuple[str, ...] = ()  # what a reader must know beside the figures
+    device: str = "cpu"  # or "cuda"; there one arm is "copy", a device copy of the same bytes
 
 
 # ---------------------------------------------------------------- the kernel map
@@ -223,12 +225,14 @@ class MapRow:
 
     name: str
     target: str
-    certificate: str  # date of the certificate that holds here, "" without one
-    reason: str  # why the row is not chosen here, "" where it may be
+    certificate: str  # date of the certificate that holds on ``kind``, "" without one
+    reason: str  # why the row is not chosen there, "" where it may be
     worst: float | None = None  # the certificate's worst error as a share of the bound
     share_of_bound: float | None = None  # T_min / T, median over the benches at hand
     ratio: float | None = None  # best baseline's time / this row's time, median over the same benches
     baseline: str = ""  # the baseline that was best most often
+    kind: str = ""  # of machine that the certificate is for: this CPU or its GPU, where it has none a GPU's that ships
+    losses: tuple[str, ...] = ()  # the cases of those benches in which a baseline was faster by over 3%
 
 
 @dataclass(frozen=True)

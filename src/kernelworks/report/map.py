@@ -14,6 +14,8 @@ from kernelworks.report import quantity
 
 __all__ = ["kernel_map", "markdown"]
 
+GPUS = "sm_"  # how the kinds of GPUs begin
+
 
 def kernel_map(ops: Sequence[MapOp], kind: str) -> RenderableType:
     """What ``kernelworks map`` prints. ``kind`` is the kind of machine that the certificates speak for."""
@@ -42,12 +44,14 @@ def _rows(rows: Sequence[MapRow]) -> Table:
 
 
 def _standing(row: MapRow) -> Text:
+    on = f" on {row.kind}" if row.kind.startswith(GPUS) else ""
+    losses = (f"; loses on {', '.join(row.losses)}" if row.losses else "", "yellow")
     if row.reason:
-        return Text(row.reason.split("; run")[0].split(" (")[0], style="yellow")
+        return Text.assemble((row.reason.split("; run")[0].split(" (")[0] + on, "yellow"), losses)
     if row.certificate:
         worst = "" if row.worst is None else f", worst error {row.worst:.2f} of its bound"
-        return Text(f"proved {row.certificate}{worst}", style="green")
-    return Text("plain torch, needs no certificate", style="dim")
+        return Text.assemble((f"proved {row.certificate}{on}{worst}", "green"), losses)
+    return Text.assemble(("plain torch, needs no certificate", "dim"), losses)
 
 
 def markdown(ops: Sequence[MapOp]) -> str:
@@ -61,7 +65,7 @@ def markdown(ops: Sequence[MapOp]) -> str:
     for family in dict.fromkeys(op.family for op in ops):
         lines += ["", f"## {family}"]
         for op in (o for o in ops if o.family == family):
-            rows = ", ".join(f"`{row.name}`" for row in op.rows)
+            rows = ", ".join(f"`{name}`" for name in dict.fromkeys(row.name for row in op.rows))
             room = f"../src/kernelworks/{op.room}/README.md"
             lines += [
                 "",
