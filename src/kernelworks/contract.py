@@ -180,6 +180,8 @@ class Row:
     ``guard(request)`` returns None, or the reason why this row declines. ``load(pass_)`` returns the callable for one
     pass, ``run(*args, out=None)``, building what must be built. ``source`` is the file that a certificate speaks for;
     rows without one (``torch``, ``reference``) need no certificate: they are what the user has today.
+    ``prepare(pass_, args)`` may give a quicker callable for calls whose arguments look like these (dtypes, shapes,
+    strides, device, scalars; not their alignment), with all that follows from them worked out; None where it has none.
     """
 
     name: str
@@ -190,6 +192,7 @@ class Row:
     hash: Callable[[], str] = lambda: ""
     toolchain: Callable[[], str] = lambda: ""
     device: str = "cpu"  # the type of device that a certificate of this row speaks for
+    prepare: Callable[[str, tuple[Any, ...]], Callable[..., Any] | None] | None = None
     passes: tuple[str, ...] = ("forward", "backward")
     notes: Mapping[str, str] = field(default_factory=dict)
 

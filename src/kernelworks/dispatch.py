@@ -241,6 +241,8 @@ class Op:
         choice = choose(self, self.request(pass_, args), row)
         self._warn_of_build_failure(choice)
         plan: Plan = choice.row.load(pass_)
+        if choice.row.prepare is not None:
+            plan = choice.row.prepare(pass_, args) or plan
         if key is not None:
             with self._planning:
                 if len(self._plans) >= MOST_PLANS:
