@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads
+from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads, triton_row
 from kernelworks.dispatch import Op, Pass
 from kernelworks.ops.layout import as_rows
 from kernelworks.ops.reduction.cross_entropy.contract import CONTRACT, REDUCTIONS, reference
@@ -126,6 +126,7 @@ def _fake_backward(grad: Tensor, logits: Tensor, target: Tensor, ignore_index: i
 OP = Op(
     CONTRACT,
     [
+        triton_row(Path(__file__).parent),
         *cpp_rows(Path(__file__).parent, forward=_forward, backward=_backward),
         python_row("torch", _torch, _torch_backward),
         python_row("reference", _reference, functools.partial(_torch_backward, compute=torch.float64)),

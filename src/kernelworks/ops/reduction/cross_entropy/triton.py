@@ -1,0 +1,346 @@
+"""cross_entropy on the GPU: a row is cut into pieces, one program each, that tell each other their maxima and sums.
+
+A piece stays in registers from the moment it is read until its part of the gradient is written, so that a training step
+reads the logits once. That needs the sum over the whole row in between: every program publishes what it has and waits
+for the other pieces of its row. Programs take pieces in the order in which they start, so the pieces of the oldest
+unfinished row are always running, and nothing waits for a program that cannot start.
+"""
+
+import functools
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernelworks.build.triton import Kernel, Launch, configs, interpreting
+from kernelworks.ops.layout import as_rows
+from kernelworks.tile.exp import exp, exp_to_add
+
+CONFIGS = configs(__file__)
+MOST_PIECES = 16  # of a row whose programs wait for each other; far fewer than run at a time
+SHORT = 128  # rows below this have a bound too narrow for the quick exponential
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _stretched(v, top, factor, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """e^(v - top) factor, also where the exponential alone would be too small for float32's normal range."""
+    if EXACT:
+        return exp(v - top) * factor
+    half = tl.exp2((v - top) * 0.7213475204444817)  # log2(e) / 2
+    return half * factor * half
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _row_scale(tops, sums, row, S, PIECES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Maximum of a row and 1 / (the sum of its exponentials), from what its pieces published."""
+    piece = tl.arange(0, PIECES)
+    known = tl.load(tops + row * S + piece, mask=piece < S, other=float("-inf"), cache_modifier=".cg")
+    parts = tl.load(sums + row * S + piece, mask=piece < S, other=0.0, cache_modifier=".cg")
+    top = tl.max(known, 0)
+    return top, 1.0 / tl.sum(parts * exp(known - top), 0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _flow(grad, count, grad_stride, row, wanted, N):  # type: ignore[no-untyped-def]
+    """What flows into a row's logits; NaN where its target is no class."""
+    flow = 1.0
+    if grad is not None:
+        flow = tl.load(grad + row * grad_stride).to(tl.float32)
+    if count is not None:
+        flow = tl.div_rn(flow, tl.load(count).to(tl.float32))
+    return tl.where((wanted >= 0) & (wanted < N), flow, float("nan"))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _prepare(target, count, turn, M, ignore_index, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Counts the rows that are not ignored; sets the counters of `_step` to 0 (one for turns, one a row)."""
+    lane = tl.arange(0, BLOCK)
+    found = tl.zeros([BLOCK], tl.int32)
+    for begin in range(0, M, BLOCK):
+        inside = begin + lane < M
+        wanted = tl.load(target + begin + lane, mask=inside, other=0)
+        found += (inside & (wanted != ignore_index)).to(tl.int32)
+        if turn is not None:
+            tl.store(turn + 1 + begin + lane, tl.zeros([BLOCK], tl.int32), mask=inside)
+    tl.store(count, tl.sum(found, 0))
+    if turn is not None:
+        tl.store(turn, 0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _step(  # type: ignore[no-untyped-def]
+    logits, target, grad, count, gradient, tops, sums, turn, stride, grad_stride, N, S, ignore_index,
+    BLOCK: tl.constexpr, PIECES: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """Maximum and sum of one piece of a row; with `gradient` also that, as soon as the row's other pieces are known."""
+    item = tl.program_id(0)
+    if turn is not None:
+        item = tl.atomic_add(turn, 1, sem="relaxed")
+    row, piece = (item // S).to(tl.int64), item % S
+    column = piece * BLOCK + tl.arange(0, BLOCK)
+    inside = column < N
+    wanted = tl.load(target + row)
+    if wanted == ignore_index:
+        if gradient is not None:
+            tl.store(gradient + row * N + column, tl.zeros([BLOCK], tl.float32), mask=inside)
+    else:
+        read = tl.load(logits + row * stride + column, mask=inside, other=float("-inf"), eviction_policy="evict_first")
+        v = read.to(tl.float32)
+        top = tl.max(v, 0)
+        total = tl.sum(exp_to_add(v - tl.where(top == float("-inf"), 0.0, top)), 0)  # -inf throughout adds nothing
+        tl.store(tops + row * S + piece, top)
+        tl.store(sums + row * S + piece, total)
+        if gradient is not None:
+            factor = _flow(grad, count, grad_stride, row, wanted, N)
+            scale = 1.0 / total
+            if turn is not None:
+                tl.debug_barrier()
+                tl.atomic_add(turn + 1 + row, 1, sem="release")
+                while tl.atomic_add(turn + 1 + row, 0, sem="acquire") < S:
+                    pass
+                top, scale = _row_scale(tops, sums, row, S, PIECES)
+            tl.store(gradient + row * N + column, _stretched(v, top, scale * factor, EXACT), mask=inside)
+            if (wanted >= piece * BLOCK) & (wanted < tl.minimum(piece * BLOCK + BLOCK, N)):
+                own = tl.load(logits + row * stride + wanted).to(tl.float32)
+                tl.debug_barrier()  # over what was stored there a moment ago
+                tl.store(gradient + row * N + wanted, (exp(own - top) * scale - 1.0) * factor)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _short(  # type: ignore[no-untyped-def]
+    logits, target, grad, count, gradient, tops, sums, stride, grad_stride, M, N, ignore_index,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """`_step` for several whole rows."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, BLOCK)[None, :]
+    inside = (row < M)[:, None] & (column < N)
+    wanted = tl.load(target + row, mask=row < M, other=ignore_index)
+    v = tl.load(logits + row[:, None] * stride + column, mask=inside, other=float("-inf")).to(tl.float32)
+    top = tl.max(v, 1)
+    total = tl.sum(exp_to_add(v - top[:, None]), 1)
+    tl.store(tops + row, top, mask=row < M)
+    tl.store(sums + row, total, mask=row < M)
+    if gradient is not None:
+        flow = 1.0
+        if grad is not None:
+            flow = tl.load(grad + row * grad_stride, mask=row < M, other=0.0).to(tl.float32)
+        if count is not None:
+            flow = tl.div_rn(flow, tl.load(count).to(tl.float32))
+        flow = tl.where((wanted >= 0) & (wanted < N), flow, float("nan"))
+        own = tl.where(column == wanted[:, None], 1.0, 0.0)
+        d = (_stretched(v, top[:, None], (1.0 / total)[:, None], EXACT) - own) * flow[:, None]
+        d = tl.where((wanted == ignore_index)[:, None], 0.0, d)
+        tl.store(gradient + row[:, None] * N + column, d, mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _rescale(  # type: ignore[no-untyped-def]
+    logits, target, grad, count, gradient, tops, sums, stride, grad_stride, M, N, S, ignore_index,
+    BLOCK: tl.constexpr, PIECES: tl.constexpr, EXACT: tl.constexpr, ONES: tl.constexpr,
+):  # fmt: skip
+    """The gradient from logits and what `_step` published. With ONES, rows into which 1 flows are right already."""
+    parts = tl.cdiv(N, BLOCK)
+    for item in range(tl.program_id(0).to(tl.int64), M * parts, tl.num_programs(0)):
+        row, begin = item // parts, (item % parts) * BLOCK
+        column = begin + tl.arange(0, BLOCK)
+        inside = column < N
+        wanted = tl.load(target + row)
+        done = False
+        if ONES:
+            done = tl.load(grad + row * grad_stride) == 1.0
+        if not done:
+            if wanted == ignore_index:
+                tl.store(gradient + row * N + column, tl.zeros([BLOCK], tl.float32), mask=inside)
+            else:
+                factor = _flow(grad, count, grad_stride, row, wanted, N)
+                top, scale = _row_scale(tops, sums, row, S, PIECES)
+                v = tl.load(logits + row * stride + column, mask=inside, other=0.0).to(tl.float32)
+                tl.store(gradient + row * N + column, _stretched(v, top, scale * factor, EXACT), mask=inside)
+                if (wanted >= begin) & (wanted < tl.minimum(begin + BLOCK, N)):
+                    own = tl.load(logits + row * stride + wanted).to(tl.float32)
+                    tl.debug_barrier()
+                    tl.store(gradient + row * N + wanted, (exp(own - top) * scale - 1.0) * factor)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _finish(  # type: ignore[no-untyped-def]
+    logits, target, tops, sums, loss, totals, counts, stride, M, N, S, ignore_index,
+    ROWS: tl.constexpr, PIECES: tl.constexpr, MEAN: tl.constexpr,
+):  # fmt: skip
+    """Losses of some rows: each of them (`totals` is None), or their sum (`loss` is None), or both at once: the end."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    piece = tl.arange(0, PIECES)[None, :]
+    wanted = tl.load(target + row, mask=row < M, other=ignore_index)
+    counted = wanted != ignore_index
+    known = counted[:, None] & (piece < S)
+    top_of = tl.load(tops + row[:, None] * S + piece, mask=known, other=float("-inf"))
+    sum_of = tl.load(sums + row[:, None] * S + piece, mask=known, other=0.0)
+    top = tl.max(top_of, 1)
+    total = tl.sum(sum_of * exp(top_of - top[:, None]), 1)
+    is_class = (wanted >= 0) & (wanted < N)
+    own = tl.load(logits + row * stride + wanted, mask=counted & is_class, other=float("nan")).to(tl.float64)
+    losses = tl.where(counted, tl.log(total).to(tl.float64) + (top.to(tl.float64) - own), 0.0)
+    if totals is None:
+        tl.store(loss + row, losses, mask=row < M)
+    else:
+        sum_, count = tl.sum(losses, 0), tl.sum(counted.to(tl.int32), 0)
+        if loss is None:
+            tl.store(totals + tl.program_id(0), sum_)
+            tl.store(counts + tl.program_id(0), count)
+        else:
+            if MEAN:
+                sum_ = sum_ / count.to(tl.float64)
+            tl.store(loss, sum_)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _total(totals, counts, loss, K, BLOCK: tl.constexpr, MEAN: tl.constexpr):  # type: ignore[no-untyped-def]
+    lane = tl.arange(0, BLOCK)
+    sum_, count = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.int32)
+    for begin in range(0, K, BLOCK):
+        inside = begin + lane < K
+        sum_ += tl.load(totals + begin + lane, mask=inside, other=0.0)
+        count += tl.load(counts + begin + lane, mask=inside, other=0)
+    result = tl.sum(sum_, 0)
+    if MEAN:
+        result = result / tl.sum(count, 0).to(tl.float64)
+    tl.store(loss, result)
+
+
+PREPARE, STEP, SHORT_STEP, RESCALE = Kernel(_prepare), Kernel(_step), Kernel(_short), Kernel(_rescale)
+FINISH, TOTAL = Kernel(_finish), Kernel(_total)
+
+
+class Shape:
+    """How rows of N logits are cut, and the launches for that. Made once for each N and dtype."""
+
+    def __init__(self, n: int, dtype: torch.dtype) -> None:
+        exact = dtype == torch.float32 or n < SHORT
+        settings = CONFIGS.pick("step", N=n, dtype=dtype)
+        self.block = min(settings["BLOCK"], triton.next_power_of_2(n))
+        self.pieces = triton.cdiv(n, self.block)
+        self.rows = settings.get("ROWS", 1) if self.pieces == 1 else 1
+        slots, warps = triton.next_power_of_2(self.pieces), settings["num_warps"]
+        self.short = SHORT_STEP.at(BLOCK=self.block, ROWS=self.rows, EXACT=exact, num_warps=warps)
+        self.step = STEP.at(BLOCK=self.block, PIECES=slots, EXACT=exact, num_warps=warps)
+        again = CONFIGS.pick("rescale", N=n, dtype=dtype)
+        again["BLOCK"] = min(again["BLOCK"], triton.next_power_of_2(n))
+        self.rescale = RESCALE.at(PIECES=slots, EXACT=exact, ONES=True, **again)
+        self.gradient = RESCALE.at(PIECES=slots, EXACT=exact, ONES=False, **again)
+        self.again_pieces, self.programs = triton.cdiv(n, again["BLOCK"]), 132 * 8
+        self.finish_rows = max(1, 1024 // slots)
+        self.finish = {mean: FINISH.at(ROWS=self.finish_rows, PIECES=slots, MEAN=mean, num_warps=4) for mean in (0, 1)}
+
+
+shape = functools.cache(Shape)
+TOTALS = {mean: TOTAL.at(BLOCK=1024, MEAN=mean, num_warps=4) for mean in (0, 1)}
+COUNT = PREPARE.at(BLOCK=1024, num_warps=4)
+
+
+def _stride(rows: Tensor) -> int:
+    return rows.stride(0) if rows.shape[0] > 1 else rows.shape[1]
+
+
+class Run:
+    """One call: its tensors as the kernels take them, and what the pieces publish."""
+
+    def __init__(self, logits: Tensor, target: Tensor, ignore_index: int, reduction: str) -> None:
+        self.m, self.n = logits.shape
+        self.cut: Shape = shape(self.n, logits.dtype)
+        self.logits, self.target = as_rows(logits), target.contiguous()
+        self.stride, self.ignore_index, self.reduction = _stride(self.logits), ignore_index, reduction
+        self.published = torch.empty((2, self.m, self.cut.pieces), dtype=torch.float32, device=logits.device)
+        self.tops, self.sums = self.published.unbind(0)
+        self.count: Tensor | None = None
+
+    def step(self, gradient: Tensor | None = None, grad: Tensor | None = None) -> None:
+        """Publishes maxima and sums; writes the gradient too where one is given, for ``grad`` (1 where it is None)."""
+        if not self.m:
+            return
+        cut, together = self.cut, self.cut.pieces > 1 and gradient is not None
+        waits = together and cut.pieces <= MOST_PIECES and not interpreting()
+        turn = torch.empty(self.m + 1, dtype=torch.int32, device=self.logits.device) if waits else None
+        if gradient is not None and (waits or self.reduction == "mean"):
+            found = torch.empty(1, dtype=torch.int32, device=self.logits.device)
+            COUNT((1, 1, 1), self.target, found, turn, self.m, self.ignore_index)
+            self.count = found if self.reduction == "mean" else None
+        grad_stride = int(grad is not None and grad.dim() == 1)
+        if cut.rows > 1:
+            cut.short(
+                (triton.cdiv(self.m, cut.rows), 1, 1), self.logits, self.target, grad, self.count, gradient, self.tops,
+                self.sums, self.stride, grad_stride, self.m, self.n, self.ignore_index,
+            )  # fmt: skip
+            return
+        cut.step(
+            (self.m * cut.pieces, 1, 1), self.logits, self.target, grad, self.count,
+            gradient if waits or not together else None, self.tops, self.sums, turn, self.stride, grad_stride, self.n,
+            cut.pieces, self.ignore_index,
+        )  # fmt: skip
+        if together and not waits:
+            self.again(cut.gradient, gradient, grad)
+
+    def again(self, kernel: Launch, gradient: Tensor | None, grad: Tensor | None) -> None:
+        """The gradient from the logits, once all that the pieces publish is there."""
+        cut = self.cut
+        kernel(
+            (min(self.m * cut.again_pieces, cut.programs), 1, 1), self.logits, self.target, grad, self.count, gradient,
+            self.tops, self.sums, self.stride, int(grad is not None and grad.dim() == 1), self.m, self.n, cut.pieces,
+            self.ignore_index,
+        )  # fmt: skip
+
+    def finish(self, loss: Tensor) -> Tensor:
+        cut, mean = self.cut, int(self.reduction == "mean")
+        blocks = max(1, triton.cdiv(self.m, cut.finish_rows))
+        each, one = self.reduction == "none", blocks == 1
+        totals = counts = None
+        if not each:
+            totals = torch.empty(blocks, dtype=torch.float64, device=loss.device)
+            counts = torch.empty(blocks, dtype=torch.int32, device=loss.device)
+        cut.finish[mean](
+            (blocks, 1, 1), self.logits, self.target, self.tops, self.sums, loss if each or one else None, totals,
+            counts, self.stride, self.m, self.n, cut.pieces, self.ignore_index,
+        )  # fmt: skip
+        if not each and not one:
+            TOTALS[mean]((1, 1, 1), totals, counts, loss, blocks)
+        return loss
+
+
+def _loss(logits: Tensor, reduction: str, out: Tensor | None) -> Tensor:
+    if out is not None:
+        return out
+    return torch.empty(logits.shape[:1] if reduction == "none" else (), dtype=logits.dtype, device=logits.device)
+
+
+def forward(logits: Tensor, target: Tensor, ignore_index: int, reduction: str, out: Tensor | None = None) -> Tensor:
+    run = Run(logits, target, ignore_index, reduction)
+    run.step()
+    return run.finish(_loss(logits, reduction, out))
+
+
+def backward(
+    grad: Tensor, logits: Tensor, target: Tensor, ignore_index: int, reduction: str, out: Any = None
+) -> Tensor:
+    gradient = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device) if out is None else out
+    Run(logits, target, ignore_index, reduction).step(gradient, grad.contiguous())
+    return gradient
+
+
+def training(
+    logits: Tensor, target: Tensor, ignore_index: int, reduction: str, needs: list[bool]
+) -> tuple[Tensor, Any]:
+    """The loss, and what `resumed` needs: the gradient for a 1 that flows in, and how the rows were summed."""
+    run = Run(logits, target, ignore_index, reduction)
+    gradient = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
+    run.step(gradient)
+    return run.finish(_loss(logits, reduction, None)), (run, gradient)
+
+
+def resumed(kept: Any, grad: Tensor) -> tuple[Tensor]:
+    """The gradient: as it was kept where 1 flows in (the kernel looks), else made again from the logits."""
+    run, gradient = kept
+    if run.m:
+        run.again(run.cut.rescale, gradient, grad.contiguous())
+    return (gradient,)
