@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads
+from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads, triton_row
 from kernelworks.dispatch import Op, Pass
 from kernelworks.ops.activation.gelu.contract import CONTRACT, derivative, reference
 from kernelworks.ops.activation.gelu.mutants import MUTANTS
@@ -69,6 +69,7 @@ def _reference_backward(grad: Tensor, x: Tensor, approximate: str, needs: list[b
 OP = Op(
     CONTRACT,
     [
+        triton_row(Path(__file__).parent),
         *cpp_rows(
             Path(__file__).parent,
             forward=_forward,

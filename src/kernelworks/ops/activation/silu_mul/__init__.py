@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads
+from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads, triton_row
 from kernelworks.dispatch import Op, Pass
 from kernelworks.ops.activation.silu_mul.contract import CONTRACT, reference
 from kernelworks.ops.activation.silu_mul.mutants import MUTANTS
@@ -78,6 +78,7 @@ def _reference_backward(
 OP = Op(
     CONTRACT,
     [
+        triton_row(Path(__file__).parent),
         *cpp_rows(
             Path(__file__).parent,
             forward=_forward,

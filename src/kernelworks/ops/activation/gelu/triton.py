@@ -1,0 +1,167 @@
+"""gelu on the GPU, both forms written around one decaying exponential, as README.md derives them.
+
+The forward in bfloat16 takes shorter ways: a value off by less than 2^-16 of itself still rounds within the bound
+(README.md). A derivative does not, because its two terms cancel.
+"""
+
+import functools
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernelworks.build.triton import Kernel, Launch, configs
+from kernelworks.tile.exp2 import exp2_gradual, exp2_squared
+from kernelworks.tile.pointwise import inside, launch_strided, tile, whole
+
+CONFIGS = configs(__file__)
+LINEAR = tl.constexpr(2.302208198144325)  # 2 sqrt(2 / pi) log2 e
+CUBIC = tl.constexpr(0.1029432395800235)  # 0.044715 of it
+SLOPE = tl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
+SLOPE_SQUARE = tl.constexpr(0.21406444881780073)  # 3 * 0.044715 of it
+ROOT = tl.constexpr(0.8493218002880191)  # sqrt(log2(e) / 2)
+HALF_ROOT = tl.constexpr(0.600561204393225)  # sqrt(log2(e) / 4)
+INVERSE_ROOT_TWO_PI = tl.constexpr(0.3989422804014327)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _decay(x, COARSE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """e^-|2 u(x)|"""
+    if COARSE:
+        return exp2_squared(-tl.abs(x * (x * x * (0.5 * CUBIC) + 0.5 * LINEAR)))
+    else:
+        return exp2_gradual(-tl.abs(x * (x * x * CUBIC + LINEAR)))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _normal(x, COARSE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Phi(x), without cancelling where x is far below 0, and e^(-x^2 / 2). Beyond |x| = 14.6 that is 0."""
+    t = tl.minimum(tl.abs(x), 14.6)
+    if COARSE:  # minimax for the relative error, 2^-17.7
+        s = t * HALF_ROOT
+        e = exp2_squared(-s * s)
+        r = 1.0 / (1.0 + 0.31 * t)
+        q = r - 0.5904813608396671
+        p = -0.0739381542 * q - 0.037819365
+        p = p * q + 0.18418954
+        p = p * q + 0.386617782
+        p = p * q + 0.398154186
+        p = p * q + 0.261373609
+    else:  # minimax of degree 9, 3.5e-9: the polynomial of simd/normal.hpp
+        s = t * ROOT
+        e = exp2_gradual(-s * s)
+        r = 1.0 / (1.0 + 0.3 * t)
+        q = r - 0.5929368
+        p = -2.062498181e-2 * q + 2.380297133e-3
+        p = p * q + 4.410019340e-2
+        p = p * q - 9.737040601e-3
+        p = p * q - 9.067944731e-2
+        p = p * q - 1.061070840e-2
+        p = p * q + 2.257009705e-1
+        p = p * q + 4.089658405e-1
+        p = p * q + 3.993257801e-1
+        p = p * q + 2.557316841e-1
+    tail = e * (r * p)
+    return tl.where(x < 0.0, tail, 1.0 - tail), e
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _value(x, TANH: tl.constexpr, COARSE: tl.constexpr):  # type: ignore[no-untyped-def]
+    if TANH:
+        e = _decay(x, COARSE)
+        return x * tl.where(x < 0.0, e, 1.0) / (1.0 + e)
+    else:
+        share, e = _normal(x, COARSE)
+        return x * share
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _derivative(x, TANH: tl.constexpr):  # type: ignore[no-untyped-def]
+    if TANH:
+        c = tl.minimum(tl.maximum(x, -20.0), 20.0)  # the shares are 0 or 1 long before; c^3 must not overflow
+        e = _decay(c, False)
+        r = 1.0 / (1.0 + e)
+        s = e * r
+        over, under = tl.where(x < 0.0, s, r), tl.where(x < 0.0, r, s)
+        return over + over * under * (c * c * SLOPE_SQUARE + SLOPE) * x  # in this order a huge x meets a 0
+    else:
+        share, e = _normal(x, False)
+        return share + x * INVERSE_ROOT_TWO_PI * e
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _gelu(output, x, M, N, x_stride, mask, TANH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    COARSE: tl.constexpr = x.dtype.element_ty == tl.bfloat16
+    value = tl.load(tile(x, x_stride, ROWS, COLUMNS), mask=mask).to(tl.float32)
+    tl.store(tile(output, N, ROWS, COLUMNS), _value(value, TANH, COARSE), mask=mask)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _forward(output, x, M, N, x_stride, TANH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    if whole(M, N, ROWS, COLUMNS):
+        _gelu(output, x, M, N, x_stride, None, TANH, ROWS, COLUMNS)
+    else:
+        _gelu(output, x, M, N, x_stride, inside(M, N, ROWS, COLUMNS), TANH, ROWS, COLUMNS)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _gelu_backward(  # type: ignore[no-untyped-def]
+    grad_x, grad, x, M, N, grad_stride, x_stride, mask, TANH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    g = tl.load(tile(grad, grad_stride, ROWS, COLUMNS), mask=mask).to(tl.float32)
+    value = tl.load(tile(x, x_stride, ROWS, COLUMNS), mask=mask).to(tl.float32)
+    tl.store(tile(grad_x, N, ROWS, COLUMNS), g * _derivative(value, TANH), mask=mask)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _backward(  # type: ignore[no-untyped-def]
+    grad_x, grad, x, M, N, grad_stride, x_stride, TANH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    if whole(M, N, ROWS, COLUMNS):
+        _gelu_backward(grad_x, grad, x, M, N, grad_stride, x_stride, None, TANH, ROWS, COLUMNS)
+    else:
+        mask = inside(M, N, ROWS, COLUMNS)
+        _gelu_backward(grad_x, grad, x, M, N, grad_stride, x_stride, mask, TANH, ROWS, COLUMNS)
+
+
+FORWARD, BACKWARD = Kernel(_forward), Kernel(_backward)
+_empty_like = torch.empty_like
+
+
+@functools.cache
+def _flat(kernel: str, bits: int, dtype: torch.dtype, approximate: str) -> tuple[Launch, int]:
+    """The launch for contiguous tensors of this many elements (its binary digits), and the elements of a program."""
+    chosen = CONFIGS.pick(kernel, bits=bits, dtype=dtype)
+    made = (FORWARD if kernel == "forward" else BACKWARD).at(TANH=approximate == "tanh", ROWS=0, **chosen)
+    return made, chosen["COLUMNS"]
+
+
+@functools.cache
+def _strided(kernel: str, rows: int, columns: int, dtype: torch.dtype, approximate: str) -> Launch:
+    chosen = CONFIGS.pick(f"{kernel}_strided", dtype=dtype)
+    made = FORWARD if kernel == "forward" else BACKWARD
+    return made.at(TANH=approximate == "tanh", ROWS=rows, COLUMNS=columns, **chosen)
+
+
+def forward(x: Tensor, approximate: str, out: Any = None) -> Any:
+    output = _empty_like(x) if out is None else out
+    if x.is_contiguous():
+        n = x.numel()
+        launch, block = _flat("forward", n.bit_length(), x.dtype, approximate)
+        launch((-(-n // block), 1, 1), output, x, 1, n, 0)
+    else:
+        launch_strided(_flat, _strided, "forward", [output], [x], approximate)
+    return output
+
+
+def backward(grad: Tensor, x: Tensor, approximate: str, needs: list[bool], out: Any = None) -> Tensor:
+    grad_x: Tensor = _empty_like(x) if out is None else out
+    if grad.is_contiguous() and x.is_contiguous():
+        n = x.numel()
+        launch, block = _flat("backward", n.bit_length(), x.dtype, approximate)
+        launch((-(-n // block), 1, 1), grad_x, grad, x, 1, n, 0, 0)
+    else:
+        launch_strided(_flat, _strided, "backward", [grad_x], [grad, x], approximate)
+    return grad_x

@@ -1,0 +1,89 @@
+"""Where a program of an elementwise kernel works, and how tensors of any strides are handed to such kernels.
+
+Contiguous tensors are one line of elements: program p takes ``COLUMNS`` of them (``ROWS = 0``). Others are rows of unit
+column stride: program (p, q) takes ``ROWS`` rows and ``COLUMNS`` columns.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernelworks.build.triton import Launch
+from kernelworks.ops.layout import as_rows
+
+WIDEST = 2048  # columns of a tile of rows
+TILE = 2048  # elements of a tile of rows
+MOST_COLUMN_TILES = 65535  # CUDA's limit of the second grid dimension
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def whole(M, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Whether every element of this program's tile exists: then nothing needs a mask, and loads are 16 bytes wide
+    whatever N is."""
+    if ROWS == 0:
+        return (tl.program_id(0) + 1).to(tl.int64) * COLUMNS <= N
+    else:
+        return ((tl.program_id(0) + 1) * ROWS <= M) & ((tl.program_id(1) + 1) * COLUMNS <= N)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def inside(M, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Which elements of this program's tile exist."""
+    column = tl.arange(0, COLUMNS)
+    if ROWS == 0:
+        return column < N - tl.program_id(0).to(tl.int64) * COLUMNS
+    else:
+        row = tl.arange(0, ROWS)
+        return (row < M - tl.program_id(0) * ROWS)[:, None] & (column < N - tl.program_id(1) * COLUMNS)[None, :]
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def tile(pointer, stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Pointers to the elements of this program's tile of a tensor. ``stride`` lies between rows."""
+    column = tl.arange(0, COLUMNS)
+    if ROWS == 0:
+        return pointer + tl.program_id(0).to(tl.int64) * COLUMNS + column
+    else:
+        first = tl.program_id(0).to(tl.int64) * ROWS * stride + tl.program_id(1) * COLUMNS
+        row = tl.arange(0, ROWS).to(tl.int64) * stride
+        return pointer + first + row[:, None] + column[None, :]
+
+
+def launch_strided(
+    flat: Callable[..., tuple[Launch, int]],
+    strided: Callable[..., Launch],
+    kernel: str,
+    outputs: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    *more: Any,
+) -> None:
+    """Launches a kernel on dense outputs and any inputs, all of one shape.
+
+    Its arguments are the outputs, the inputs, M, N, then the row strides of the inputs; that of the outputs is N. Where
+    everything lies in the same order in memory, the launch and the columns of a program are ``flat(kernel, binary
+    digits of the number of elements, dtype, *more)``, else the launch is ``strided(kernel, ROWS, COLUMNS, dtype,
+    *more)``. Outputs in another order than that of their dimensions are then written by a copy.
+    """
+    n, order, dtype = outputs[0].numel(), outputs[0].stride(), outputs[0].dtype
+    if all(t.stride() == order for t in (*outputs, *inputs)):
+        launch, block = flat(kernel, n.bit_length(), dtype, *more)
+        launch((triton.cdiv(n, block), 1, 1), *outputs, *inputs, 1, n, *(0 for _ in inputs))
+        return
+    shape = outputs[0].shape
+    columns = shape[-1] if shape else 1
+    made = [t if t.is_contiguous() else t.new_empty(shape) for t in outputs]
+    if n:
+        rows = [as_rows(t) for t in inputs]
+        width = min(WIDEST, triton.next_power_of_2(columns))
+        height = max(1, TILE // width)
+        grid = (triton.cdiv(n // columns, height), triton.cdiv(columns, width), 1)
+        if grid[1] > MOST_COLUMN_TILES:
+            raise ValueError(f"a strided tensor may have up to {MOST_COLUMN_TILES * WIDEST} columns, got {columns}")
+        strides = [t.stride(0) if t.dim() == 2 and not t.is_contiguous() else columns for t in rows]
+        strided(kernel, height, width, dtype, *more)(grid, *made, *rows, n // columns, columns, *strides)
+    for target, value in zip(outputs, made, strict=True):
+        if target is not value:
+            target.copy_(value)
