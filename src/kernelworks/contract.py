@@ -145,8 +145,11 @@ class Contract:
     - ``bound(args, outputs, dtype)`` gives per output the largest absolute error that a right kernel computing in
       float32 inside can make; args and outputs are float64.
     - ``gradient_bound(args, grad_outputs, gradients, dtype)`` does the same per differentiable argument.
+    - Where one product feeds another, matrix units take what is between them in the inputs' dtype. A row that works so
+      says ``inner="input"``, and both bounds are asked for with that keyword and derived for that.
     - ``cost(request)`` counts one call. ``dims(request)`` names its dimensions (M, N, K, ...) for tuning tables.
     - ``device_cases`` reach every configuration of the tuning table; their truth is computed on the device.
+    - ``device_bench_cases`` are what ``bench`` times on a GPU, of the sizes that fill one; ``bench_cases`` without any.
     - ``errors`` are calls that must raise: (description, kwargs maker, exception type, text in the message).
     """
 
@@ -158,13 +161,14 @@ class Contract:
     differentiable: tuple[str, ...]
     check: Callable[..., None]
     reference: Callable[..., Outputs]
-    bound: Callable[[dict[str, Any], Outputs, torch.dtype], Outputs]
+    bound: Callable[..., Outputs]
     cost: Callable[[Request], Cost]
     dims: Callable[[Request], dict[str, int]]
     cases: tuple[Case, ...]
     bench_cases: tuple[Case, ...]
     device_cases: tuple[Case, ...] = ()  # larger ones, which only a proof on an accelerator tries
-    gradient_bound: Callable[[dict[str, Any], Outputs, dict[str, Tensor], torch.dtype], dict[str, Tensor]] | None = None
+    device_bench_cases: tuple[Case, ...] = ()
+    gradient_bound: Callable[..., dict[str, Tensor]] | None = None
     mutates: tuple[str, ...] = ()  # in-place arguments; their new values are the outputs
     dtypes: tuple[torch.dtype, ...] = FLOATS
     errors: tuple[tuple[str, Callable[[], dict[str, Any]], type[Exception], str], ...] = ()
@@ -192,6 +196,7 @@ class Row:
     hash: Callable[[], str] = lambda: ""
     toolchain: Callable[[], str] = lambda: ""
     device: str = "cpu"  # the type of device that a certificate of this row speaks for
+    inner: str = "float32"  # or "input": between two products values are rounded to the inputs' dtype (see Contract)
     prepare: Callable[[str, tuple[Any, ...]], Callable[..., Any] | None] | None = None
     passes: tuple[str, ...] = ("forward", "backward")
     notes: Mapping[str, str] = field(default_factory=dict)

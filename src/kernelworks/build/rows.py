@@ -103,8 +103,9 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def triton_row(
-    room: Path, *, guard: Guard | None = None, passes: tuple[str, ...] = ("forward", "backward"), name: str = "triton"
-) -> Row:
+    room: Path, *, guard: Guard | None = None, passes: tuple[str, ...] = ("forward", "backward"), name: str = "triton",
+    inner: str = "float32",
+) -> Row:  # fmt: skip
     """The row of a room's ``triton.py``, whose ``forward(*args, out=None)`` and ``backward`` launch its kernels.
 
     ``prepare_forward(*args)`` may return what serves calls like this one with less work in Python (see ``Row``).
@@ -123,6 +124,7 @@ def triton_row(
         passes=passes,
         device="cuda",
         prepare=functools.partial(_prepare, module),
+        inner=inner,
     )
 
 

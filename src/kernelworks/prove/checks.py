@@ -36,7 +36,7 @@ def _large_cases(op: Op, row: str) -> list[Truth]:
     found: list[Truth] = []
     for case in usable:
         for dtype in (d for d in FLOATS if d in case.dtypes):
-            expected = truth(op, case, dtype, 0, device)
+            expected = truth(op, case, dtype, 0, device, op.row(row).inner)
             if not op.row(row).guard(op.request("forward", expected.positional(op))):
                 found.append(expected)
                 break

@@ -103,7 +103,7 @@ def parities(op: Op, row: str, case: Case, dtype: torch.dtype, seed: int = 0) ->
     """Every comparison of one case. A row that raises fails with what it raised; a case that a GPU's row declines, as
     it may decline a user's call, gives none."""
     device = device_of(op, row)
-    expected = truth(op, case, dtype, seed, device)
+    expected = truth(op, case, dtype, seed, device, op.row(row).inner)
     if op.row(row).device == "cuda" and op.row(row).guard(op.request("forward", expected.positional(op))):
         return
     layouts = LAYOUTS if case.layouts else LAYOUTS[:1]

@@ -57,21 +57,25 @@ def _on(value: Any, device: str) -> Any:
 
 
 @functools.lru_cache(maxsize=8)
-def truth(op: Op, case: Case, dtype: torch.dtype, seed: int = 0, device: str = "cpu") -> Truth:
+def truth(
+    op: Op, case: Case, dtype: torch.dtype, seed: int = 0, device: str = "cpu", inner: str = "float32"
+) -> Truth:  # fmt: skip
     """The truth of a case, computed on ``device``. The inputs follow from the op, case, dtype and ``seed``: every run
-    and every device sees the same."""
+    and every device sees the same. ``inner``: for which rows the bounds hold."""
     generator = torch.Generator().manual_seed(zlib.crc32(f"{op.name} {case.name} {dtype} {seed}".encode()))
     args = {name: _on(value, device) for name, value in case.make(generator, dtype).items()}
     with torch.device(device):
-        return _truth(op, case, dtype, args, generator)
+        return _truth(op, case, dtype, args, generator, {} if inner == "float32" else {"inner": inner})
 
 
-def _truth(op: Op, case: Case, dtype: torch.dtype, args: dict[str, Any], generator: torch.Generator) -> Truth:
+def _truth(
+    op: Op, case: Case, dtype: torch.dtype, args: dict[str, Any], generator: torch.Generator, rows: dict[str, Any]
+) -> Truth:  # fmt: skip
     contract = op.contract
     exact = {name: as_float64(value) for name, value in args.items()}
     with torch.no_grad():
         outputs = flat_outputs(contract.reference(**exact))
-        bounds = flat_outputs(contract.bound(exact, outputs, dtype))
+        bounds = flat_outputs(contract.bound(exact, outputs, dtype, **rows))
     if contract.gradient_bound is None or not case.gradients or not contract.differentiable:
         return Truth(args, outputs, bounds, (), {}, {})
     names = [n for n in contract.differentiable if isinstance(exact.get(n), Tensor)]
@@ -92,5 +96,5 @@ def _truth(op: Op, case: Case, dtype: torch.dtype, args: dict[str, Any], generat
     gradients = {n: torch.zeros_like(exact[n]) if g is None else g.detach() for n, g in zip(names, found, strict=True)}
     plain = {n: v.detach() if isinstance(v, Tensor) else v for n, v in exact.items()}
     with torch.no_grad():
-        limits = contract.gradient_bound(plain, tuple(g.double() for g in grads), gradients, dtype)
+        limits = contract.gradient_bound(plain, tuple(g.double() for g in grads), gradients, dtype, **rows)
     return Truth(args, outputs, bounds, grads, gradients, limits)
