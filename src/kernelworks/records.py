@@ -75,7 +75,7 @@ class GpuBandwidth:
     """``kind`` is ``read``, ``write``, ``copy`` (kernels of ours) or ``memcpy`` (torch's ``copy_``).
 
     ``cache`` is ``warm``: one launch walks the same bytes again and again, so that they come from L2 where they fit;
-    or ``cold``: a launch of its own after L2 was overwritten, its start and end included.
+    or ``cold``: one launch of that size after L2 was filled with other bytes, less the time of an empty launch.
     """
 
     kind: str
@@ -112,7 +112,8 @@ class GpuCeilings:
     rates: tuple[GpuRate, ...]
     functions: dict[str, float]  # 10^9 float32 results a second: "exp", "log", "erf", "rsqrt"
     launch_us: float  # an empty kernel behind many others in a stream: what one more takes
-    graph_us: float  # the same inside a replayed graph
+    isolated_us: float  # an empty kernel between two events on an idle GPU: what any launch so timed takes more
+    graph_us: float  # one more empty kernel inside a replayed graph
     host_launch_us: float  # host time of a launch by build.launcher
     dispatch_us: float  # host time of torch's add(out=) of one element
     round_trip_us: float  # host time of an empty kernel and the wait for it

@@ -76,9 +76,10 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 @functools.lru_cache(maxsize=64)
-def _seen(lq: int, lk: int, causal: str, window: int | None) -> Tensor:
+def _seen(lq: int, lk: int, causal: str, window: int | None, device: torch.device) -> Tensor:
     """Which keys each query sees. Cached: a model makes its mask once for all layers."""
-    distance = torch.arange(lq)[:, None] + (lk - lq if causal == "bottom_right" else 0) - torch.arange(lk)[None, :]
+    query, key = torch.arange(lq, device=device), torch.arange(lk, device=device)
+    distance = query[:, None] + (lk - lq if causal == "bottom_right" else 0) - key[None, :]
     return (distance >= 0) & (distance < (lk + lq if window is None else window))
 
 
@@ -89,9 +90,11 @@ def _attention(
     if with_lse:
         raise ValueError("scaled_dot_product_attention does not return the log-sum-exp")
     lq, lk = q.shape[-2], k.shape[-2]
+    if causal == "bottom_right" and lq == 1 and window is None:
+        causal = None  # a single query at the end sees all keys: users give no mask then
     plain = causal is None or (window is None and (causal == "top_left" or lq == lk))
     if causal is not None and (mask is not None or not plain):
-        seen = _seen(lq, lk, causal, window)
+        seen = _seen(lq, lk, causal, window, q.device)
         mask = seen if mask is None else mask & seen
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal is not None and mask is None, scale=scale,

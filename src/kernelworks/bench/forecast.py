@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -10,7 +11,7 @@ import torch
 from kernelworks import ceilings
 from kernelworks.contract import Request
 from kernelworks.dispatch import Op
-from kernelworks.records import BenchResult, Ceilings
+from kernelworks.records import BenchResult, Ceilings, GpuCeilings
 
 __all__ = ["limit", "predict"]
 
@@ -20,14 +21,25 @@ OURS = "kernelworks"
 PRODUCTS = ("linear", "attention")  # families whose arithmetic is matrix products
 
 
-def limit(op: Op, request: Request, known: Ceilings, footprint_bytes: float) -> ceilings.Bound:
-    """T_min of one call. Only matrix products may use the dot-product units of a narrow dtype."""
+def limit(op: Op, request: Request, known: Ceilings | GpuCeilings, footprint_bytes: float) -> ceilings.Bound:
+    """T_min of one call. Only matrix products may use the dot-product units of a narrow dtype.
+
+    On a GPU it is that of one launch between two events, as ``bench`` times it: what an empty one takes is added, and
+    names the regime where it is the larger part.
+    """
     cost = op.contract.cost(request)
     unit = request.dtype if op.contract.family in PRODUCTS else torch.float32
-    return ceilings.bound(
+    least = ceilings.bound(
         cost.flop, cost.transcendental, cost.bytes, footprint_bytes, unit, request.threads, known,
         written_bytes=cost.bytes_written,
     )  # fmt: skip
+    if not isinstance(known, GpuCeilings):
+        return least
+    empty_s = known.isolated_us * 1e-6
+    if least.seconds < empty_s:
+        words = f"an empty launch {known.isolated_us:.1f} us"
+        least = dataclasses.replace(least, regime="launch", ceiling=words)
+    return dataclasses.replace(least, seconds=max(least.seconds, least.terms["launch"]) + empty_s)
 
 
 def _share(result: BenchResult, row: str) -> float | None:
@@ -38,16 +50,20 @@ def _share(result: BenchResult, row: str) -> float | None:
     return None
 
 
-def predict(op: Op, request: Request, row: str, known: Ceilings, results: Sequence[BenchResult]) -> float | None:
+def predict(
+    op: Op, request: Request, row: str, known: Ceilings | GpuCeilings, results: Sequence[BenchResult]
+) -> float | None:
     """Seconds that a call of one row should take, or None where no like call was measured.
 
     T = T_min / share, with the share of the bound that the same row reached, in the same dtype, in the measured case
     whose T_min is nearest (in ratio) and whose threads agree if any do. ``results`` are benches of this kind of
     machine; those that failed their gate do not count. Cost: some microseconds a result.
     """
-    least = limit(op, request, known, op.contract.cost(request).bytes)
     dtype = str(request.dtype).removeprefix("torch.")
-    like = [r for r in results if r.op == op.name and r.dtype == dtype and not r.gate and r.cache == "warm"]
+    footprint = math.inf if request.device == "cuda" else op.contract.cost(request).bytes
+    least = limit(op, request, known, footprint)
+    cache = "cold" if request.device == "cuda" else "warm"
+    like = [r for r in results if r.op == op.name and r.dtype == dtype and not r.gate and r.cache == cache]
     like = [r for r in like if r.threads == request.threads] or like
     shares = [(abs(math.log(r.bound_us / (least.seconds * 1e6))), s) for r in like if (s := _share(r, row))]
     return least.seconds / min(shares)[1] if shares else None

@@ -1,9 +1,10 @@
-"""Bench an op: for every case the gate first, then the race, then the bound beside it."""
+"""Bench an op on the CPU or a GPU: for every case the gate first, then the race, then the bound beside it."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,14 +16,16 @@ from kernelworks import ceilings, ops
 from kernelworks.bench import baselines as table
 from kernelworks.bench.faults import kept_out
 from kernelworks.bench.forecast import limit
+from kernelworks.bench.gpu import COPY, copy_of, host_us, race_on_gpu
+from kernelworks.bench.gpu_peers import GPU_PEERS
 from kernelworks.bench.timing import Race, Timed, race
 from kernelworks.build.rows import as_float64
 from kernelworks.ceilings.quiet import Quiet
-from kernelworks.contract import UNIT_ROUNDOFF, Case
+from kernelworks.contract import UNIT_ROUNDOFF, Case, Request
 from kernelworks.dispatch import OPS, Op, choose
 from kernelworks.prove.parity import judge
 from kernelworks.prove.truth import Truth, copied, flat_outputs
-from kernelworks.records import Arm, BenchResult, Ceilings
+from kernelworks.records import Arm, BenchResult, Ceilings, GpuCeilings
 
 __all__ = ["OURS", "SETS", "bench"]
 
@@ -62,19 +65,21 @@ class _Bench:
     case: Case
     dtype: torch.dtype
     truths: list[Truth]
+    device: str = "cpu"
     entrants: list[_Entrant] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
-def _inputs(op: Op, case: Case, dtype: torch.dtype) -> list[Truth]:
-    """The input sets with their float64 outputs and bounds."""
+def _inputs(op: Op, case: Case, dtype: torch.dtype, device: str = "cpu") -> list[Truth]:
+    """The input sets with their float64 outputs and bounds. On a GPU one set does: its cache is emptied every time."""
     truths = []
-    for seed in range(SETS):
-        args = case.make(torch.Generator().manual_seed(seed), dtype)
-        exact = {name: copied(as_float64(value)) for name, value in args.items()}
-        outputs = flat_outputs(op.contract.reference(**exact))
-        bounds = flat_outputs(op.contract.bound({n: as_float64(v) for n, v in args.items()}, outputs, dtype))
-        truths.append(Truth(args, outputs, bounds, (), {}, {}))
+    with torch.device(device):
+        for seed in range(SETS if device == "cpu" else 1):
+            args = case.make(torch.Generator(device).manual_seed(seed), dtype)
+            exact = {name: copied(as_float64(value)) for name, value in args.items()}
+            outputs = flat_outputs(op.contract.reference(**exact))
+            bounds = flat_outputs(op.contract.bound({n: as_float64(v) for n, v in args.items()}, outputs, dtype))
+            truths.append(Truth(args, outputs, bounds, (), {}, {}))
     return truths
 
 
@@ -168,7 +173,8 @@ def _enter_all(b: _Bench, rows: Sequence[str], *, baselines: bool, compile: bool
     if inductor is not None:
         with torch._inductor.config.patch(compile_threads=1):
             _enter(b, "inductor", _call(inductor))
-    for name, maker in table.PEERS.get(b.op.name, {}).items():
+    peers = table.PEERS if b.device == "cpu" else GPU_PEERS
+    for name, maker in peers.get(b.op.name, {}).items():
         _enter(b, name, maker)
 
 
@@ -191,9 +197,14 @@ def _still_right(b: _Bench) -> None:
 
 def _raced(b: _Bench, budget_s: float, *, cold: bool, quiet: Quiets) -> Race:
     """Two races of half the budget, the second from the other end, pooled."""
-    arms = {e.name: e for e in b.entrants}
+    arms: dict[str, Callable[[int], object]] = {e.name: e for e in b.entrants}
+    if b.device == "cuda":
+        copy = copy_of(b.op.contract.cost(_request(b)).bytes)
+        arms[COPY] = lambda index: copy()
     halves = [
-        race(dict(order), SETS, budget_s=budget_s / 2, cold=cold, quiet=quiet())
+        race_on_gpu(dict(order), budget_s=budget_s / 2)
+        if b.device == "cuda"
+        else race(dict(order), SETS, budget_s=budget_s / 2, cold=cold, quiet=quiet())
         for order in (list(arms.items()), list(arms.items())[::-1])
     ]
     others = [e.name for e in b.entrants if not e.ours]
@@ -204,28 +215,37 @@ def _raced(b: _Bench, budget_s: float, *, cold: bool, quiet: Quiets) -> Race:
     return halves[0] + halves[1]
 
 
-def _arm(entrant: _Entrant, timed: Timed, least_s: float) -> Arm:
+def _request(b: _Bench) -> Request:
+    return b.op.request("forward", b.truths[0].positional(b.op))
+
+
+def _arm(name: str, timed: Timed, least_s: float, entrant: _Entrant | None, device: str) -> Arm:
+    share = least_s / timed.median
     return Arm(
-        entrant.name, timed.median * 1e6, timed.low * 1e6, timed.high * 1e6, timed.samples,
-        share_of_bound=least_s / timed.median, worst=entrant.worst,
+        name, timed.median * 1e6, timed.low * 1e6, timed.high * 1e6, timed.samples,
+        share_of_bound=min(1.0, share) if device == "cuda" else share,
+        worst=None if entrant is None else entrant.worst,
+        host_us=host_us(entrant) if device == "cuda" and entrant is not None else None,
     )  # fmt: skip
 
 
-def _result(b: _Bench, found: Race | None, known: Ceilings, *, cold: bool) -> BenchResult:
-    args = b.truths[0].positional(b.op)
-    request = b.op.request("forward", args)
+def _result(b: _Bench, found: Race | None, known: Ceilings | GpuCeilings, *, cold: bool) -> BenchResult:
+    request = _request(b)
     cost = b.op.contract.cost(request)
-    least = limit(b.op, request, known, float("inf") if cold else SETS * cost.bytes)
+    least = limit(b.op, request, known, math.inf if cold else SETS * cost.bytes)
     regime = least.regime
     arms: tuple[Arm, ...] = ()
     if found is not None:
-        regime = ceilings.regime(least, found.timed(OURS).median)
-        arms = tuple(_arm(e, found.timed(e.name), least.seconds) for e in b.entrants)
+        ours = found.timed(OURS).median
+        near = limit(b.op, request, known, 0.0) if b.device == "cuda" else least
+        regime = ceilings.regime(ceilings.settled(least, near, ours), ours)
+        entrants = {e.name: e for e in b.entrants}
+        arms = tuple(_arm(n, found.timed(n), least.seconds, entrants.get(n), b.device) for n in found.samples)
     return BenchResult(
         op=b.op.name, case=b.case.name, dtype=str(b.dtype).removeprefix("torch."), threads=request.threads,
         cache="cold" if cold else "warm", flop=cost.flop, bytes=cost.bytes, bound_us=least.seconds * 1e6,
         regime=regime, arms=arms, chosen=choose(b.op, request).row.name, gate=_gate(b),
-        thrown=found.thrown if found is not None else 0, notes=tuple(b.notes),
+        thrown=found.thrown if found is not None else 0, notes=tuple(b.notes), device=b.device,
     )  # fmt: skip
 
 
@@ -239,6 +259,16 @@ def _threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def _wanted(op: Op, cases: Sequence[str] | None, device: str) -> list[Case]:
+    """The benchmark cases of a device, or those of them that were named."""
+    there = (op.contract.device_bench_cases if device == "cuda" else ()) or op.contract.bench_cases
+    missing = set(cases or ()) - {c.name for c in there}
+    if missing:
+        names = ", ".join(c.name for c in there)
+        raise ValueError(f"cases must be among {names} for {op.name}; got {', '.join(sorted(missing))}")
+    return [c for c in there if cases is None or c.name in cases]
+
+
 def bench(
     op: str,
     cases: Sequence[str] | None = None,
@@ -249,53 +279,59 @@ def bench(
     baselines: bool = True,
     compile: bool = True,
     caches: Sequence[str] = ("warm",),
-    budget_s: float = 0.8,
-    known: Ceilings | None = None,
+    budget_s: float | None = None,
+    known: Ceilings | GpuCeilings | None = None,
     quiet: Quiets = lambda: Quiet(patience=40),
     progress: Progress | None = None,
+    device: str = "cpu",
 ) -> list[BenchResult]:
     """Races an op's public function against torch eager, torch.compile and the family's peers, on its bench cases.
 
     First the gate: every arm runs on exactly the inputs that are timed and is judged against float64 (ours by the
     contract's bound); where one is wrong there are no figures and ``gate`` says why. Then all arms are timed
-    interleaved, page faults kept out, noisy windows thrown away.
+    interleaved: on the CPU with page faults kept out and noisy windows thrown away, on a GPU between CUDA events with
+    L2 filled before each call and a device copy of the same bytes as one more arm.
 
     Args:
-        op: its name. cases, dtypes: only these of the contract's ``bench_cases``.
+        op: its name. cases, dtypes: only these of the contract's ``bench_cases`` (GPU: ``device_bench_cases``).
         threads: torch's thread count for every arm; unchanged without it.
         rows: rows to time by name beside what the dispatcher takes.
         baselines, compile: whether the others run at all, and whether torch.compile (seconds a case) does.
-        caches: ``"warm"`` (inputs rotate among three sets) and ``"cold"`` (caches overwritten before each call).
-        budget_s: timed seconds an arm and case. known: ceilings, by default this machine's, measured if need be.
-    Raises: ValueError for an unknown op, case or row; Ambiguous when the machine stays busy.
+        caches: ``"warm"`` (inputs rotate among three sets) and ``"cold"`` (caches overwritten before each call); on a
+            GPU always cold.
+        budget_s: timed seconds an arm and case, by default 0.8 and on a GPU 0.1. known: ceilings, by default this
+            machine's, measured if need be.
+        device: "cpu" or "cuda".
+    Raises: ValueError for an unknown op, case, row or device; RuntimeError without such a device; Ambiguous when the
+        machine stays busy.
     """
     if op not in OPS:
         raise ValueError(f"op must be one of {', '.join(OPS)}, got {op!r}")
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda, got {device!r}")
     found = OPS[op]
     for row in rows:
         found.row(row)
     for cache in caches:
         if cache not in ("warm", "cold"):
             raise ValueError(f"caches must be among warm, cold; got {cache!r}")
-    wanted = [c for c in found.contract.bench_cases if cases is None or c.name in cases]
-    missing = set(cases or ()) - {c.name for c in wanted}
-    if missing:
-        names = ", ".join(c.name for c in found.contract.bench_cases)
-        raise ValueError(f"cases must be among {names} for {op}; got {', '.join(sorted(missing))}")
-    known = known or ceilings.ceilings(progress)
+    wanted = _wanted(found, cases, device)
+    known = known or ceilings.ceilings(progress, device=device)
     pairs = [(c, d) for c in wanted for d in c.dtypes if dtypes is None or d in dtypes]
     results = []
     with _threads(threads), kept_out() as no_faults, torch.inference_mode():
         for done, (case, dtype) in enumerate(pairs):
             if progress is not None:
                 progress(f"{op} {case.name} {str(dtype).removeprefix('torch.')}", done, len(pairs))
-            b = _Bench(found, case, dtype, _inputs(found, case, dtype))
+            b = _Bench(found, case, dtype, _inputs(found, case, dtype, device), device)
             if not no_faults:
                 b.notes.append("page faults are part of the times: this C library cannot be told to keep memory")
             _enter_all(b, rows, baselines=baselines, compile=compile)
-            for cache in caches:
-                timed = None if _gate(b) else _raced(b, budget_s, cold=cache == "cold", quiet=quiet)
+            for cache in caches if device == "cpu" else ("cold",):
+                cold = cache == "cold"
+                budget = budget_s or (0.8 if device == "cpu" else 0.1)
+                timed = None if _gate(b) else _raced(b, budget, cold=cold, quiet=quiet)
                 if timed is not None:
                     _still_right(b)
-                results.append(_result(b, None if _gate(b) else timed, known, cold=cache == "cold"))
+                results.append(_result(b, None if _gate(b) else timed, known, cold=cold))
     return results

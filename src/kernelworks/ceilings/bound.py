@@ -206,11 +206,11 @@ def settled(far: Bound, near: Bound, seconds: float) -> Bound:
     """Which of two bounds holds for work that took ``seconds``: ``far`` has its bytes come from the outermost level,
     ``near`` from the last cache (a footprint of infinity, and of 0).
 
-    Work that was quicker than the far bound had its bytes served by the cache: then the near one, whose regime says so.
-    Where it was quicker even than that (a peak measured low, or bytes that were not moved), T_min is the time it took,
-    so a share of a ceiling is never above 1.
+    Work that was quicker than the far bound, by more than the tenth that two measurements may differ, had its bytes
+    served by the cache: then the near one, whose regime says so. Where it was quicker even than that (a peak measured
+    low, or bytes that were not moved), T_min is the time it took, so a share of a ceiling is never above 1.
     """
-    found = far if seconds >= far.seconds else near
+    found = far if seconds >= 0.9 * far.seconds else near
     return found if seconds >= found.seconds else replace(found, seconds=seconds)
 
 

@@ -24,7 +24,7 @@ from kernelworks.ceilings.survey import Progress, high
 from kernelworks.machine import Gpu, gpu
 from kernelworks.records import GpuBandwidth, GpuCeilings, GpuRate
 
-__all__ = ["fingerprint", "measure", "timed_cold"]
+__all__ = ["Evictor", "fingerprint", "measure", "timed_cold"]
 
 HERE = Path(__file__).resolve().parent
 MIB = 1 << 20
@@ -96,25 +96,32 @@ def _rate(work: float, seconds: list[float]) -> float:
 # ---------------------------------------------------------------- memory
 
 
-class _Memory:
-    """Two buffers, and launches over their first bytes. ``grids``: a few programs a multiprocessor, or one a tile."""
+class Evictor:
+    """Called, it reads more than L2 holds: what is left there is clean, so that no launch pays for another one's
+    writes."""
 
     def __init__(self, here: Gpu) -> None:
         from kernelworks.ceilings import gpu_kernels as kernels
 
-        self.kernels, self.here = kernels, here
+        self.read, self.programs = kernels.READ, 4 * here.multiprocessors
+        self.tiles = -(-max(2 * here.l2_bytes, 128 * MIB) // 4 // kernels.TILE // 16) * 16
+        self.buffer = torch.zeros(self.tiles * kernels.TILE, device="cuda")
+        self.sums = torch.empty(self.programs, device="cuda")
+
+    def __call__(self) -> None:
+        self.read((self.programs, 1, 1), self.buffer, self.sums, self.tiles, 1)
+
+
+class _Memory:
+    """Two buffers, and launches over their first bytes."""
+
+    def __init__(self, here: Gpu, evict: Evictor, empty_s: float) -> None:
+        from kernelworks.ceilings import gpu_kernels as kernels
+
+        self.kernels, self.here, self.evict, self.empty_s = kernels, here, evict, empty_s
         self.source = torch.empty(BUFFER_BYTES // 4, device="cuda").uniform_()
         self.target = torch.empty_like(self.source)
         self.sums = torch.empty(BUFFER_BYTES // 4 // kernels.TILE, device="cuda")
-        self.evicting = torch.empty(
-            max(2 * here.l2_bytes, 128 * MIB) // 4 // kernels.TILE * kernels.TILE, device="cuda"
-        )
-        self.evicting.zero_()
-
-    def evict(self) -> None:
-        """Reads more than L2 holds: what is left there is clean, so that no launch pays for another one's writes."""
-        tiles = self.evicting.numel() // self.kernels.TILE // 16 * 16
-        self.kernels.READ((4 * self.here.multiprocessors, 1, 1), self.evicting, self.sums, tiles, 1)
 
     def launch(self, kind: str, bytes: int, passes: int, grid: int) -> Callable[[], object]:
         count = bytes // (2 if kind in ("copy", "memcpy") else 1) // 4
@@ -130,11 +137,13 @@ class _Memory:
         return lambda: target.copy_(source)
 
     def cold(self, kind: str, bytes: int) -> GpuBandwidth:
+        """With a few programs a multiprocessor or one a tile, less what an empty launch takes between two events."""
         rates = []
         for grid in (4 * self.here.multiprocessors, 1 << 30) if kind != "memcpy" else (1,):
             run = self.launch(kind, bytes, 1, grid)
             run()
-            rates.append(_rate(bytes, timed_cold(run, self.evict, COLD_SAMPLES)))
+            seconds = timed_cold(run, self.evict, COLD_SAMPLES)
+            rates.append(_rate(bytes, [max(s - self.empty_s, s / 4) for s in seconds]))
         return GpuBandwidth(kind, "cold", bytes, max(rates))
 
     def warm(self, kind: str, bytes: int) -> GpuBandwidth:
@@ -147,8 +156,8 @@ class _Memory:
         return GpuBandwidth(kind, "warm", bytes, max(rates))
 
 
-def _bandwidths(here: Gpu, step: Callable[[str], None]) -> tuple[GpuBandwidth, ...]:
-    memory = _Memory(here)
+def _bandwidths(here: Gpu, evict: Evictor, empty_s: float, step: Callable[[str], None]) -> tuple[GpuBandwidth, ...]:
+    memory = _Memory(here, evict, empty_s)
     found = []
     for kind in ("read", "write", "copy", "memcpy"):
         for size in COLD_MIB:
@@ -240,7 +249,7 @@ def _chains(here: Gpu, step: Callable[[str], None]) -> tuple[GpuRate, dict[str, 
         step(name)
         run = functools.partial(kernel, (programs, 1, 1), target, rounds)
         run()
-        functions[name] = _rate(count, _timed(run, 7))
+        functions[name] = _rate(8 * count, _timed(run, 7))
     return rate, functions
 
 
@@ -275,7 +284,7 @@ def _queued_us(run: Callable[[], object], clock: float = 2e9) -> float:
     return min(found) / KERNELS * 1e6
 
 
-def _floors() -> dict[str, float]:
+def _floors(evict: Evictor) -> dict[str, float]:
     from kernelworks.ceilings import gpu_kernels as kernels
 
     a, b, out = (torch.ones(1, device="cuda") for _ in range(3))
@@ -300,6 +309,7 @@ def _floors() -> dict[str, float]:
         dispatch = _host_us(add)
     return {
         "launch_us": _queued_us(nothing),
+        "isolated_us": statistics.median(timed_cold(nothing, evict, 25)) * 1e6,
         "graph_us": min(_timed(graph.replay, 5)) / KERNELS * 1e6,
         "host_launch_us": _host_us(nothing),
         "dispatch_us": dispatch,
@@ -328,8 +338,9 @@ def measure(progress: Progress | None = None) -> GpuCeilings:
         done += 1
 
     step("floors")
-    floors = _floors()
-    bandwidth = _bandwidths(here, step)
+    evict = Evictor(here)
+    floors = _floors(evict)
+    bandwidth = _bandwidths(here, evict, floors["isolated_us"] / 1e6, step)
     step("transfers")
     to_device, to_host = _transfers()
     fused, functions = _chains(here, step)

@@ -48,14 +48,15 @@ def _function(target, rounds, NAME: tl.constexpr, LANES: tl.constexpr):  # type:
     lane = tl.arange(0, LANES)
     x = lane.to(tl.float32) * 1e-3
     for _ in range(rounds):
-        if NAME == "exp":
-            x = tl.exp(-x)
-        elif NAME == "log":
-            x = tl.log(x + 2.0)
-        elif NAME == "erf":
-            x = tl.erf(x + 0.5)
-        else:
-            x = tl.rsqrt(x + 1.0)
+        for _ in tl.static_range(8):  # the loop's own instructions would count otherwise
+            if NAME == "exp":
+                x = tl.exp(-x)
+            elif NAME == "log":
+                x = tl.log(x + 2.0)
+            elif NAME == "erf":
+                x = tl.erf(x + 0.5)
+            else:
+                x = tl.rsqrt(x + 1.0)
     tl.store(target + tl.program_id(0) * LANES + lane, x)
 
 

@@ -151,6 +151,16 @@ BENCH_CASES = tuple(
     )
 )
 
+# On a GPU: sizes that fill one, and one that only its host time limits.
+DEVICE_BENCH_CASES = tuple(
+    Case(
+        f"{approximate} {m}x{n}",
+        lambda g, d, m=m, n=n, a=approximate: {"x": normal(g, d, m, n), "approximate": a},  # type: ignore[misc]
+        dtypes=(torch.bfloat16,),
+    )
+    for m, n, approximate in ((4096, 16384, "tanh"), (4096, 16384, "none"), (16, 1024, "tanh"))
+)
+
 
 def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
     return lambda: {"x": torch.ones(2, 8)} | changed
@@ -178,5 +188,6 @@ CONTRACT = Contract(
     dims=dims,
     cases=(*_cases("tanh", LENGTHS), *_cases("none", (0, 1, 15, 16, 17, 33, 67))),
     bench_cases=BENCH_CASES,
+    device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
 )

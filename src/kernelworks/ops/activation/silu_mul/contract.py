@@ -110,6 +110,12 @@ BENCH_CASES = tuple(
     )
 )
 
+# On a GPU: sizes that fill one, and one that only its host time limits.
+DEVICE_BENCH_CASES = tuple(
+    Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"), dtypes=(torch.bfloat16,))  # type: ignore[misc]
+    for m, n in ((4096, 16384), (8192, 4096), (16, 1024))
+)
+
 
 def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
     return lambda: {"gate": torch.ones(2, 8), "up": torch.ones(2, 8)} | changed
@@ -138,5 +144,6 @@ CONTRACT = Contract(
     dims=dims,
     cases=CASES,
     bench_cases=BENCH_CASES,
+    device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
 )

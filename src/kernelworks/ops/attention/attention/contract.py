@@ -132,9 +132,17 @@ def reference(
 
 
 class _Terms:
-    """What the bounds are made of, in float64. README.md derives them."""
+    """What the bounds are made of, in float64. README.md derives them.
 
-    def __init__(self, args: dict[str, Any]) -> None:
+    ``inner="input"`` is for matrix units: weights and their derivatives are rounded to ``dtype`` before they are
+    multiplied, and every addend of a product may lose its last place instead of half of it.
+    """
+
+    def __init__(self, args: dict[str, Any], dtype: torch.dtype, inner: str) -> None:
+        narrow = inner == "input" and dtype != torch.float32
+        self.u_inner = UNIT_ROUNDOFF[dtype] if narrow else 0.0
+        self.tiny_inner = torch.finfo(dtype).smallest_normal * UNIT_ROUNDOFF[dtype] if narrow else 0.0
+        self.cut = 2 if narrow else 1
         q, k, v = args["q"], args["k"], args["v"]
         self.scale = 1.0 / math.sqrt(q.shape[-1]) if args.get("scale") is None else args["scale"]
         self.q, self.k, self.v = q, _per_query_head(k, q.shape[1]), _per_query_head(v, q.shape[1])
@@ -149,26 +157,30 @@ class _Terms:
         self.a = magnitudes.masked_fill(scores == -torch.inf, 0.0)
         self.largest = self.a.amax(-1, keepdim=True) if keys else self.a.sum(-1, keepdim=True)
         self.tiles = keys / TILE + 1
-        self.score_error = (dim + 4) * U32 * self.a
+        self.score_error = (self.cut * dim + 4) * U32 * self.a
         weight_error = self.score_error + U32 * (4 * self.largest + 4 + 5 * (self.tiles + 1))
         self.x = torch.expm1(weight_error) * self.seen
-        self.sums = (2 * (TILE + self.tiles) + 8) * U32
+        self.sums = (2 * self.cut * (TILE + self.tiles) + 8) * U32
         self.y = (self.p * self.x).sum(-1, keepdim=True) + self.sums  # of the softmax's denominator
 
 
 def _output_error(t: _Terms, output: Tensor) -> Tensor:
     """How far from exact an output in float32 may be."""
     magnitude = t.p @ t.v.abs()
-    error = (t.p * t.x) @ t.v.abs() + t.sums * magnitude + output.abs() * t.y
+    rounded = t.u_inner * t.p * (1 + t.x) + t.tiny_inner * t.seen  # the largest weight is 1, so the sum is at least 1
+    error = (t.p * t.x + rounded) @ t.v.abs() + t.sums * magnitude + output.abs() * t.y
     largest = (t.v.abs().amax(2, keepdim=True) if t.v.shape[2] else t.v.abs().sum(2, keepdim=True)).expand_as(output)
-    # Weights are positive and add up to 1 (but for `sums`), however wrong they are.
-    error = torch.where(t.y < 0.5, error / (1 - t.y), torch.inf).minimum((2 + 2 * t.sums) * largest)
+    # Weights are positive and add up to 1 (but for `sums` and their rounding), however wrong they are.
     keys = t.k.shape[2]
+    most = 2 + 2 * t.sums + t.u_inner + keys * t.tiny_inner
+    error = torch.where(t.y < 0.5, error / (1 - t.y), torch.inf).minimum(most * largest)
     return error + keys * 2.0**-148 * largest + (keys + 8) * 2.0**-149
 
 
-def bound(args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
-    t = _Terms(args)
+def bound(
+    args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype, inner: str = "float32"
+) -> tuple[Tensor, ...]:
+    t = _Terms(args, dtype, inner)
     bounds = [rounding(outputs[0], dtype) + _output_error(t, outputs[0])]
     if len(outputs) == 2:
         bounds.append(_lse_error(t).squeeze(-1))
@@ -182,29 +194,32 @@ def _lse_error(t: _Terms) -> Tensor:
 
 
 def gradient_bound(
-    args: dict[str, Any], grads: tuple[Tensor, ...], gradients: dict[str, Tensor], dtype: torch.dtype
-) -> dict[str, Tensor]:
-    t, g = _Terms(args), grads[0]
+    args: dict[str, Any], grads: tuple[Tensor, ...], gradients: dict[str, Tensor], dtype: torch.dtype,
+    inner: str = "float32",
+) -> dict[str, Tensor]:  # fmt: skip
+    t, g = _Terms(args, dtype, inner), grads[0]
     dim, queries, groups = t.q.shape[-1], t.q.shape[2], t.q.shape[1] // args["k"].shape[1]
     output = t.p @ t.v
     # P = exp(S - lse), with lse rounded to float32
     lse = t.lse.abs().nan_to_num(posinf=0.0)
     x = torch.expm1(t.score_error + U32 * (4 * (t.largest + lse) + 8) + _lse_error(t)) * t.seen
     dp = g @ t.v.transpose(-1, -2)
-    dp_error = (dim + 2) * U32 * (g.abs() @ t.v.abs().transpose(-1, -2))
+    dp_error = (t.cut * dim + 2) * U32 * (g.abs() @ t.v.abs().transpose(-1, -2))
     delta = (g * output).sum(-1, keepdim=True)
     saved = rounding(output, dtype) + _output_error(t, output)
     delta_error = (g.abs() * saved).sum(-1, keepdim=True)
     delta_error = delta_error + (dim + 2) * U32 * (g.abs() * (output.abs() + saved)).sum(-1, keepdim=True)
     ds = t.p * (dp - delta)
     ds_error = t.p * ((x + 3 * U32) * (dp - delta).abs() + (1 + x) * (dp_error + delta_error))
-    keys_chain = (TILE + t.tiles + 6) * U32
-    rows_chain = (TILE + groups * queries / TILE + 8) * U32
+    keys_chain = (t.cut * (TILE + t.tiles) + 6) * U32
+    rows_chain = (t.cut * (TILE + groups * queries / TILE) + 8) * U32
+    ds_error = ds_error + t.u_inner * (ds.abs() + ds_error) + t.tiny_inner * t.seen
+    p_error = t.p * x + t.u_inner * t.p * (1 + x) + t.tiny_inner * t.seen
     ds_keys, ds_rows = ds_error + keys_chain * ds.abs(), ds_error + rows_chain * ds.abs()
     found = {
         "q": abs(t.scale) * ds_keys @ t.k.abs(),
         "k": abs(t.scale) * ds_rows.transpose(-1, -2) @ t.q.abs(),
-        "v": (t.p * (x + rows_chain)).transpose(-1, -2) @ g.abs(),
+        "v": (p_error + t.p * rows_chain).transpose(-1, -2) @ g.abs(),
     }
     for name in ("k", "v"):
         found[name] = found[name].unflatten(1, (-1, groups)).sum(2)
@@ -367,6 +382,24 @@ BENCH_CASES = tuple(
     )
 )
 
+# On a GPU: sizes that fill one, and one that only its host time limits.
+DEVICE_BENCH_CASES = tuple(
+    Case(
+        f"B{b} Hq{h} Hkv{hkv} {n}x{m} D128{' causal' if causal else ''}",
+        lambda g, d, b=b, h=h, hkv=hkv, n=n, m=m, causal=causal: _make(  # type: ignore[misc]
+            g, d, heads=(h, hkv), lengths=(n, m), dim=128, batch=b, causal=causal
+        ),
+        dtypes=(torch.bfloat16,),
+    )
+    for b, h, hkv, n, m, causal in (
+        (1, 32, 8, 1, 8192, None),
+        (32, 32, 8, 1, 4096, None),
+        (128, 32, 8, 1, 2048, None),
+        (4, 16, 16, 4096, 4096, "top_left"),
+        (1, 16, 16, 8192, 8192, "top_left"),
+    )
+)
+
 
 def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
     def make() -> dict[str, Any]:
@@ -409,5 +442,6 @@ CONTRACT = Contract(
     dims=dims,
     cases=CASES,
     bench_cases=BENCH_CASES,
+    device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
 )

@@ -182,6 +182,21 @@ BENCH_CASES = tuple(
     )
 )
 
+# On a GPU: sizes that fill one, and one that only its host time limits.
+DEVICE_BENCH_CASES = tuple(
+    _bench_case(*shape, (torch.bfloat16,))
+    for shape in (
+        (1, 4096, 4096),
+        (1, 14336, 4096),
+        (1, 28672, 8192),
+        (16, 4096, 4096),
+        (64, 14336, 4096),
+        (2048, 2048, 2048),
+        (4096, 4096, 4096),
+        (8192, 8192, 8192),
+    )
+)
+
 
 def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
     return lambda: {"x": torch.ones(2, 8), "weight": torch.ones(3, 8), "bias": torch.ones(3)} | changed
@@ -213,5 +228,6 @@ CONTRACT = Contract(
     dims=dims,
     cases=CASES,
     bench_cases=BENCH_CASES,
+    device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
 )

@@ -109,6 +109,12 @@ BENCH_CASES = tuple(
     )
 )
 
+# On a GPU: sizes that fill one, and one that only its host time limits.
+DEVICE_BENCH_CASES = tuple(
+    Case(f"{n} of {V}x{D}", lambda g, d, n=n, V=V, D=D: _make(g, d, (n,), V, D), dtypes=(torch.bfloat16,))  # type: ignore[misc]
+    for n, V, D in ((16384, 128256, 4096), (16, 32768, 1024))
+)
+
 
 def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
     return lambda: {"ids": torch.tensor([0, 3]), "weight": normal(torch.Generator(), torch.float32, 4, 8)} | changed
@@ -140,5 +146,6 @@ CONTRACT = Contract(
     dims=dims,
     cases=CASES,
     bench_cases=BENCH_CASES,
+    device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
 )

@@ -147,6 +147,12 @@ BENCH_CASES = tuple(
     )
 )
 
+# On a GPU: sizes that fill one, and one that only its host time limits.
+DEVICE_BENCH_CASES = tuple(
+    Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"), dtypes=(torch.bfloat16,))  # type: ignore[misc]
+    for m, n in ((8192, 4096), (4096, 16384), (32768, 1024), (16, 1024))
+)
+
 
 def _with(changed: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
     """Good arguments but for what is changed; made when asked for, so that importing the room runs no tensor op."""
@@ -197,5 +203,6 @@ CONTRACT = Contract(
     dims=dims,
     cases=CASES,
     bench_cases=BENCH_CASES,
+    device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
 )

@@ -192,6 +192,12 @@ BENCH_CASES = tuple(
     for count, m, n in ((1, 2048, 2048), (16, 384, 384))
 )
 
+# On a GPU: sizes that fill one, and one that only its host time limits.
+DEVICE_BENCH_CASES = tuple(
+    Case(f"{count} x {m}x{n}", lambda g, d, s=((m, n),) * count: _make(g, d, s), dtypes=(torch.float32,))  # type: ignore[misc]
+    for count, m, n in ((16, 4096, 4096), (64, 1024, 1024))
+)
+
 
 def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
     def make() -> dict[str, Any]:
@@ -229,6 +235,7 @@ CONTRACT = Contract(
     dims=dims,
     cases=CASES,
     bench_cases=BENCH_CASES,
+    device_bench_cases=DEVICE_BENCH_CASES,
     mutates=("params", "exp_avgs", "exp_avg_sqs"),
     errors=ERRORS,
 )

@@ -205,6 +205,12 @@ BENCH_CASES = tuple(
     )
 )
 
+# On a GPU: sizes that fill one, and one that only its host time limits.
+DEVICE_BENCH_CASES = tuple(
+    Case(f"{H}+{Hkv} heads L{L} D{D}", lambda g, d, s=(1, H, Hkv, L, D): _make(g, d, s), dtypes=(torch.bfloat16,))  # type: ignore[misc]
+    for H, Hkv, L, D in ((32, 8, 8192, 128), (32, 8, 1, 128))
+)
+
 
 def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
     usual = {
@@ -242,5 +248,6 @@ CONTRACT = Contract(
     dims=dims,
     cases=CASES,
     bench_cases=BENCH_CASES,
+    device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
 )
