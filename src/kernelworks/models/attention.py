@@ -27,6 +27,8 @@ __all__ = [
 
 IMPLEMENTATION = "kernelworks"
 
+_sdpa_forward: Callable[..., Any]  # transformers' own, set by register(): importing this module imports no transformers
+
 _is_compiling = torch.compiler.is_compiling
 _grad_enabled = torch.is_grad_enabled
 
@@ -54,20 +56,29 @@ def attention_forward(
         kwargs.get("position_bias") is not None or kwargs.get("cache") is not None or kwargs.get("softcap") is not None
     )
     if dropout or special or not calls.attends(query, key, value, attention_mask, grouped=True):
-        from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-        kwargs |= {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
-        result: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-        return result
-    causal, window = None, None
+        return _as_before(module, query, key, value, attention_mask, dropout, scaling, is_causal, kwargs)
+    causal, window, given = None, None, attention_mask
     if attention_mask is not None:
         pattern = _pattern(attention_mask)
         if pattern is not None:
             attention_mask, causal, window = None, "bottom_right", pattern.window
     elif query.shape[2] > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
         causal = "top_left"  # with longer keys (an empty static cache) the last ones are masked, as in sdpa
+    if query.is_cuda and not calls.attention_taken(query, key, value, causal, window, attention_mask):
+        return _as_before(module, query, key, value, given, dropout, scaling, is_causal, kwargs)
     output = attention_op(query, key, value, causal=causal, window=window, scale=scaling, mask=attention_mask)
     return output.transpose(1, 2).contiguous(), None
+
+
+def _as_before(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float,
+    scaling: float | None, is_causal: bool | None, kwargs: dict[str, Any],
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """What runs without a swap."""
+    result: tuple[Tensor, None] = _sdpa_forward(
+        module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs
+    )
+    return result
 
 
 # ---------------------------------------------------------------- masks
@@ -104,9 +115,14 @@ def mask_function(
     if mask is None or _is_compiling() or type(q_offset) is not int or q_offset + q_length != kv_offset + kv_length:
         return mask
     window = local_size if _slides(of, local_size) else None
-    if (of is causal_mask_function or window) and (attention_mask is None or bool(attention_mask.all())):
+    if (of is causal_mask_function or window) and _all_seen(attention_mask):
         mask._kernelworks_pattern = Pattern(window, _version(mask))  # type: ignore[attr-defined]
     return mask
+
+
+def _all_seen(attention_mask: Tensor | None) -> bool:
+    """Whether no token is padding. On a GPU that is not looked up: the host would wait for the answer."""
+    return attention_mask is None or (attention_mask.is_cpu and bool(attention_mask.all()))
 
 
 def _slides(function: Any, window: int | None) -> bool:
@@ -137,7 +153,10 @@ def _pattern(mask: Tensor) -> Pattern | None:
 def register() -> None:
     """Adds the name to transformers' registries of attention and mask functions. Changes no model."""
     from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+    global _sdpa_forward
+    _sdpa_forward = sdpa_attention_forward
     AttentionInterface.register(IMPLEMENTATION, attention_forward)
     AttentionMaskInterface.register(IMPLEMENTATION, mask_function)
 

@@ -3,6 +3,11 @@
 Each calls the op where it can say what was asked for, and torch's function otherwise: another device, float64,
 autocast, mixed dtypes, a keyword that the op does not have. So what a swapped model accepts, and the errors it raises
 on bad input that torch would refuse, stay torch's.
+
+On a GPU a call's host time counts as much as its kernel. Where one kernel of ours stands for one of torch's, the op is
+called from ``LARGE`` elements on, so that no call which is over sooner than it is launched becomes dearer; matrix
+products go to the op only where the dispatcher has a row for so few rows. Under ``torch.compile`` the ops that stand
+for several of torch's kernels keep to that limit too, since the compiler fuses small ones into their neighbours.
 """
 
 from __future__ import annotations
@@ -15,9 +20,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks.contract import FLOATS
+from kernelworks.dispatch import MOST_PLANS, choose
 from kernelworks.ops.activation.gelu import gelu as gelu_op
 from kernelworks.ops.activation.silu_mul import silu_mul as silu_mul_op
+from kernelworks.ops.attention.attention import OP as ATTENTION
 from kernelworks.ops.attention.attention import attention as attention_op
+from kernelworks.ops.linear.linear import OP as LINEAR
 from kernelworks.ops.linear.linear import linear as linear_op
 from kernelworks.ops.norm.layer_norm import layer_norm as layer_norm_op
 from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm_op
@@ -26,40 +34,85 @@ from kernelworks.ops.reduction.cross_entropy import cross_entropy as cross_entro
 from kernelworks.ops.reduction.softmax import softmax as softmax_op
 
 __all__ = [
-    "FUNCTIONS", "attends", "cross_entropy", "expressible", "gelu", "layer_norm", "linear", "rms_norm", "rotary",
-    "scaled_dot_product_attention", "silu_mul", "softmax",
+    "FUNCTIONS", "attends", "attention_taken", "cross_entropy", "expressible", "gelu", "layer_norm", "linear", "pays",
+    "pays_fused", "rms_norm", "rotary", "scaled_dot_product_attention", "silu_mul", "softmax",
 ]  # fmt: skip
 
 WIDEST_HEAD = 256  # of the attention op
+LARGE = 2**22  # elements: moving 16-bit ones in and out takes an H200 4 us, about what launching a kernel takes
+FEW_ROWS = 64  # of a matrix product on a GPU; with more, reading the weight is no longer what it waits on
+
+REDUCTIONS = ("mean", "sum", "none")
 
 _SUPPORTED = frozenset(FLOATS)
 _autocast = torch.is_autocast_enabled
+_is_compiling = torch.compiler.is_compiling
+_grad_enabled = torch.is_grad_enabled
 
 
 def expressible(x: Tensor, *others: Tensor | None) -> bool:
-    """Whether kernelworks has rows for these tensors: CPU, all of one of the three dtypes, and no autocast."""
-    dtype = x.dtype
-    if dtype not in _SUPPORTED or not x.is_cpu or _autocast("cpu"):
+    """Whether kernelworks has rows for these tensors: all on the CPU or on one GPU, all of one of the three dtypes, and
+    no autocast."""
+    dtype, device = x.dtype, x.get_device()
+    if dtype not in _SUPPORTED:
+        return False
+    if device < 0:
+        if not x.is_cpu or _autocast("cpu"):
+            return False
+    elif not x.is_cuda or _autocast("cuda"):
         return False
     for other in others:
-        if other is None or other.dtype is dtype:
-            continue
-        return False
+        if other is not None and (other.dtype is not dtype or other.get_device() != device):
+            return False
     return True
+
+
+def pays(x: Tensor) -> bool:
+    """Whether one kernel of ours in place of one of torch's is worth its host time."""
+    return not x.is_cuda or x.numel() >= LARGE
+
+
+def pays_fused(x: Tensor) -> bool:
+    """Whether one kernel of ours in place of several of torch's, or of what a compiler makes of them, is worth it."""
+    return not x.is_cuda or not _is_compiling() or x.numel() >= LARGE
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``F.linear``."""
+    if input.is_cuda and not _few_rows(input, weight, bias):
+        return F.linear(input, weight, bias)
     if expressible(input, weight, bias) and weight.dim() == 2:
         return linear_op(input, weight, bias)  # type: ignore[no-any-return]
     return F.linear(input, weight, bias)
+
+
+# (rows, N, K, ...) of matrix products on a GPU -> whether the dispatcher has a row for them that is not torch's
+_FEW: dict[tuple[Any, ...], bool] = {}
+
+
+def _few_rows(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether a matrix product on a GPU is one of few rows that the dispatcher does not leave to torch."""
+    if _is_compiling() or input.numel() > FEW_ROWS * input.shape[-1]:
+        return False
+    if _grad_enabled() and (input.requires_grad or weight.requires_grad):
+        return False
+    key = (input.shape, weight.shape, weight.stride(), input.dtype, input.get_device(), bias is None)
+    found = _FEW.get(key)
+    if found is None:
+        if not (expressible(input, weight, bias) and weight.dim() == 2):
+            return False
+        chosen = choose(LINEAR, LINEAR.request("forward", (input, weight, bias))).row.name
+        if len(_FEW) >= MOST_PLANS:
+            _FEW.clear()
+        found = _FEW[key] = chosen != "torch"
+    return found
 
 
 def rms_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
     """``F.rms_norm``. Without ``eps`` torch takes the dtype's own; that is defined here for float32 only."""
-    if len(normalized_shape) == 1 and weight is not None and expressible(input, weight):
+    if len(normalized_shape) == 1 and weight is not None and pays(input) and expressible(input, weight):
         if eps is not None:
             return rms_norm_op(input, weight, eps=eps)  # type: ignore[no-any-return]
         if input.dtype is torch.float32:
@@ -75,28 +128,30 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """``F.layer_norm``."""
-    if len(normalized_shape) == 1 and weight is not None and bias is not None and expressible(input, weight, bias):
+    affine = len(normalized_shape) == 1 and weight is not None and bias is not None
+    if affine and pays(input) and expressible(input, weight, bias):
         return layer_norm_op(input, weight, bias, eps=eps)  # type: ignore[no-any-return]
     return F.layer_norm(input, normalized_shape, weight, bias, eps)
 
 
 def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
     """``F.gelu``."""
-    if approximate in ("none", "tanh") and expressible(input):
+    if approximate in ("none", "tanh") and pays(input) and expressible(input):
         return gelu_op(input, approximate=approximate)  # type: ignore[no-any-return]
     return F.gelu(input, approximate=approximate)
 
 
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
     """``F.silu(gate) * up``."""
-    if gate.shape == up.shape and expressible(gate, up):
+    if gate.shape == up.shape and pays_fused(gate) and expressible(gate, up):
         return silu_mul_op(gate, up)  # type: ignore[no-any-return]
     return F.silu(gate) * up
 
 
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Tensor:
     """``F.softmax``."""
-    if dim is not None and input.dim() > 0 and (dtype is None or dtype is input.dtype) and expressible(input):
+    same = dtype is None or dtype is input.dtype
+    if dim is not None and input.dim() > 0 and same and pays(input) and expressible(input):
         return softmax_op(input, dim=dim)  # type: ignore[no-any-return]
     return F.softmax(input, dim, _stacklevel, dtype)
 
@@ -111,10 +166,13 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """``F.cross_entropy``: the mean over rows of logits with integer classes goes to kernelworks."""
-    plain = weight is None and size_average is None and reduce is None and reduction == "mean" and not label_smoothing
-    if plain and input.dim() == 2 and target.dtype is torch.int64 and target.dim() == 1 and expressible(input):
-        return cross_entropy_op(input, target, ignore_index=ignore_index)  # type: ignore[no-any-return]
+    """``F.cross_entropy``: of rows of logits with integer classes it goes to kernelworks."""
+    plain = weight is None and size_average is None and reduce is None and not label_smoothing
+    classes = input.dim() == 2 and target.dim() == 1 and target.dtype is torch.int64
+    together = target.get_device() == input.get_device()
+    if plain and classes and together and reduction in REDUCTIONS and pays(input) and expressible(input):
+        loss: Tensor = cross_entropy_op(input, target, ignore_index=ignore_index, reduction=reduction)
+        return loss
     return F.cross_entropy(input, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing)
 
 
@@ -135,11 +193,39 @@ def scaled_dot_product_attention(
         and (attn_mask is None or not is_causal)
     ):
         causal = "top_left" if is_causal else None
-        output: Tensor = attention_op(query, key, value, causal=causal, scale=scale, mask=attn_mask)
-        return output
+        if not query.is_cuda or attention_taken(query, key, value, causal, None, attn_mask):
+            output: Tensor = attention_op(query, key, value, causal=causal, scale=scale, mask=attn_mask)
+            return output
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
+
+
+# what an attention on a GPU looks like -> whether the dispatcher has a row for it that is not torch's
+_TAKEN: dict[tuple[Any, ...], bool] = {}
+
+
+def attention_taken(
+    query: Tensor, key: Tensor, value: Tensor, causal: str | None, window: int | None, mask: Tensor | None
+) -> bool:
+    """Whether the dispatcher has a row for an attention on a GPU that is not torch's. A decoding step meets a new
+    length at every token, so lengths of keys count by their powers of two there."""
+    if _is_compiling():
+        return False
+    queries, keys = query.shape[2], key.shape[2]
+    recorded = _grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+    of = (
+        query.shape[:3], key.shape[1], query.shape[3], keys if queries > 1 else keys.bit_length(), query.dtype,
+        query.get_device(), causal, window, None if mask is None else mask.shape, recorded,
+    )  # fmt: skip
+    found = _TAKEN.get(of)
+    if found is None:
+        request = ATTENTION.request("forward", (query, key, value, causal, window, None, mask, recorded))
+        found = choose(ATTENTION, request).row.name != "torch"
+        if len(_TAKEN) >= MOST_PLANS:
+            _TAKEN.clear()
+        _TAKEN[of] = found
+    return found
 
 
 def attends(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, grouped: bool) -> bool:
@@ -152,7 +238,7 @@ def attends(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, g
     if not 1 <= query.shape[3] <= WIDEST_HEAD:
         return False
     if mask is not None:
-        if mask.dtype is not torch.bool or mask.dim() != 4:
+        if mask.dtype is not torch.bool or mask.dim() != 4 or mask.get_device() != query.get_device():
             return False
         wanted = (*query.shape[:3], key.shape[2])
         for size, want in zip(mask.shape, wanted, strict=True):
@@ -166,7 +252,13 @@ def rotary(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1, *, otherwise: Callable[..., Any]
 ) -> tuple[Tensor, Tensor]:
     """Llama's ``apply_rotary_pos_emb``: q and k [B, H, L, D], cos and sin [B, L, D] of two equal halves."""
-    if unsqueeze_dim == 1 and q.dim() == k.dim() == 4 and cos.dim() == 3 and expressible(q, k, cos, sin):
+    if (
+        unsqueeze_dim == 1
+        and q.dim() == k.dim() == 4
+        and cos.dim() == 3
+        and pays_fused(q)
+        and expressible(q, k, cos, sin)
+    ):
         return rope_op(q, k, cos, sin)  # type: ignore[no-any-return]
     result: tuple[Tensor, Tensor] = otherwise(q, k, cos, sin, unsqueeze_dim)
     return result

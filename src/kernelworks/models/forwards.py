@@ -53,7 +53,7 @@ def _llama_norm(self: Any, hidden_states: Tensor) -> Tensor:
     weight = self._parameters.get("weight")
     if weight is None:
         weight = self.weight
-    if calls.expressible(hidden_states, weight):
+    if calls.pays_fused(hidden_states) and calls.expressible(hidden_states, weight):
         output: Tensor = rms_norm_op(hidden_states, weight, eps=self.variance_epsilon)
         return output
     return type(self).forward(self, hidden_states)  # type: ignore[no-any-return]

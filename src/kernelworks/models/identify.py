@@ -29,7 +29,7 @@ TOLERANCE = 1e-5  # such forwards often compute in float32 inside, whatever they
 def rms_norm_forward(module: nn.Module) -> Callable[..., Any] | None:
     """A forward that calls the op, where ``module`` is a root mean square normalisation with a weight; else None."""
     weight = module._parameters.get("weight")
-    if weight is None or weight.dim() != 1 or weight.numel() < 2 or not weight.is_cpu:
+    if weight is None or weight.dim() != 1 or weight.numel() < 2 or weight.is_meta:
         return None
     if len(module._parameters) != 1 or module._buffers or module._modules or module._forward_pre_hooks:
         return None
@@ -73,7 +73,7 @@ def _agrees(module: nn.Module, eps: float) -> bool:
     generator = torch.Generator().manual_seed(0)
     try:
         with torch.no_grad():
-            probe = copy.deepcopy(module).double()
+            probe = copy.deepcopy(module).double().cpu()
             weight = probe._parameters["weight"]
             assert weight is not None
             weight.copy_(torch.randn(weight.shape, generator=generator, dtype=torch.float64))
@@ -96,7 +96,7 @@ def _agrees(module: nn.Module, eps: float) -> bool:
 def _forward(eps: str) -> Callable[..., Any]:
     def forward(self: Any, x: Tensor) -> Tensor:
         weight = self.weight
-        if calls.expressible(x, weight):
+        if calls.pays_fused(x) and calls.expressible(x, weight):
             output: Tensor = rms_norm_op(x, weight, eps=getattr(self, eps))
             return output
         return type(self).forward(self, x)  # type: ignore[no-any-return]
