@@ -24,7 +24,8 @@ __all__ = ["failures", "main"]
 
 
 def _round_as_a_gpu() -> None:
-    """The interpreter cuts float32 off where it should round to bfloat16, and loses some subnormals."""
+    """The interpreter cuts float32 off where it should round to bfloat16, loses some subnormals, and multiplies
+    matrices of bfloat16 as the integers that it keeps them in."""
     interpreter: Any = importlib.import_module("triton.runtime.interpreter")
     types: Any = importlib.import_module("triton.language")
     cut = interpreter._convert_float
@@ -37,7 +38,18 @@ def _round_as_a_gpu() -> None:
             return torch.tensor(value.view("int16")).view(torch.bfloat16).float().numpy().view("uint32")
         return cut(value, from_, to, mode)
 
+    def dot(self: Any, a: Any, b: Any, *more: Any) -> Any:
+        wide = [
+            interpreter.TensorHandle(convert(x.data, x.dtype, types.float32, None).view("float32"), types.float32)
+            if x.dtype.scalar == types.bfloat16
+            else x
+            for x in (a, b)
+        ]
+        return narrow_dot(self, *wide, *more)
+
     interpreter._convert_float = convert
+    narrow_dot = interpreter.InterpreterBuilder.create_dot
+    interpreter.InterpreterBuilder.create_dot = dot
 
 
 def failures(op: Op, row: str, case: str | None = None, dtype: str | None = None) -> tuple[int, list[str]]:

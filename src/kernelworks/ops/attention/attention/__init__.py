@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks.build.cpp import built, library, source_hash
-from kernelworks.build.rows import cpp_rows, in_float64, python_row, threads
+from kernelworks.build.rows import cpp_rows, in_float64, python_row, threads, triton_row
 from kernelworks.contract import Row
 from kernelworks.dispatch import Op, Pass
 from kernelworks.ops.attention.attention.contract import CONTRACT, reference, shift_of, visible
@@ -82,11 +82,11 @@ def attention(
 # ---------------------------------------------------------------- C++ rows
 
 
-def _readable(x: Tensor) -> Tensor:
+def readable(x: Tensor) -> Tensor:
     return x if x.stride(3) == 1 or x.shape[3] == 1 else x.contiguous()
 
 
-def _new_output(q: Tensor) -> Tensor:
+def new_output(q: Tensor) -> Tensor:
     heads, length, dim = q.shape[1:]
     strides = (length * heads * dim, dim, heads * dim, 1)
     return torch.empty_strided(q.shape, strides, dtype=q.dtype, device=q.device)
@@ -110,14 +110,14 @@ def _forward(
 ) -> Any:  # fmt: skip
     output, lse = out if with_lse and out is not None else (out, None)
     if output is None:
-        output = _new_output(q)
+        output = new_output(q)
         lse = torch.empty(q.shape[:3], dtype=torch.float32) if with_lse else None
     batch, heads, queries, dim = q.shape
     _, kv_heads, keys, _ = k.shape
     if batch and queries and heads:
         kernels = few if queries * heads <= FEW * kv_heads else many
         kernels.attention(
-            output, lse, _readable(q), _readable(k), _readable(v),
+            output, lse, readable(q), readable(k), readable(v),
             mask if mask is None else mask.expand(batch, heads, queries, keys),
             dim**-0.5 if scale is None else float(scale),
             causal is not None, keys - queries if causal == "bottom_right" else 0, window or 0, threads(),
@@ -137,7 +137,7 @@ def _backward(
     else:
         if lse.numel() == 0:  # the forward was not asked for it
             output, lse = _forward(few, many, q, k, v, causal, window, scale, mask, True)
-        inputs = (_readable(t) for t in (grad, q, k, v, output))
+        inputs = (readable(t) for t in (grad, q, k, v, output))
         gradients.attention_backward(*results, *inputs, lse, *_options(q, k, causal, window, scale, mask))
     return results[0], results[1], results[2]
 
@@ -179,7 +179,7 @@ def _loader(row: Row, sources: list[Path]) -> Callable[[str], Callable[..., Any]
 
 def _as_new_output(q: Tensor, result: Tensor) -> Tensor:
     """``result`` with the strides that every row's output has."""
-    output = _new_output(q)
+    output = new_output(q)
     return result if result.stride() == output.stride() and result.dtype == q.dtype else output.copy_(result)
 
 
@@ -248,7 +248,7 @@ def _fake(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
     with_lse: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    return _new_output(q), q.new_empty(q.shape[:3] if with_lse else (0,), dtype=torch.float32)
+    return new_output(q), q.new_empty(q.shape[:3] if with_lse else (0,), dtype=torch.float32)
 
 
 def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -258,6 +258,7 @@ def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *args: Any) ->
 OP = Op(
     CONTRACT,
     [
+        triton_row(ROOM, inner="input"),
         *_rows(),
         python_row("torch", _torch, _torch_backward),
         python_row("reference", _reference, functools.partial(_torch_backward, exact=True)),

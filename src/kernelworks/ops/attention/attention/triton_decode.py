@@ -1,0 +1,207 @@
+"""Attention for few queries: the keys are split over programs, and the heads of a group share one tile.
+
+One program takes one share of the keys of one key-value head and the rows (queries times heads of the group) that read
+it, so that K and V cross memory once. It leaves the sum of its weighted values, its maximum and its denominator; a
+second kernel joins the shares. Waiting on memory, it can afford weights of twice the inputs' precision: each is split
+into two numbers of the inputs' dtype.
+"""
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernelworks.build.triton import Kernel, Launch, configs, multiprocessors
+
+CONFIGS = configs(__file__)
+MOST_ROWS = 16  # queries times heads of a group; more of them fill the tiles of the other kernel
+MOST_SHARES = 64
+LOG2E = 1.4426950408889634
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _share(  # type: ignore[no-untyped-def]
+    q, k, v, mask, output, lse, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, o_b, o_h, o_l, m_b, m_h, m_q, m_k,
+    partial, shares, pairs, H, group, Lq, Lk, D, shift, window, scale, length, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    SPLIT: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr, WHOLE_D: tl.constexpr,
+    EVEN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    share, pair = tl.program_id(0) % shares, tl.program_id(0) // shares
+    kv_heads, rows = H // group, group * Lq
+    b, kv_h = (pair // kv_heads).to(tl.int64), (pair % kv_heads).to(tl.int64)
+    row = tl.arange(0, ROWS)
+    query, h = row % Lq, kv_h * group + row // Lq
+    column = tl.arange(0, DP)
+    inside = (row[:, None] < rows) & (column[None, :] < D)
+    position = query + shift
+    q_tile = tl.load(
+        q + b * q_b + h[:, None] * q_h + query[:, None] * q_l + column[None, :], mask=inside, other=0.0
+    )  # fmt: skip
+    factor = scale * 1.4426950408889634
+
+    first, last = share * length, tl.minimum(share * length + length, Lk)
+    if CAUSAL:
+        last = tl.minimum(last, Lq + shift)
+    if WINDOW:
+        first = tl.maximum(first, tl.maximum(shift - window + 1, 0) // BN * BN)
+    within = tl.arange(0, BN).to(tl.int64)
+    k_inner = k + b * k_b + kv_h * k_h + within[:, None] * k_l + column[None, :]
+    v_inner = v + b * v_b + kv_h * v_h + within[:, None] * v_l + column[None, :]
+    mask_at = None
+    if mask is not None:
+        mask_at = mask + b * m_b + tl.minimum(h, H - 1)[:, None] * m_h + query[:, None] * m_q
+
+    acc = tl.zeros([ROWS, DP], tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    top = tl.full([ROWS], float("-inf"), tl.float32)
+    some = tl.zeros([ROWS], tl.int32)
+    for start in tl.range(first, last, BN):
+        key = start + tl.arange(0, BN)
+        k_place = k_inner + tl.cast(start, tl.int64) * k_l
+        v_place = v_inner + tl.cast(start, tl.int64) * v_l
+        if EVEN and WHOLE_D:
+            k_tile, v_tile = tl.load(k_place), tl.load(v_place)
+        else:
+            there = (key[:, None] < last) & (column[None, :] < D)
+            k_tile, v_tile = tl.load(k_place, mask=there, other=0.0), tl.load(v_place, mask=there, other=0.0)
+        s = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION) * factor
+        if not EVEN or CAUSAL or mask is not None:
+            seen = (key[None, :] < last) & (row[:, None] < ROWS)
+            if CAUSAL:
+                seen = seen & (key[None, :] <= position[:, None])
+            if WINDOW:
+                seen = seen & (key[None, :] > position[:, None] - window)
+            if mask is not None:
+                place = mask_at + key.to(tl.int64)[None, :] * m_k
+                seen = seen & (tl.load(place, mask=seen & (row[:, None] < rows), other=0) != 0)
+            some = tl.maximum(some, tl.max(seen.to(tl.int32), 1))
+            s = tl.where(seen, s, float("-inf"))
+        else:
+            some += 1
+        peak = tl.maximum(top, tl.max(s, 1))
+        base = tl.where(peak == float("-inf"), 0.0, peak)
+        p = tl.exp2(s - base[:, None])
+        shrink = tl.exp2(top - base)
+        total = total * shrink + tl.sum(p, 1)
+        acc = acc * shrink[:, None]
+        if v_tile.dtype == tl.float32:
+            acc = tl.dot(p, v_tile, acc, input_precision=PRECISION)
+        else:
+            coarse = p.to(v_tile.dtype)
+            acc = tl.dot(coarse, v_tile, acc)
+            acc = tl.dot((p - coarse.to(tl.float32)).to(v_tile.dtype), v_tile, acc)
+        top = peak
+
+    if SPLIT:  # partial: [pairs, shares, rows, D] and behind it top, total and some, each [pairs, shares, rows]
+        slots = tl.cast(pairs, tl.int64) * shares * rows
+        slot = (pair.to(tl.int64) * shares + share) * rows + row
+        tl.store(partial + slot[:, None] * D + column[None, :], acc, mask=inside)
+        behind = partial + slots * D + slot
+        tl.store(behind, top, mask=row < rows)
+        tl.store(behind + slots, total, mask=row < rows)
+        tl.store(behind + 2 * slots, some.to(tl.float32), mask=row < rows)
+    else:
+        out = tl.where((some > 0)[:, None], acc / total[:, None], 0.0)
+        o_place = output + b * o_b + h[:, None] * o_h + query[:, None] * o_l + column[None, :]
+        tl.store(o_place, out.to(output.dtype.element_ty), mask=inside)
+        if lse is not None:
+            natural = (top + tl.log2(total)) * 0.6931471805599453
+            tl.store(lse + (b * H + h) * Lq + query, natural, mask=row < rows)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _join(  # type: ignore[no-untyped-def]
+    partial, output, lse, o_b, o_h, o_l, pairs, H, group, Lq, D, shares, SHARES: tl.constexpr, DP: tl.constexpr,
+):  # fmt: skip
+    query, head = tl.program_id(0) % Lq, tl.program_id(0) // Lq
+    b, h = (head // H).to(tl.int64), (head % H).to(tl.int64)
+    rows, kv_heads = group * Lq, H // group
+    slots = tl.cast(pairs, tl.int64) * shares * rows
+    share = tl.arange(0, SHARES)
+    column = tl.arange(0, DP)
+    slot = ((b * kv_heads + h // group) * shares + share) * rows + (h % group) * Lq + query
+    there = share < shares
+    behind = partial + slots * D + slot
+    top = tl.load(behind, mask=there, other=float("-inf"))
+    total = tl.load(behind + slots, mask=there, other=0.0)
+    some = tl.max(tl.load(behind + 2 * slots, mask=there, other=0.0))
+    inside = there[:, None] & (column[None, :] < D)
+    values = tl.load(partial + slot[:, None] * D + column[None, :], mask=inside, other=0.0)
+    peak = tl.max(top)
+    base = tl.where(peak == float("-inf"), 0.0, peak)
+    weight = tl.exp2(top - base)
+    whole = tl.sum(weight * total)
+    out = tl.sum(weight[:, None] * values, 0) / whole
+    out = tl.where(some > 0, out, 0.0)
+    o_place = output + b * o_b + h * o_h + query * o_l + column
+    tl.store(o_place, out.to(output.dtype.element_ty), mask=column < D)
+    if lse is not None:
+        tl.store(lse + (b * H + h) * Lq + query, (peak + tl.log2(whole)) * 0.6931471805599453)
+
+
+SHARE, JOIN = Kernel(_share), Kernel(_join)
+
+
+@functools.cache
+def _shares(pairs: int, keys: int, block: int, slots: int) -> tuple[int, int]:
+    """Into how many shares the keys are split, and the keys of one: what gives the shortest sum of waves.
+
+    A program costs its keys and about one block more, to fill its pipeline and to write and join what it found.
+    """
+    blocks = -(-keys // block)
+    found = min(
+        (-(-pairs * n // slots) * (-(-blocks // n) + 1) + (n > 1), n) for n in range(1, min(blocks, MOST_SHARES) + 1)
+    )[1]  # fmt: skip
+    length = -(-blocks // found) * block
+    return -(-keys // length), length
+
+
+@functools.cache
+def _share_at(dim: int, dtype: torch.dtype, causal: bool, window: bool, split: bool, even: bool) -> Launch:
+    padded = max(16, triton.next_power_of_2(dim))
+    options = CONFIGS.pick("decode", D=dim, dtype=dtype)
+    options.pop("RESIDENT")
+    return SHARE.at(
+        CAUSAL=causal, WINDOW=window, SPLIT=split, ROWS=MOST_ROWS, DP=padded, WHOLE_D=dim == padded, EVEN=even,
+        PRECISION="ieee", **options,
+    )  # fmt: skip
+
+
+@functools.cache
+def _join_at(dim: int, shares: int) -> Launch:
+    padded = triton.next_power_of_2(shares)
+    return JOIN.at(SHARES=padded, DP=max(16, triton.next_power_of_2(dim)), **CONFIGS.pick("join", shares=shares))
+
+
+@functools.cache
+def _blocks(dim: int, dtype: torch.dtype) -> tuple[int, int]:
+    """Keys of a block, and programs that a multiprocessor holds at once."""
+    options = CONFIGS.pick("decode", D=dim, dtype=dtype)
+    return options["BN"], options["RESIDENT"]
+
+
+def decode(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, output: Tensor, lse: Tensor | None, causal: bool, shift: int,
+    window: int, scale: float,
+) -> None:  # fmt: skip
+    """Writes ``output`` (and ``lse``). ``mask`` is None or expanded to [B, H, Lq, Lk]."""
+    batch, heads, queries, dim = q.shape
+    kv_heads, keys = k.shape[1], k.shape[2]
+    block, resident = _blocks(dim, q.dtype)
+    pairs = batch * kv_heads
+    shares, length = _shares(pairs, -(-keys // 256) * 256, block, resident * multiprocessors(q.device))
+    group, split = heads // kv_heads, shares > 1
+    partial = q.new_empty(pairs * shares * group * queries * (dim + 3), dtype=torch.float32) if split else None
+    at = _share_at(dim, q.dtype, causal, window > 0, split, keys % block == 0 and not causal and mask is None)
+    o_b, o_h, o_l, _ = output.stride()
+    at(
+        (shares * pairs, 1, 1), q, k, v, mask, None if split else output, None if split else lse, *q.stride()[:3],
+        *k.stride()[:3], *v.stride()[:3], o_b, o_h, o_l, *(mask.stride() if mask is not None else (0, 0, 0, 0)),
+        partial, shares, pairs, heads, group, queries, keys, dim, shift, window, scale, length,
+    )  # fmt: skip
+    if split:
+        _join_at(dim, shares)(
+            (queries * heads * batch, 1, 1), partial, output, lse, o_b, o_h, o_l, pairs, heads, group, queries, dim, shares
+        )  # fmt: skip
