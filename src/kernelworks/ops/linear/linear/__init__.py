@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads
+from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads, triton_row
 from kernelworks.dispatch import Op, Pass
 from kernelworks.ops.layout import as_rows
 from kernelworks.ops.linear.linear.contract import CONTRACT, reference
@@ -107,6 +107,7 @@ def _fake_backward(grad: Tensor, x: Tensor, weight: Tensor, needs: list[bool]) -
 OP = Op(
     CONTRACT,
     [
+        triton_row(Path(__file__).parent),
         *cpp_rows(Path(__file__).parent, forward=_forward, backward=_backward, targets=TARGETS),
         python_row("torch", _torch, _torch_backward),
         python_row("reference", in_float64(reference), functools.partial(_torch_backward, compute=torch.float64)),
