@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.rows import cpp_rows, into, python_row, threads
+from kernelworks.build.rows import cpp_rows, into, python_row, threads, triton_row
 from kernelworks.dispatch import Op, Pass
 from kernelworks.ops.lookup.embedding.contract import CONTRACT
 from kernelworks.ops.lookup.embedding.mutants import MUTANTS
@@ -94,6 +94,7 @@ def _reference(ids: Tensor, weight: Tensor, out: Any = None) -> Any:
 OP = Op(
     CONTRACT,
     [
+        triton_row(Path(__file__).parent),
         *cpp_rows(Path(__file__).parent, forward=_forward, backward=_backward),
         python_row("torch", _torch, _torch_backward),
         python_row("reference", _reference, functools.partial(_torch_backward, compute=torch.float64)),
