@@ -390,10 +390,10 @@ def test_torch_compile(make) -> None:
 
 @pytest.fixture
 def pieces(monkeypatch) -> list[int]:
-    """Counts the layers that run in one piece: only they call the norm from the decoder's module."""
+    """Counts the layers that run in one piece."""
     ran: list[int] = []
-    original = decoder.rms_norm_op
-    monkeypatch.setattr(decoder, "rms_norm_op", lambda *a, **k: (ran.append(1), original(*a, **k))[1])
+    original = decoder._in_one_piece
+    monkeypatch.setattr(decoder, "_in_one_piece", lambda *a, **k: (ran.append(1), original(*a, **k))[1])
     return ran
 
 
@@ -406,42 +406,45 @@ def test_a_layer_runs_in_one_piece_until_something_watches(pieces) -> None:
             "model.layers.0", "model.layers.1"
         ]  # fmt: skip
 
-        def norms() -> int:
+        def layers() -> int:
             pieces.clear()
-            close(model(ids())[0], want)
+            close(model(ids())[0].detach(), want)
             return len(pieces)
 
-        assert norms() == 8
+        assert layers() == 2
         hook = model.model.layers[0].mlp.up_proj.register_forward_hook(lambda m, args, out: None)
-        assert norms() == 4
+        assert layers() == 1
         hook.remove()
-        assert norms() == 8
+        assert layers() == 2
         everywhere = nn.modules.module.register_module_forward_hook(lambda m, args, out: None)
-        assert norms() == 0
+        assert layers() == 0
         everywhere.remove()
         part = model.model.layers[1].self_attn
         original = part.o_proj
         part.o_proj = nn.Sequential(original)
-        assert norms() == 4
+        assert layers() == 1
         part.o_proj = original
-        assert norms() == 8
+        assert layers() == 2
         installed = original.forward
         original.forward = lambda x: installed(x)
-        assert norms() == 4
+        assert layers() == 1
         original.forward = installed
         model.set_attn_implementation("sdpa")
-        assert norms() == 0
+        assert layers() == 0
         model.set_attn_implementation("kernelworks")
-        assert norms() == 8
+        assert layers() == 2
         with torch.enable_grad():
-            assert norms() == 0
+            assert layers() == 2
+            hook = model.model.layers[1].mlp.register_full_backward_hook(lambda m, *args: None)
+            assert layers() == 1
+            hook.remove()
         other = copy.deepcopy(model)
         other.model.layers[0].mlp.up_proj.register_forward_hook(lambda m, args, out: None)
-        assert norms() == 8
+        assert layers() == 2
         pieces.clear()
         other(ids())
-        assert len(pieces) == 4
-    assert norms() == 0
+        assert len(pieces) == 1
+    assert layers() == 0
 
 
 @torch.no_grad()

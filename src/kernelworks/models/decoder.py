@@ -2,65 +2,163 @@
 
 Decoding one token calls some 400 small modules, and their bookkeeping is time in which no weight is read. The forward
 here does what the layer's own does, in the same order, with the residual addition fused into the norm that follows.
-It runs only while nothing could tell the difference: no gradients, no compiler, no hook on any part, every part and
-its forward still the one that was there when the model was swapped. Otherwise the layer's own forward runs.
+It runs only while nothing could tell the difference: no compiler, no hook on any part, every part and its forward
+still the one that was there when the model was swapped. Otherwise the layer's own forward runs.
+
+In inference each op is bound to the row that the dispatcher chooses for the shapes of the step (``Bound``), so that
+a call costs its launch and nothing else. In training autograd records the ops; matrix products on a GPU are torch's.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import torch.nn.modules.module as torch_module
 from torch import Tensor, nn
+from torch.autograd import profiler
 
+from kernelworks.dispatch import Op
 from kernelworks.models import attention, calls
 from kernelworks.models.gates import is_silu
 from kernelworks.models.rebind import same_code
-from kernelworks.ops.linear.linear import linear as linear_op
-from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm_op
+from kernelworks.ops.activation.silu_mul import OP as SILU_MUL
+from kernelworks.ops.linear.linear import OP as LINEAR
+from kernelworks.ops.norm.rms_norm import OP as RMS_NORM
+from kernelworks.ops.position.rope import OP as ROPE
 
-__all__ = ["Parts", "decoder_layer", "parts_of"]
+__all__ = ["Bound", "Parts", "decoder_layer", "parts_of"]
 
 _is_compiling = torch.compiler.is_compiling
 _grad_enabled = torch.is_grad_enabled
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-_GLOBAL_HOOKS = (torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks)
+_get_threads = torch.get_num_threads
+_watched = (
+    torch._C._len_torch_dispatch_stack,
+    torch._C._len_torch_function_stack,
+    torch._C._functorch.maybe_current_level,
+)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOKS = (
+    torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks,
+    torch_module._global_backward_hooks, torch_module._global_backward_pre_hooks,
+)  # fmt: skip
+_HARMLESS = frozenset({"num_items_in_batch"})  # what layers are handed and do not read
 
 _LINEARS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
             "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")  # fmt: skip
 _NORMS = ("input_layernorm", "post_attention_layernorm")
 _HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
 
+MOST_SHAPES = 64  # that a layer stays bound for
+
+Call = Callable[..., Any]
+_is = operator.is_
+
+
+class Bound:
+    """The calls of one layer, each bound at its first use to the row that serves calls like it, past all checks.
+
+    Right for the shapes, dtypes, strides and device of that first use only; who keeps one answers for that.
+    """
+
+    __slots__ = (
+        "after_attention", "before", "down", "gate", "k", "k_norm", "o", "q", "q_norm", "rope", "silu_mul", "up", "v",
+    )  # fmt: skip
+    before: Call
+    q: Call
+    k: Call
+    v: Call
+    q_norm: Call
+    k_norm: Call
+    rope: Call
+    o: Call
+    after_attention: Call
+    gate: Call
+    up: Call
+    silu_mul: Call
+    down: Call
+
+    def __init__(self, bind: Callable[[Bound, str, Op], Call]) -> None:
+        for name in self.__slots__:
+            setattr(self, name, bind(self, name, _OPS.get(name, LINEAR)))
+
+
+_OPS = {
+    "before": RMS_NORM, "after_attention": RMS_NORM, "q_norm": RMS_NORM, "k_norm": RMS_NORM, "rope": ROPE,
+    "silu_mul": SILU_MUL,
+}  # fmt: skip
+
+
+def _at_first_use(bound: Bound, name: str, op: Op) -> Call:
+    def call(*args: Any) -> Any:
+        row = op._plan("forward", args, None, None, None)
+        setattr(bound, name, row)
+        return row(*args)
+
+    return call
+
+
+# What autograd, modes and profilers see: the ops themselves.
+_OPEN = Bound(lambda bound, name, op: op.call)
+_OPEN_ON_GPU = Bound(lambda bound, name, op: F.linear if op is LINEAR else op.call)
+
 
 @dataclass
 class Parts:
     """The parts of one layer as they were found, and where to look whether they still are."""
 
-    links: tuple[tuple[Mapping[str, Any], str, nn.Module, Any], ...]  # parent's modules, name, part, its forward
+    links: tuple[tuple[Mapping[str, Any], str], ...]  # the modules of a part's parent, and its name there
+    parts: tuple[nn.Module, ...]
+    attributes: tuple[Mapping[str, Any], ...]  # of each part, and its forward
+    forwards: tuple[Any, ...]
     hooks: tuple[Mapping[Any, Any], ...]
     slots: tuple[tuple[Mapping[str, Any], str], ...]  # weight and bias of each linear, then the norms' weights
     epsilons: tuple[float, ...]
     attention: Any
+    bound: dict[Any, tuple[Bound, list[Any]]] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "bound": {}}  # a copy binds its own calls
 
     def weights(self, hidden_states: Tensor) -> list[Any] | None:
         """The parameters in the order of ``slots``, or None where the layer's own forward must run."""
-        dtype = hidden_states.dtype
         if not calls.expressible(hidden_states) or any(self.hooks) or any(_GLOBAL_HOOKS):
             return None
-        for modules, name, part, forward in self.links:
-            if modules.get(name) is not part or part.__dict__.get("forward") is not forward:
-                return None
+        if not all(map(_is, [modules.get(name) for modules, name in self.links], self.parts)):
+            return None
+        if not all(map(_is, [own.get("forward") for own in self.attributes], self.forwards)):
+            return None
         weights = [parameters.get(name) for parameters, name in self.slots]
+        dtype, device = hidden_states.dtype, hidden_states.get_device()
         for weight in weights:
-            if weight is not None and weight.dtype is not dtype:
+            if weight is not None and (weight.dtype is not dtype or weight.get_device() != device):
                 return None
         return weights
+
+    def calls_for(self, hidden_states: Tensor, weights: list[Any], cos: Tensor) -> Bound:
+        """The ops as this step calls them."""
+        gradients = _grad_enabled()
+        if gradients or _watched[0]() or _watched[1]() or _watched[2]() or profiler._is_profiler_enabled:
+            return _OPEN_ON_GPU if gradients and hidden_states.is_cuda else _OPEN
+        key = (
+            hidden_states.shape, hidden_states.stride(), hidden_states.dtype, hidden_states.get_device(), cos.shape,
+            cos.stride(), _get_threads(),
+        )  # fmt: skip
+        known = self.bound.get(key)
+        if known is not None and all(map(_is, known[1], weights)):
+            return known[0]
+        if len(self.bound) >= MOST_SHAPES:
+            self.bound.clear()
+        bound = Bound(_at_first_use)
+        self.bound[key] = bound, weights
+        return bound
 
 
 def decoder_layer(
@@ -74,45 +172,54 @@ def decoder_layer(
     **kwargs: Any,
 ) -> Tensor:
     """The forward that a swap gives to layers that ``parts_of`` recognises."""
-    parts: Parts = self._kernelworks_parts
     weights = None
-    if not (_is_compiling() or _grad_enabled() or kwargs or position_embeddings is None):
-        weights = parts.weights(hidden_states)
-    module = parts.attention
-    if weights is None or module.config._attn_implementation != attention.IMPLEMENTATION:
+    if not _is_compiling() and position_embeddings is not None and kwargs.keys() <= _HARMLESS:
+        parts: Parts = self._kernelworks_parts
+        if parts.attention.config.__dict__.get("_attn_implementation_internal") == attention.IMPLEMENTATION:
+            weights = parts.weights(hidden_states)
+    if weights is None:
         output: Tensor = type(self).forward(
             self, hidden_states, attention_mask=attention_mask, position_ids=position_ids,
             past_key_values=past_key_values, use_cache=use_cache, position_embeddings=position_embeddings, **kwargs,
         )  # fmt: skip
         return output
-    linear, rms_norm = linear_op, rms_norm_op
+    return _in_one_piece(parts, weights, hidden_states, attention_mask, past_key_values, *position_embeddings)  # type: ignore[misc]
+
+
+def _in_one_piece(
+    parts: Parts, weights: list[Any], hidden_states: Tensor, attention_mask: Tensor | None, past: Any, cos: Tensor,
+    sin: Tensor,
+) -> Tensor:  # fmt: skip
+    module, eps = parts.attention, parts.epsilons
+    call = parts.calls_for(hidden_states, weights, cos)
     q_weight, q_bias, k_weight, k_bias, v_weight, v_bias, o_weight, o_bias = weights[:8]
     gate_weight, gate_bias, up_weight, up_bias, down_weight, down_bias = weights[8:14]
-    eps = parts.epsilons
+    batch, length, _ = hidden_states.shape
+    # of a single token, [B, L, heads, D] and [B, heads, L, D] are the same bytes
+    heads = (batch, -1, 1, module.head_dim) if length == 1 else (batch, length, -1, module.head_dim)
 
-    x = rms_norm(hidden_states, weights[14], eps=eps[0])
-    shape = hidden_states.shape[:-1]
-    heads = (*shape, -1, module.head_dim)
-    q, k = linear(x, q_weight, q_bias).view(heads), linear(x, k_weight, k_bias).view(heads)
-    value = linear(x, v_weight, v_bias).view(heads).transpose(1, 2)
+    x = call.before(hidden_states, weights[14], eps[0], None)
+    query = call.q(x, q_weight, q_bias).view(heads)
+    key = call.k(x, k_weight, k_bias).view(heads)
+    value = call.v(x, v_weight, v_bias).view(heads)
     if len(eps) == 4:
-        q, k = rms_norm(q, weights[16], eps=eps[2]), rms_norm(k, weights[17], eps=eps[3])
-    cos, sin = position_embeddings  # type: ignore[misc]
-    query, key = calls.rotary(q.transpose(1, 2), k.transpose(1, 2), cos, sin, otherwise=_rotate)
-    if past_key_values is not None:
-        key, value = attention.growing(past_key_values).update(key, value, module.layer_idx)
-    attended, _ = attention.attention_forward(module, query, key, value, attention_mask, scaling=module.scaling)
-    attended = linear(attended.reshape(*shape, -1), o_weight, o_bias)
+        query = call.q_norm(query, weights[16], eps[2], None)
+        key = call.k_norm(key, weights[17], eps[3], None)
+    if length != 1:
+        query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    query, key = call.rope(query, key, cos, sin, False)
+    if past is not None:
+        key, value = attention.growing(past).update(key, value, module.layer_idx)
+    dropout = module.attention_dropout if module.training else 0.0
+    attended, _ = attention.attention_forward(
+        module, query, key, value, attention_mask, dropout=dropout, scaling=module.scaling
+    )
+    attended = call.o(attended.reshape(batch, length, -1), o_weight, o_bias)
 
-    x, residual = rms_norm(attended, weights[15], eps=eps[1], residual=hidden_states)
-    x = calls.silu_mul(linear(x, gate_weight, gate_bias), linear(x, up_weight, up_bias))
-    return residual + linear(x, down_weight, down_bias)  # type: ignore[no-any-return]
-
-
-def _rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int) -> Any:
-    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
-
-    return apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim)
+    x, residual = call.after_attention(attended, weights[15], eps[1], hidden_states)
+    x = call.silu_mul(call.gate(x, gate_weight, gate_bias), call.up(x, up_weight, up_bias))
+    output: Tensor = residual + call.down(x, down_weight, down_bias)
+    return output
 
 
 # ---------------------------------------------------------------- recognising
@@ -156,11 +263,10 @@ def parts_of(layer: nn.Module) -> Parts | None:
     if any(name not in parts[path]._parameters for path, name in wanted):
         return None
     return Parts(
-        links=tuple(
-            (layer.get_submodule(path.rpartition(".")[0])._modules, path.rpartition(".")[2], part,
-             part.__dict__.get("forward"))
-            for path, part in parts.items()
-        ),
+        links=tuple((layer.get_submodule(path.rpartition(".")[0])._modules, path.rpartition(".")[2]) for path in parts),
+        parts=tuple(parts.values()),
+        attributes=tuple(part.__dict__ for part in parts.values()),
+        forwards=tuple(part.__dict__.get("forward") for part in parts.values()),
         hooks=tuple(getattr(part, hooks) for part in parts.values() for hooks in _HOOKS),
         slots=tuple((parts[path]._parameters, name) for path, name in wanted),
         epsilons=tuple(parts[path].variance_epsilon for path in norms),
