@@ -91,22 +91,22 @@ def test_a_row_asked_for_by_name_really_runs(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(OP, "rows", rows)
     x = torch.ones(3, 7)
     for name in ("scalar", "reference", "torch"):
-        OP._plans.clear()
+        OP.forget()
         seen.clear()
         kw.rms_norm(x, None, eps=1e-6, row=name)
         assert set(seen) == {name}
-    OP._plans.clear()
+    OP.forget()
 
 
 def test_a_row_that_cannot_run_raises_and_names_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     declining = dataclasses.replace(OP.row("scalar"), guard=lambda request: "not today")
     monkeypatch.setattr(OP, "rows", (declining, OP.row("torch"), OP.row("reference")))
-    OP._plans.clear()
+    OP.forget()
     with pytest.raises(RuntimeError, match=r"row 'scalar' of rms_norm cannot run: not today"):
         kw.rms_norm(torch.ones(3, 7), None, eps=1e-6, row="scalar")
     with pytest.raises(ValueError, match="row must be one of"):
         kw.rms_norm(torch.ones(3, 7), None, eps=1e-6, row="no such row")
-    OP._plans.clear()
+    OP.forget()
 
 
 def test_the_tuning_table_comes_before_list_order(

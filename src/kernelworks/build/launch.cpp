@@ -7,12 +7,13 @@
 // no CUDA toolkit.
 #include <dlfcn.h>
 
+#include <deque>
 #include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "kernel.hpp"
+#include "answer.hpp"
 
 namespace {
 
@@ -159,6 +160,7 @@ struct Parameters {
         pointers[count] = &values[count];
         ++count;
     }
+    Parameters() = default;
     Parameters(const kw::Args& args, int first, bool triton, void* scratch) {
         for (int i = first; i < args.count; ++i) {
             if (is_tensor(args.any[i])) {
@@ -208,18 +210,19 @@ CUresult go(const Function& f, int device, Handle stream, const unsigned grid[3]
     return code;
 }
 
-}  // namespace
+// A launch with everything settled but where its tensors lie.
+struct Prepared {
+    Function function;
+    int device;
+    unsigned grid[3];
+    int count;
+    uint64_t values[MOST_ARGUMENTS + 2];
+    std::vector<int> tensors;   // their places among the values
+    std::vector<char> aligned;  // whether the function counts on 16 bytes there
+};
+std::deque<Prepared> prepared;  // never moves what it holds
 
-// As KW_EXPORT, but with an integer result: 0, a code of the driver, NO_DRIVER or UNKNOWN.
-#define KW_ANSWER(name)                                                                                           \
-    static int64_t name##_body(kw::Args args);                                                                    \
-    extern "C" __attribute__((visibility("default"))) int __tvm_ffi_##name(void*, const TVMFFIAny* any, int32_t n, \
-                                                                           TVMFFIAny* result) {                   \
-        result->type_index = kTVMFFIInt;                                                                          \
-        result->v_int64 = name##_body(kw::Args{any, n});                                                          \
-        return 0;                                                                                                 \
-    }                                                                                                             \
-    static int64_t name##_body([[maybe_unused]] kw::Args args)
+}  // namespace
 
 // A new site's number.
 KW_ANSWER(site) {
@@ -279,6 +282,52 @@ KW_ANSWER(launch) {
     for (int i = 0; i < 3; ++i) grid[i] = static_cast<unsigned>(args.integer(3 + i));
     Parameters parameters(args, 7, f.triton, args.none(6) ? nullptr : args.tensor(6).data);
     return go(f, device, reinterpret_cast<Handle>(args.integer(2)), grid, parameters);
+}
+
+// prepare(site, device, grid x, y, z, *arguments): the number under which `relaunch` does this launch again, or UNKNOWN.
+KW_ANSWER(prepare) {
+    if (args.count - 5 > MOST_ARGUMENTS) return UNKNOWN;
+    int device = static_cast<int>(args.integer(1));
+    Key key(args, 5, device);
+    std::lock_guard lock(tables);
+    auto& table = sites[static_cast<size_t>(args.integer(0))];
+    auto found = table.find(key.str());
+    if (found == table.end()) return UNKNOWN;
+    Function f = functions[static_cast<size_t>(found->second)];
+    Parameters parameters(args, 5, f.triton, nullptr);
+    Prepared& p = prepared.emplace_back();
+    p.function = f;
+    p.device = device;
+    for (int i = 0; i < 3; ++i) p.grid[i] = static_cast<unsigned>(args.integer(2 + i));
+    p.count = parameters.count;
+    std::memcpy(p.values, parameters.values, sizeof p.values);
+    for (int i = 5, at = 0; i < args.count; ++i) {
+        if (args.none(i) && f.triton) continue;
+        if (is_tensor(args.any[i])) {
+            p.tensors.push_back(at);
+            p.aligned.push_back(divisible(reinterpret_cast<int64_t>(args.tensor(i).data)));
+        }
+        ++at;
+    }
+    return static_cast<int64_t>(prepared.size()) - 1;
+}
+
+// relaunch(prepared, stream, *tensors): UNKNOWN where one is not aligned as the prepared one was.
+KW_ANSWER(relaunch) {
+    const Prepared* p;
+    {
+        std::lock_guard lock(tables);
+        p = &prepared[static_cast<size_t>(args.integer(0))];
+    }
+    Parameters parameters;
+    std::memcpy(parameters.values, p->values, sizeof(uint64_t) * static_cast<size_t>(p->count));
+    for (int i = 0; i < p->count; ++i) parameters.pointers[i] = &parameters.values[i];
+    for (size_t i = 0; i < p->tensors.size(); ++i) {
+        auto address = reinterpret_cast<int64_t>(args.tensor(static_cast<int>(2 + i)).data);
+        if (p->aligned[i] && !divisible(address)) return UNKNOWN;
+        parameters.values[p->tensors[i]] = static_cast<uint64_t>(address);
+    }
+    return go(p->function, p->device, reinterpret_cast<Handle>(args.integer(1)), p->grid, parameters);
 }
 
 // launch_function(function, device, stream, grid x, y, z, *arguments): one function for all arguments, as CUDA C++ has

@@ -167,6 +167,11 @@ class Launch:
         name = self.kernel.function.__name__
         if status != UNKNOWN:
             succeed(status, f"launching {name} on grid {grid}")
+        self._bind(device, arguments)
+        self(grid, *arguments)
+
+    def _bind(self, device: int, arguments: tuple[Any, ...]) -> None:
+        """Compiles and loads the function for arguments like these."""
         made = self.compiled(arguments, torch.cuda.get_device_capability(device))
         function = load(
             made.cubin, made.name, device, threads=made.threads, shared=made.shared_bytes, cluster=made.clusters,
@@ -174,7 +179,34 @@ class Launch:
         )  # fmt: skip
         self._scratch = max(self._scratch, made.scratch_bytes)
         launcher().bind(self.site, function.number, device, *arguments)
-        self(grid, *arguments)
+
+    def prepared(self, grid: tuple[int, int, int], *arguments: Any) -> Callable[..., None]:
+        """This launch with all but its tensors settled: what is returned takes the tensors alone, in order, of the
+        dtypes given here and on the same device. A third less host time than calling the launch."""
+        device = arguments[0].get_device()
+
+        def merged(*tensors: Tensor) -> None:
+            given = iter(tensors)
+            self(grid, *(next(given) if isinstance(a, Tensor) else a for a in arguments))
+
+        if device < 0:
+            return merged
+        if self._launch is None:
+            with self._lock:
+                self.site, self._launch = launcher().site(), launcher().launch
+        number = launcher().prepare(self.site, device, *grid, *arguments)
+        if number == UNKNOWN:
+            self._bind(device, arguments)
+            number = launcher().prepare(self.site, device, *grid, *arguments)
+        if self._scratch:
+            return merged
+        relaunch = launcher().relaunch
+
+        def again(*tensors: Tensor) -> None:
+            if relaunch(number, _stream(device), *tensors):
+                merged(*tensors)
+
+        return again
 
     def compiled(self, arguments: Sequence[Any], capability: tuple[int, int]) -> Compiled:
         """This kernel compiled for arguments like these. Cost: 0.1 to 5 s the first time on a machine."""

@@ -1,0 +1,101 @@
+// Finds what an op does for a call: from arguments as they come to the number of a plan.
+//
+// A plan serves calls whose arguments agree in everything but their data: tensors in dtype, shape, strides and device,
+// the rest in value. Building that key in Python costs more than finding it here. Called with Python's lock held, so
+// no lock of its own.
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "answer.hpp"
+
+namespace {
+
+struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view s) const { return std::hash<std::string_view>{}(s); }
+};
+using Table = std::unordered_map<std::string, int64_t, Hash, std::equal_to<>>;
+std::vector<Table> tables;
+
+constexpr int64_t NONE = -1;
+constexpr int MOST_BYTES = 2048;
+constexpr int MOST_DIMENSIONS = 16;
+
+// The key's bytes. Not `valid` for an argument that is no tensor, number or None: such calls are not kept here.
+struct Key {
+    char bytes[MOST_BYTES];
+    int length = 0;
+    bool valid = true;
+
+    template <class T>
+    void add(T value) {
+        std::memcpy(bytes + length, &value, sizeof value);
+        length += static_cast<int>(sizeof value);
+    }
+
+    void tensor(const TVMFFIAny& any) {
+        const DLTensor* t;
+        if (any.type_index == kTVMFFIDLTensorPtr) {
+            t = static_cast<const DLTensor*>(any.v_ptr);
+        } else {
+            t = reinterpret_cast<const DLTensor*>(reinterpret_cast<const char*>(any.v_obj) + sizeof(TVMFFIObject));
+        }
+        if (t->ndim > MOST_DIMENSIONS) {
+            valid = false;
+            return;
+        }
+        add('T');
+        add(t->dtype);
+        add(t->device.device_type);
+        add(t->device.device_id);
+        add(t->ndim);
+        for (int i = 0; i < t->ndim; ++i) add(t->shape[i]);
+        for (int i = 0; i < t->ndim; ++i) add(t->strides ? t->strides[i] : int64_t{0});
+    }
+
+    Key(const kw::Args& args, int first) {
+        for (int i = first; i < args.count && valid; ++i) {
+            if (length > MOST_BYTES - (64 + 16 * MOST_DIMENSIONS)) {
+                valid = false;
+                break;
+            }
+            const TVMFFIAny& any = args.any[i];
+            switch (any.type_index) {
+                case kTVMFFIDLTensorPtr:
+                case kTVMFFITensor: tensor(any); break;
+                case kTVMFFINone: add('0'); break;
+                case kTVMFFIInt: add('i'), add(any.v_int64); break;
+                case kTVMFFIBool: add('b'), add(any.v_int64 != 0); break;
+                case kTVMFFIFloat: add('f'), add(any.v_float64); break;
+                default: valid = false;
+            }
+        }
+    }
+    std::string_view view() const { return {bytes, static_cast<size_t>(length)}; }
+};
+
+}  // namespace
+
+// A new table's number.
+KW_ANSWER(table) {
+    tables.emplace_back();
+    return static_cast<int64_t>(tables.size()) - 1;
+}
+
+// keep(table, plan, *arguments)
+KW_ANSWER(keep) {
+    Key key(args, 2);
+    if (key.valid) tables[static_cast<size_t>(args.integer(0))][std::string(key.view())] = args.integer(1);
+    return key.valid;
+}
+
+// find(table, *arguments): the plan's number, or NONE
+KW_ANSWER(find) {
+    Key key(args, 1);
+    if (!key.valid) return NONE;
+    const Table& table = tables[static_cast<size_t>(args.integer(0))];
+    auto found = table.find(key.view());
+    return found == table.end() ? NONE : found->second;
+}
