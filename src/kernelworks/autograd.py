@@ -9,9 +9,10 @@ one raises, since a gradient that silently misses a term would be wrong.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import Tensor
 from torch.autograd.function import Function
 
 __all__ = ["PLAIN", "TENSOR_KEY", "differentiated"]
@@ -51,6 +52,51 @@ class {name}_function(Function):
 
 def differentiated(op: Any) -> Callable[..., Any]:
     """The op as ``f(*args, row)`` that autograd records, for eager calls on plain tensors; returns what rows return."""
+    recorded, trained = _recorded(op), cast(Any, _Trained).apply
+    if not any("training" in row.passes for row in op.rows):
+        return recorded
+
+    def call(*args: Any) -> Any:
+        trains = op.trains(args[:-1], args[-1])
+        return recorded(*args) if trains is None else trained(op, *trains, args[-1], *args[:-1])
+
+    return call
+
+
+class _Trained(Function):
+    """A row's forward that makes the gradients too, for a 1 that flows in, while what it read is still at hand.
+
+    A graph that is walked again, or differentiated again, takes the op's ordinary backward: what was kept is given
+    away at the last walk, so that it becomes a leaf's gradient without a copy.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, op: Any, training: Any, resumed: Any, row: str | None, *args: Any) -> Any:
+        wanted = dict(zip(op.passes["forward"].names, ctx.needs_input_grad[4:], strict=True))
+        result, ctx.kept = training(*args, needs=[wanted[n] for n in op.passes["backward"].returns])
+        ctx.op, ctx.resumed, ctx.row = op, resumed, row
+        ctx.save_for_backward(*(a for a in args if isinstance(a, Tensor)))
+        ctx.others = [None if isinstance(a, Tensor) else (a,) for a in args]
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        saved, op = iter(ctx.saved_tensors), ctx.op  # raises where the graph was walked before and not retained
+        if torch.is_grad_enabled() or torch._C._autograd._get_current_graph_task_keep_graph():
+            names, backward = op.passes["forward"].names, op.passes["backward"]
+            have = dict(zip(names, (next(saved) if a is None else a[0] for a in ctx.others), strict=True))
+            wanted = dict(zip(names, ctx.needs_input_grad[4:], strict=True))
+            have |= {f"grad_{op.contract.outputs[0]}": grad, "needs": [wanted[n] for n in backward.returns]}
+            found = op._backward_overload(*(have[n] for n in backward.names), ctx.row)
+        else:
+            kept, ctx.kept = ctx.kept, None
+            found = ctx.resumed(kept, grad)
+        made = dict(zip(op.passes["backward"].returns, found if isinstance(found, tuple) else (found,), strict=True))
+        gradients = zip(op.passes["forward"].names, ctx.needs_input_grad[4:], strict=True)
+        return (None, None, None, None, *(made.get(name) if want else None for name, want in gradients))
+
+
+def _recorded(op: Any) -> Callable[..., Any]:
     apply: Callable[..., Any] = _function(op).apply
     from_torch = op._from_torch
     if from_torch is None or not _outputs_wanted(op):

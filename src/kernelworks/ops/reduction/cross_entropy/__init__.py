@@ -126,7 +126,7 @@ def _fake_backward(grad: Tensor, logits: Tensor, target: Tensor, ignore_index: i
 OP = Op(
     CONTRACT,
     [
-        triton_row(Path(__file__).parent),
+        triton_row(Path(__file__).parent, passes=("forward", "backward", "training", "resumed")),
         *cpp_rows(Path(__file__).parent, forward=_forward, backward=_backward),
         python_row("torch", _torch, _torch_backward),
         python_row("reference", _reference, functools.partial(_torch_backward, compute=torch.float64)),

@@ -42,7 +42,7 @@ def _row_scale(tops, sums, row, S, PIECES: tl.constexpr):  # type: ignore[no-unt
     return top, 1.0 / tl.sum(parts * exp(known - top), 0)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _flow(grad, count, grad_stride, row, wanted, N):  # type: ignore[no-untyped-def]
     """What flows into a row's logits; NaN where its target is no class."""
     flow = 1.0
@@ -184,7 +184,7 @@ def _finish(  # type: ignore[no-untyped-def]
     own = tl.load(logits + row * stride + wanted, mask=counted & is_class, other=float("nan")).to(tl.float64)
     losses = tl.where(counted, tl.log(total).to(tl.float64) + (top.to(tl.float64) - own), 0.0)
     if totals is None:
-        tl.store(loss + row, losses, mask=row < M)
+        tl.store(loss + row, losses.to(tl.float32), mask=row < M)
     else:
         sum_, count = tl.sum(losses, 0), tl.sum(counted.to(tl.int32), 0)
         if loss is None:
@@ -193,7 +193,7 @@ def _finish(  # type: ignore[no-untyped-def]
         else:
             if MEAN:
                 sum_ = sum_ / count.to(tl.float64)
-            tl.store(loss, sum_)
+            tl.store(loss, sum_.to(tl.float32))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -207,7 +207,7 @@ def _total(totals, counts, loss, K, BLOCK: tl.constexpr, MEAN: tl.constexpr):  #
     result = tl.sum(sum_, 0)
     if MEAN:
         result = result / tl.sum(count, 0).to(tl.float64)
-    tl.store(loss, result)
+    tl.store(loss, result.to(tl.float32))
 
 
 PREPARE, STEP, SHORT_STEP, RESCALE = Kernel(_prepare), Kernel(_step), Kernel(_short), Kernel(_rescale)
