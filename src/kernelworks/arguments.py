@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from kernelworks.dispatch import OPS, Op
+from kernelworks.machine import has_gpu
 
 __all__ = ["model_of", "named", "op_named", "ops_named"]
 
@@ -65,15 +66,23 @@ def _value(text: str, kind: str, name: str, dtype: str) -> Any:
     return text
 
 
-def named(op: Op, texts: Sequence[str], dtype: str = "float32") -> dict[str, Any]:
-    """The arguments of one call by name.
+def named(op: Op, texts: Sequence[str], dtype: str = "float32", device: str = "cpu") -> dict[str, Any]:
+    """The arguments of one call by name, tensors on ``device``.
 
     ``texts`` are values in the order of the op's schema and ``NAME=VALUE`` pairs; a tensor is given by its shape
     (``16x4096``, with ``:bfloat16`` where it differs from ``dtype``). Without any, the contract's first benchmark case
     is taken. Raises ValueError for a name, shape or dtype that does not exist, and for an argument that is missing.
     """
+    if device == "cuda" and not has_gpu():
+        raise ValueError("this machine has no CUDA device")
+    with torch.device(device):
+        return _named(op, texts, dtype, device)
+
+
+def _named(op: Op, texts: Sequence[str], dtype: str, device: str) -> dict[str, Any]:
     if not texts:
-        return op.contract.bench_cases[0].make(torch.Generator().manual_seed(0), _dtype(dtype))
+        cases = (op.contract.device_bench_cases if device == "cuda" else ()) or op.contract.bench_cases
+        return cases[0].make(torch.Generator(device).manual_seed(0), _dtype(dtype))
     schema = torch._C.parse_schema(op.passes["forward"].schema)
     kinds = {argument.name: str(argument.type) for argument in schema.arguments if argument.name != "row"}
     given: dict[str, Any] = {}

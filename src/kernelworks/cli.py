@@ -59,6 +59,7 @@ def _options(
     pass
 
 
+Device = Annotated[str | None, typer.Option("--device", help="cpu or cuda.", metavar="DEVICE")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead of tables.")]
 
 
@@ -108,6 +109,17 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         _fail(f"could not write {path}: {error}", FAILED)
+
+
+def _on(device: str | None) -> str:
+    """The device that was asked for, the CPU without any."""
+    from kernelworks.machine import has_gpu
+
+    if device not in (None, "cpu", "cuda"):
+        _fail(f"--device must be cpu or cuda, got {device!r}", USAGE)
+    if device == "cuda" and not has_gpu():
+        _fail("this machine has no CUDA device", USAGE)
+    return device or "cpu"
 
 
 # ---------------------------------------------------------------- the verbs
@@ -164,28 +176,40 @@ def _file(program: str) -> str:
 def machine(
     again: Annotated[bool, typer.Option("--again", help="Measure even where the cache has ceilings.")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Also write the page to this file.")] = None,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """What this machine was measured to do: bandwidths, rates, floors, the memory pyramid and the roofline.
 
-    Measured once in under a minute and cached with its date. Refuses (exit code 3) while other processes keep the
-    cores busy, since a ceiling measured then would be wrong.
+    The CPU, and its GPU where there is one; with --device one of them. Measured once, each in under a minute, and
+    cached with its date. Refuses (exit code 3) while other processes keep the cores busy, since a ceiling measured
+    then would be wrong.
     """
     from kernelworks.ceilings import ceilings
+    from kernelworks.machine import has_gpu
+    from kernelworks.records import Ceilings, GpuCeilings
     from kernelworks.report import terminal as console
 
+    first = _on(device)
+    records: list[Ceilings | GpuCeilings] = []
     with _faults(), console.progress("measuring this machine") as progress:
-        record = ceilings(progress, again=again)
+        if first == "cpu":
+            records.append(ceilings(progress, again=again))
+        if first == "cuda" or (device is None and has_gpu()):
+            records.append(ceilings(progress, again=again, device="cuda"))
     if html is not None:
         from kernelworks.report import page
 
-        _write(html, page.machine(record))
+        _write(html, page.machine(*records))
     if json:
-        _print_json(record)
+        _print_json(records[0] if len(records) == 1 else records)
         return
+    from kernelworks.report.gpu import gpu
     from kernelworks.report.machine import ceilings as picture
 
-    _show(picture(record, console.stdout().width))
+    width = console.stdout().width
+    for record in records:
+        _show(gpu(record, width) if isinstance(record, GpuCeilings) else picture(record, width))
 
 
 @app.command()
@@ -244,12 +268,18 @@ def bench(
     op: Annotated[str | None, typer.Argument(help="One op; every op without it.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="For every arm; torch's own count without it.")] = None,
     cold: Annotated[bool, typer.Option("--cold", help="Also with the caches overwritten before each call.")] = False,
+    device: Device = None,
+    rows: Annotated[
+        list[str] | None, typer.Option("--row", help="Time this row too, by name; may be repeated.")
+    ] = None,
+    cases: Annotated[list[str] | None, typer.Option("--case", help="Only this case; may be repeated.")] = None,
     save: Annotated[Path | None, typer.Option("--save", help="Also write a document with machine and commit.")] = None,
     json: Json = False,
 ) -> None:
     """Times ops against torch eager, torch.compile and, where installed, tuned peers: interleaved, each case gated.
 
-    A case whose outputs were wrong for any arm gives no figure and exit code 1.
+    A case whose outputs were wrong for any arm gives no figure and exit code 1. On a GPU L2 is emptied before each
+    call, and one arm is a device copy of the same bytes.
     """
     from kernelworks.arguments import ops_named
     from kernelworks.bench import bench as run
@@ -259,15 +289,29 @@ def bench(
     from kernelworks.report import bench as report
     from kernelworks.report import terminal as console
 
+    where = _on(device)
     results: list[BenchResult] = []
     with _faults((ValueError,)), console.progress("bench") as progress:
         for found in ops_named(op):
             caches = ("warm", "cold") if cold else ("warm",)
-            results += run(found.name, threads=threads, caches=caches, progress=progress)
-    with contextlib.suppress(OSError):  # a map without speeds is no reason to lose the results
-        keep_benches(results)
+            results += run(
+                found.name,
+                cases=cases,
+                threads=threads,
+                rows=rows or (),
+                caches=caches,
+                progress=progress,
+                device=where,
+            )
+    if not cases:
+        with contextlib.suppress(OSError):  # a map without speeds is no reason to lose the results
+            keep_benches(results)
     if save is not None:
-        write(results, save, f"kernelworks bench {op or ''}".strip())
+        write(
+            results,
+            save,
+            " ".join(("kernelworks bench", *([op] if op else []), *(["--device", where] if device else []))),
+        )
     if json:
         _print_json(results)
     else:
@@ -284,6 +328,7 @@ def explain(
         typer.Argument(help="Shapes (16x4096, or 16x4096:bfloat16), numbers, NAME=VALUE. Without: a benchmark case."),
     ] = None,
     dtype: Annotated[str, typer.Option(help="Of the shapes that name none.")] = "float32",
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Which row an op would take for these arguments, why each row above it declined, and what limits it.
@@ -295,7 +340,7 @@ def explain(
     from kernelworks.report.explain import explanation
 
     with _faults((ValueError, TypeError)):
-        found = ask(op, **named(op_named(op), arguments or [], dtype))
+        found = ask(op, **named(op_named(op), arguments or [], dtype, _on(device)))
     if json:
         _print_json(found)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -84,12 +85,13 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
         threads=request.threads,
         flop=cost.flop,
         bytes=cost.bytes,
+        device=request.device,
     )
-    known = ceilings.cached()
+    known = ceilings.cached(request.device)
     if known is None:
         return record
-    least = limit(found, request, known, cost.bytes)
-    predicted = predict(found, request, choice.row.name, known, kept_benches(found.name))
+    least = limit(found, request, known, math.inf if request.device == "cuda" else cost.bytes)
+    predicted = predict(found, request, choice.row.name, known, kept_benches(found.name, request.device))
     return dataclasses.replace(
         record,
         bound_us=least.seconds * 1e6,

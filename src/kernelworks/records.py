@@ -178,6 +178,7 @@ class Explanation:
     predicted_us: float | None = None
     regime: str = ""
     ceiling: str = ""
+    device: str = "cpu"
 
 
 # ---------------------------------------------------------------- benches

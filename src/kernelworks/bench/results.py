@@ -14,7 +14,7 @@ import torch
 
 from kernelworks.build import BuildError
 from kernelworks.build.cpp import toolchain
-from kernelworks.machine import machine
+from kernelworks.machine import gpu, machine
 from kernelworks.records import BenchResult, from_json, to_json
 
 __all__ = ["document", "read", "save"]
@@ -46,9 +46,12 @@ def _compiler() -> str:
 
 def document(results: Sequence[BenchResult], command: str = "") -> dict[str, Any]:
     """The results with machine, date, commit and versions, ready for JSON."""
-    here = machine()
+    here: dict[str, Any] = {"kind": machine().kind, "name": machine().name, "cores": machine().cores}
+    if any(result.device == "cuda" for result in results):
+        card = gpu()
+        here = {"kind": card.kind, "name": card.name, "driver": card.driver, "power_limit_w": card.power_limit_w}
     return {
-        "machine": {"kind": here.kind, "name": here.name, "cores": here.cores},
+        "machine": here,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "versions": {"torch": torch.__version__, "compiler": _compiler()},

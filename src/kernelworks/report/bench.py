@@ -16,7 +16,9 @@ from kernelworks.report.terminal import style_of
 __all__ = ["best_baseline", "benches", "ours"]
 
 OURS = "kernelworks"  # the arm that calls the public function
-ROWS = ("scalar", "avx2", "avx512", "avx512_bf16", "torch", "reference")  # arms that are rows asked for by name
+COPY = "copy"  # on a GPU: a device copy of the same bytes
+# Arms that are rows asked for by name, and the copy: no baselines.
+ROWS = ("scalar", "avx2", "avx512", "avx512_bf16", "triton", "cuda", "sm90", "torch", "reference", COPY)
 
 
 def ours(result: BenchResult) -> Arm | None:
@@ -48,6 +50,10 @@ def _table(results: Sequence[BenchResult]) -> Table:
         table.add_column(f"{name}\nus", justify="right", no_wrap=True)
     table.add_column("bound\nus", justify="right", no_wrap=True)
     table.add_column("of\nbound", justify="right")
+    gpu = any(result.device == "cuda" for result in results)
+    if gpu:
+        table.add_column("of the\ncopy", justify="right")
+        table.add_column("host, us:\nours, eager", justify="right", no_wrap=True)
     table.add_column("waits on")
     table.add_column("over the\nbest baseline", justify="right")
     for result in results:
@@ -56,17 +62,32 @@ def _table(results: Sequence[BenchResult]) -> Table:
             *(_arm(result, name) for name in names),
             quantity.figures(result.bound_us),
             quantity.percent(_share(result)),
+            *((quantity.percent(_of_copy(result)), _host(result)) if gpu else ()),
             Text(result.regime, style=style_of(result.regime)),
             _speedup(result),
         )  # fmt: skip
     thrown = sum(r.thrown for r in results)
     table.caption = f"median of interleaved arms; {thrown} noisy windows thrown away"
+    if gpu:
+        table.caption = "median of interleaved arms between events, L2 emptied before each call"
     return table
+
+
+def _of_copy(result: BenchResult) -> float | None:
+    """The time of a device copy of the same bytes over ours."""
+    copy, mine = next((a for a in result.arms if a.name == COPY), None), ours(result)
+    return copy.median_us / mine.median_us if copy is not None and mine is not None and mine.median_us > 0 else None
+
+
+def _host(result: BenchResult) -> str:
+    arms = (ours(result), next((a for a in result.arms if a.name == "eager"), None))
+    return ", ".join("-" if a is None or a.host_us is None else quantity.figures(a.host_us, 2) for a in arms)
 
 
 def _case(result: BenchResult) -> Text:
     threads = f"{result.threads} thread{'s' if result.threads > 1 else ''}"
-    return Text.assemble(result.case, (f"\n{result.dtype}, {threads}, {result.cache}", "dim"))
+    where = result.chosen if result.device == "cuda" else f"{threads}, {result.cache}"
+    return Text.assemble(result.case, (f"\n{result.dtype}, {where}", "dim"))
 
 
 def _arm(result: BenchResult, name: str) -> Text:

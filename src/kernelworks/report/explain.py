@@ -18,13 +18,15 @@ def explanation(record: Explanation) -> RenderableType:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row("call", f"{record.op}({record.call}) on {record.threads} thread{'s' if record.threads > 1 else ''}")
+    where = "the GPU" if record.device == "cuda" else f"{record.threads} thread{'s' if record.threads > 1 else ''}"
+    table.add_row("call", f"{record.op}({record.call}) on {where}")
     table.add_row("row", Text.assemble((record.row, "bold green"), f", by {record.because}"))
     for name, reason in record.declined:
         table.add_row("", Text.assemble((name, "bold"), f" declined: {reason}"))
     table.add_row("work", f"{_count(record.flop)}flop, {_count(record.bytes)}byte it cannot avoid moving")
     if record.bound_us is None:
-        table.add_row("bound", "unknown: `kernelworks machine` measures what this machine can do")
+        device = " --device cuda" if record.device == "cuda" else ""
+        table.add_row("bound", f"unknown: `kernelworks machine{device}` measures what this machine can do")
         return table
     limit = Text.assemble("waits on ", (record.regime, style_of(record.regime)), f", {record.ceiling}")
     table.add_row("bound", Text.assemble(quantity.seconds(record.bound_us / 1e6), ", ", limit))

@@ -10,12 +10,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kernelworks.records import Ceilings
+from kernelworks.records import Ceilings, GpuCeilings
 from kernelworks.report import quantity, roofs
 
-__all__ = ["ceilings"]
+__all__ = ["ceilings", "roofline"]
 
-LEVEL_STYLES = {"L1": "green", "L2": "cyan", "L3": "yellow", "DRAM": "red"}
+LEVEL_STYLES = {"L1": "green", "L2": "cyan", "L3": "yellow", "DRAM": "red", "HBM": "red"}
 KINDS = (("read", "read"), ("copy", "copy"), ("copy_nt", "copy, non-temporal"))
 TIER_WIDTH = 34
 PLOT_COLUMNS, PLOT_ROWS = 68, 15
@@ -144,7 +144,7 @@ class _Canvas:
         return drawn
 
 
-def roofline(record: Ceilings, width: int) -> RenderableType:
+def roofline(record: Ceilings | GpuCeilings, width: int) -> RenderableType:
     """Attainable rate over flop per byte, both axes logarithmic; one slope a level, one roof a dtype."""
     counts = roofs.thread_counts(record)
     slopes = roofs.slopes(record, counts[-1]) if counts else {}
@@ -152,7 +152,7 @@ def roofline(record: Ceilings, width: int) -> RenderableType:
     if not slopes or not tops:
         return Text("no roofline: a bandwidth or a rate is missing", style="dim")
     canvas = _Canvas(min(PLOT_COLUMNS, max(30, width - 12)), PLOT_ROWS)
-    low_x, high_x = math.log2(1 / 16), math.log2(512)
+    low_x, high_x = math.log2(1 / 16), math.log2(512 if isinstance(record, Ceilings) else 2048)
     low_y = math.log2(min(slopes.values()) / 16)
     high_y = math.log2(tops[-1].gflops * 1.4)
 
@@ -163,12 +163,15 @@ def roofline(record: Ceilings, width: int) -> RenderableType:
         return (math.log2(rate) - low_y) / (high_y - low_y)
 
     _draw_lines(canvas, slopes, tops, (low_x, high_x), up)
-    for roof in tops:
-        canvas.write(1.0, up(roof.gflops), f" {roof.dtype} {_rate(roof.dtype, roof.gflops)}", "bold")
+    row = 1 + 1 / PLOT_ROWS
+    for height, text in reversed(roofs.labels(tops)):
+        row = min(up(height), row - 1 / (PLOT_ROWS - 1))  # a line lower where the last one is taken
+        canvas.write(1.0, row, f" {text}", "bold")
     for level, gbs in slopes.items():
         middle = tops[0].gflops / gbs / 3
         canvas.write(across(middle) + 0.01, up(middle * gbs) - 0.5 / PLOT_ROWS, level, LEVEL_STYLES.get(level, "white"))
-    title = f"roofline, {_threads(counts[-1])}: GFLOP/s that can be reached over flop per byte (both logarithmic)"
+    unit = "roofline" if isinstance(record, GpuCeilings) else f"roofline, {_threads(counts[-1])}"
+    title = f"{unit}: FLOP/s that can be reached over flop per byte (both logarithmic)"
     ticks = [0.125, 1, 8, 64, 512]
     axis = [" "] * (canvas.columns + 4)
     for tick in ticks:
@@ -197,7 +200,7 @@ def _draw_lines(
                 canvas.dot(x, up(roof.gflops), "white")
 
 
-def _ridges(record: Ceilings) -> list[RenderableType]:
+def _ridges(record: Ceilings | GpuCeilings) -> list[RenderableType]:
     """The ridge points: more flop per byte than this, and compute is what limits."""
     counts = roofs.thread_counts(record)
     found = roofs.ridges(record, counts[-1])

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
-from kernelworks.records import Ceilings, Diagnosis, Fix, Region
-from kernelworks.report import plot, quantity, roofs
+from kernelworks.records import Ceilings, Diagnosis, Fix, GpuCeilings, Region
+from kernelworks.report import gpu, plot, quantity, roofs
 from kernelworks.report.diagnose import headline, hit, whole_percents, worst_first
 
 __all__ = ["diagnosis", "machine"]
@@ -196,23 +196,58 @@ def _pairs(pairs: Iterable[tuple[str, float, str]]) -> str:
 # ---------------------------------------------------------------- a machine
 
 
-def machine(record: Ceilings) -> str:
-    """The page of one machine's ceilings."""
+def machine(*records: Ceilings | GpuCeilings) -> str:
+    """The page of one machine's ceilings, or of several: the CPU's and its GPU's."""
+    parts: list[str] = ["<h1>What this machine was measured to do</h1>"]
+    for record in records:
+        parts += _gpu(record) if isinstance(record, GpuCeilings) else _cpu(record)
+    return _document(f"{records[0].name} - kernelworks machine", parts)
+
+
+def _cpu(record: Ceilings) -> list[str]:
     counts = roofs.thread_counts(record)
     picture = plot.roofline(record, counts[-1]) if counts else ""
     share = f"other processes took {quantity.percent(record.foreign_share)} of the cores meanwhile"
     context = (f"{record.cores} cores", record.kind, _versions(record.versions), f"measured {record.date}", share)
-    return _document(
-        f"{record.name} - kernelworks machine",
-        (
-            "<h1>What this machine was measured to do</h1>",
-            f'<p class="sentence">{escape(record.name)}</p>',
-            _context(context),
-            f'<h2>Memory pyramid</h2>\n<div class="picture" id="pyramid">{plot.pyramid(record)}</div>',
-            f'<h2>Roofline</h2>\n<div class="picture" id="roofline">{picture}</div>' if picture else "",
-            _machine_tables(record, counts),
-        ),
-    )
+    return [
+        f'<p class="sentence">{escape(record.name)}</p>',
+        _context(context),
+        f'<h2>Memory pyramid</h2>\n<div class="picture" id="pyramid">{plot.pyramid(record)}</div>',
+        f'<h2>Roofline</h2>\n<div class="picture" id="roofline">{picture}</div>' if picture else "",
+        _machine_tables(record, counts),
+    ]
+
+
+def _gpu(record: GpuCeilings) -> list[str]:
+    picture = plot.roofline(record, 1)
+    points = roofs.ridges(record, 1)
+    levels = list(dict.fromkeys(r.level for r in points))
+    found = {(r.dtype, r.level): quantity.figures(r.flop_per_byte) for r in points}
+    meeting = [(dtype, *(found[dtype, level] for level in levels)) for dtype in dict.fromkeys(r.dtype for r in points)]
+    columns = [f"{title}, {'one launch' if cache == 'cold' else 'in place'}" for _, cache, title in gpu.MEMORY]
+    floors = [(f"{title}: {words}", quantity.seconds(getattr(record, f) / 1e6)) for f, title, words in gpu.FLOORS]
+    floors += [
+        ("from pinned memory of the host", quantity.gbs(record.to_device_gbs)),
+        ("to pinned memory of the host", quantity.gbs(record.to_host_gbs)),
+    ]
+    rates = [(f"{dtype}, {unit}", *pair) for dtype, unit, *pair in gpu.rate_rows(record)]
+    functions = [(f"{name}, float32", _billions(rate)) for name, rate in record.functions.items()]
+    return [
+        f'<p class="sentence">{escape(record.name)}</p>',
+        _context(gpu.cards(record)),
+        "<h2>Memory</h2>\n"
+        '<p class="note">Solid: one launch, L2 emptied before it, less the time of an empty launch. Dashed: a launch '
+        "that walks the same bytes again and again, which come from L2 where they fit.</p>\n"
+        f'<div class="picture" id="gpu-memory">{plot.bandwidths(record)}</div>',
+        f'<h2>Roofline</h2>\n<div class="picture" id="gpu-roofline">{picture}</div>' if picture else "",
+        '<div class="columns wide">'
+        + _table("Arithmetic", ("dtype, by", "burst", "sustained, after 1 s"), rates)
+        + _table("Elementary functions", ("function", "results a second"), functions)
+        + _table("Ridge points, flop per byte", ("dtype", *levels), meeting)
+        + _table("Floors", ("what", "figure"), floors)
+        + "</div>",
+        _table("Memory, GB/s", ("bytes moved", *columns), gpu.memory_rows(record)),
+    ]
 
 
 def _table(title: str, headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

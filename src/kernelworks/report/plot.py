@@ -14,14 +14,14 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernelworks.records import Ceilings, Region
+from kernelworks.records import Ceilings, GpuCeilings, Region
 from kernelworks.report import quantity, roofs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["CAUSES", "cause", "pyramid", "roofline"]
+__all__ = ["CAUSES", "bandwidths", "cause", "pyramid", "roofline"]
 
 # One CSS variable for one cause: in the bar, in the table, in the roofline. The first word that a name holds decides.
 CAUSES = {
@@ -29,7 +29,7 @@ CAUSES = {
     "dispatch": "dispatch", "launch": "dispatch", "host": "host", "allocation": "allocation", "latency": "latency",
     "ridge": "compute", "unexplained": "unexplained", "unmodelled": "unexplained", "ambiguous": "unexplained",
 }  # fmt: skip
-LEVEL_VARIABLES = {"L1": "useful", "L2": "allocation", "L3": "compute", "DRAM": "memory"}
+LEVEL_VARIABLES = {"L1": "useful", "L2": "allocation", "L3": "compute", "DRAM": "memory", "HBM": "memory"}
 _VARIABLES = ("ink", "muted", "line", "paper", *dict.fromkeys(CAUSES.values()))
 MOST_LABELS = 8
 MOST_DECADES = 4.5  # of GFLOP/s, downwards from the highest roof
@@ -87,7 +87,7 @@ def _figure(width: float, height: float, salt: str) -> tuple[Figure, Axes]:
 # ---------------------------------------------------------------- roofline
 
 
-def roofline(ceilings: Ceilings, threads: int, found: Sequence[Region] = ()) -> str:
+def roofline(ceilings: roofs.Machine, threads: int, found: Sequence[Region] = ()) -> str:
     """The roofline with its ridge points, and a dot for each region that has flop and bytes.
 
     A dot lies at the region's flop per byte of compulsory traffic and at the rate it ran at; its area goes with the
@@ -104,7 +104,8 @@ def roofline(ceilings: Ceilings, threads: int, found: Sequence[Region] = ()) -> 
     figure, axes = _figure(10.5, 5.6, "roofline")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=10)
-    left, right = LEAST_INTENSITY, max([512.0, *(x * 2 for _, x, _ in dots)])
+    widest = 8192.0 if isinstance(ceilings, GpuCeilings) else 512.0
+    left, right = LEAST_INTENSITY, max([widest, *(x * 2 for _, x, _ in dots)])
     top = tops[-1].gflops * 2.2
     bottom = max(min([min(slopes.values()) / 12, *(y / 2 for _, _, y in dots)]), top / 10**MOST_DECADES)
     axes.set_xlim(left, right)
@@ -113,12 +114,13 @@ def roofline(ceilings: Ceilings, threads: int, found: Sequence[Region] = ()) -> 
     # What lies outside is drawn on the edge; its tooltip has the true figures.
     _dots(axes, found, [(i, max(x, left * 1.15), max(y, bottom * 1.4)) for i, x, y in dots])
     axes.set_xlabel("flop per byte of compulsory traffic", color=_stand_in("muted"))
-    axes.set_ylabel("GFLOP/s", color=_stand_in("muted"))
+    axes.set_ylabel("FLOP/s" if top > 1e5 else "GFLOP/s", color=_stand_in("muted"))
     axes.xaxis.set_major_formatter(lambda x, _: f"1/{round(1 / x)}" if x < 1 else f"{x:g}")
-    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    axes.yaxis.set_major_formatter(lambda y, _: quantity.short_flops(y) if top > 1e5 else f"{y:g}")
     axes.grid(which="major", color=_stand_in("line"), linewidth=0.5, alpha=0.5)
     axes.set_axisbelow(True)
-    text = _svg(figure, f"Roofline of this machine at {threads} threads")
+    at = "" if isinstance(ceilings, GpuCeilings) else f" at {threads} threads"
+    text = _svg(figure, f"Roofline of this machine{at}")
     for index, intensity, rate in dots:
         title = html.escape(_tooltip(found[index], intensity, rate))
         text = text.replace(f'<g id="dot-{index}">', f'<g id="dot-{index}" class="dot"><title>{title}</title>', 1)
@@ -134,15 +136,14 @@ def _roofs(axes: Axes, slopes: dict[str, float], tops: list[roofs.Roof], left: f
     for roof in tops:
         start = roof.gflops / max(slopes.values())
         axes.plot([start, right], [roof.gflops] * 2, color=_stand_in("ink"), linewidth=1.4, zorder=2)
-        unit = "op/s" if roof.dtype.startswith("int") else "FLOP/s"
-        rate = quantity.gflops(roof.gflops).replace("FLOP/s", unit)
-        axes.annotate(
-            f"{roof.dtype} {roof.isa}: {rate}", (right, roof.gflops), xytext=(-4, 3), textcoords="offset points",
-            ha="right", va="bottom", fontsize=9.5, color=_stand_in("ink"),
-        )  # fmt: skip
         axes.plot(
             [roof.gflops / outermost], [roof.gflops], "o", ms=5, mfc=_stand_in("paper"), mec=_stand_in("ink"), zorder=3
         )
+    for height, label in roofs.labels(tops):
+        axes.annotate(
+            label, (right, height), xytext=(-4, 3), textcoords="offset points", ha="right", va="bottom", fontsize=9.5,
+            color=_stand_in("ink"),
+        )  # fmt: skip
     _slope_labels(axes, slopes)
 
 
@@ -228,6 +229,38 @@ def _tooltip(region: Region, intensity: float, rate: float) -> str:
         f"{quantity.figures(intensity)} flop/byte, {quantity.gflops(rate)}, "
         f"{quantity.percent(region.achieved)} of {region.ceiling or 'its ceiling'}"
     )
+
+
+# ---------------------------------------------------------------- a GPU's memory
+
+CURVES = {"read": "useful", "write": "compute", "copy": "memory", "memcpy": "dispatch"}
+CURVE_NAMES = {"memcpy": "torch copy_"}
+
+
+def bandwidths(ceilings: GpuCeilings) -> str:
+    """Bandwidth over bytes moved: solid where one launch begins with an empty L2, dashed where it walks in place."""
+    figure, axes = _figure(10.5, 4.6, "bandwidths")
+    axes.set_xscale("log", base=2)
+    highest = max((b.gbs for b in ceilings.bandwidth), default=1.0)
+    for kind, variable in CURVES.items():
+        for cache, dash in (("cold", "-"), ("warm", "--")):
+            points = sorted((b.bytes, b.gbs) for b in ceilings.bandwidth if (b.kind, b.cache) == (kind, cache))
+            if points:
+                label = f"{CURVE_NAMES.get(kind, kind)}, {'one launch' if cache == 'cold' else 'in place'}"
+                sizes, rates = zip(*points, strict=True)
+                axes.plot(sizes, rates, dash, color=_stand_in(variable), linewidth=1.8, marker="o", ms=3, label=label)
+    axes.axvline(ceilings.l2_bytes, color=_stand_in("muted"), linewidth=1.0, linestyle=":")
+    axes.annotate(
+        f"L2 {quantity.size(ceilings.l2_bytes)}", (ceilings.l2_bytes, highest), xytext=(4, 0),
+        textcoords="offset points", va="top", fontsize=9.5, color=_stand_in("muted"),
+    )  # fmt: skip
+    axes.set_ylim(0, highest * 1.08)
+    axes.set_xlabel("bytes read and written", color=_stand_in("muted"))
+    axes.set_ylabel("GB/s", color=_stand_in("muted"))
+    axes.xaxis.set_major_formatter(lambda x, _: quantity.size(x))
+    axes.grid(which="major", color=_stand_in("line"), linewidth=0.5, alpha=0.5)
+    axes.legend(loc="upper right", fontsize=9, frameon=False, labelcolor=_stand_in("ink"))
+    return _svg(figure, "Bandwidth of this GPU over bytes moved")
 
 
 # ---------------------------------------------------------------- pyramid

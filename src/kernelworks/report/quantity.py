@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["figures", "gbs", "gflops", "percent", "ratio", "seconds", "seconds_range", "size"]
+__all__ = ["figures", "gbs", "gflops", "percent", "ratio", "seconds", "seconds_range", "short_flops", "size"]
 
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
@@ -64,6 +64,14 @@ def gbs(value: float) -> str:
 def gflops(value: float) -> str:
     """A rate given in GFLOP/s (10^9 operations a second)."""
     return f"{figures(value)} GFLOP/s" if value < 9995 else f"{figures(value / 1e3)} TFLOP/s"
+
+
+def short_flops(value: float) -> str:
+    """A rate given in GFLOP/s as an axis shows it: ``10 T``."""
+    for scale, prefix in ((1e6, "P"), (1e3, "T"), (1.0, "G")):
+        if value >= scale:
+            return f"{value / scale:g} {prefix}"
+    return f"{value * 1e3:g} M"
 
 
 def size(count: float) -> str:

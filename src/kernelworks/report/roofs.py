@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelworks.records import Bandwidth, Ceilings
+from kernelworks.records import Bandwidth, Ceilings, GpuCeilings
+from kernelworks.report import quantity
 
-__all__ = ["LEVELS", "Ridge", "Roof", "bandwidth", "best_flops", "ridges", "slopes", "thread_counts"]
+__all__ = [
+    "LEVELS",
+    "Machine",
+    "Ridge",
+    "Roof",
+    "bandwidth",
+    "best_flops",
+    "labels",
+    "ridges",
+    "slopes",
+    "thread_counts",
+]
 
 LEVELS = ("L1", "L2", "L3", "DRAM")
+Machine = Ceilings | GpuCeilings
 
 
 @dataclass(frozen=True)
@@ -29,7 +43,10 @@ class Ridge:
     flop_per_byte: float
 
 
-def thread_counts(ceilings: Ceilings) -> list[int]:
+def thread_counts(ceilings: Machine) -> list[int]:
+    """What was measured with, least first; a GPU counts as one."""
+    if isinstance(ceilings, GpuCeilings):
+        return [1]
     return sorted({b.threads for b in ceilings.bandwidth})
 
 
@@ -38,22 +55,50 @@ def bandwidth(ceilings: Ceilings, level: str, kind: str, threads: int) -> Bandwi
     return next(found, None)
 
 
-def slopes(ceilings: Ceilings, threads: int) -> dict[str, float]:
-    """Read bandwidth in GB/s by level, from L1 outwards."""
+def slopes(ceilings: Machine, threads: int) -> dict[str, float]:
+    """Read bandwidth in GB/s by level, from the innermost outwards."""
+    if isinstance(ceilings, GpuCeilings):
+        reads = [b for b in ceilings.bandwidth if b.kind == "read"]
+        inside = [b.gbs for b in reads if b.cache == "warm" and b.bytes <= ceilings.l2_bytes]
+        outside = [b.gbs for b in reads if b.cache == "cold"]
+        return ({"L2": max(inside)} if inside else {}) | ({"HBM": max(outside)} if outside else {})
     found = {level: bandwidth(ceilings, level, "read", threads) for level in LEVELS}
     return {level: item.gbs for level, item in found.items() if item is not None}
 
 
-def best_flops(ceilings: Ceilings, threads: int) -> list[Roof]:
-    """The best rate of each dtype over the instruction sets, lowest first."""
+def best_flops(ceilings: Machine, threads: int) -> list[Roof]:
+    """The best rate of each dtype over the instruction sets, lowest first; of a GPU in a burst."""
     best: dict[str, Roof] = {}
+    if isinstance(ceilings, GpuCeilings):
+        for r in sorted(ceilings.rates, key=lambda r: r.burst_tflops):
+            best[r.dtype] = Roof(r.dtype, r.unit, r.burst_tflops * 1e3)
+        return sorted(best.values(), key=lambda roof: roof.gflops)
     for rate in ceilings.flops:
         if rate.threads == threads and (rate.dtype not in best or rate.gflops > best[rate.dtype].gflops):
             best[rate.dtype] = Roof(rate.dtype, rate.isa, rate.gflops)
     return sorted(best.values(), key=lambda roof: roof.gflops)
 
 
-def ridges(ceilings: Ceilings, threads: int) -> list[Ridge]:
+CLOSE = 1.35  # roofs nearer to each other than this share one label: two would lie on each other
+
+
+def labels(tops: Sequence[Roof]) -> list[tuple[float, str]]:
+    """What to write at which height (GFLOP/s), the dtypes of roofs that nearly coincide side by side."""
+    groups: list[list[Roof]] = []
+    for roof in tops:
+        if groups and roof.gflops < CLOSE * groups[-1][0].gflops:
+            groups[-1].append(roof)
+        else:
+            groups.append([roof])
+    return [(group[-1].gflops, ", ".join(_label(roof) for roof in reversed(group))) for group in groups]
+
+
+def _label(roof: Roof) -> str:
+    rate = quantity.gflops(roof.gflops)
+    return f"{roof.dtype} {rate.replace('FLOP', 'op') if roof.dtype.startswith('int') else rate}"
+
+
+def ridges(ceilings: Machine, threads: int) -> list[Ridge]:
     """Every slope with every roof."""
     return [
         Ridge(level, roof.dtype, roof.gflops / gbs)

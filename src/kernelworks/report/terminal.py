@@ -24,6 +24,7 @@ STYLES = {
     "compute": "yellow",
     "transcendental": "magenta",
     "dispatch": "red",
+    "launch": "red",
     "host": "bright_red",
     "allocation": "cyan",
     "latency": "bright_black",

@@ -1,0 +1,120 @@
+"""A GPU's ceilings on the terminal: memory at every size, matrix and other rates, floors and the roofline."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kernelworks.records import GpuCeilings
+from kernelworks.report import quantity
+from kernelworks.report.machine import roofline
+
+__all__ = ["FLOORS", "MEMORY", "cards", "gpu", "memory_rows", "rate_rows"]
+
+# The columns of the memory table: what, whether from L2 or from memory, heading.
+MEMORY = (
+    ("read", "cold", "read"), ("write", "cold", "write"), ("copy", "cold", "copy"), ("memcpy", "cold", "torch copy_"),
+    ("read", "warm", "read"), ("write", "warm", "write"), ("copy", "warm", "copy"),
+)  # fmt: skip
+FLOORS = (
+    ("launch_us", "launch", "one more empty kernel in a full stream"),
+    ("isolated_us", "isolated launch", "an empty kernel between two events, the GPU idle before"),
+    ("graph_us", "graph replay", "one more empty kernel in a graph"),
+    ("host_launch_us", "host, our launch", "host time of a launch by kernelworks"),
+    ("dispatch_us", "host, torch dispatch", "host time of torch's add(out=) of one element"),
+    ("round_trip_us", "round trip", "an empty kernel and the wait for it"),
+)
+
+
+def cards(record: GpuCeilings) -> tuple[str, ...]:
+    """What the card says of itself, and when it was measured."""
+    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
+    return (
+        record.kind,
+        f"{record.multiprocessors} multiprocessors",
+        f"{quantity.size(record.l2_bytes)} L2",
+        f"{quantity.size(record.memory_bytes)} memory",
+        f"driver {record.driver}" if record.driver else "",
+        f"power limit {record.power_limit_w:.0f} W" if record.power_limit_w else "",
+        versions,
+        f"measured {record.date} in {quantity.seconds(record.seconds)}",
+    )
+
+
+def memory_rows(record: GpuCeilings) -> list[tuple[str, ...]]:
+    """A line a size: the size, then GB/s in the columns of ``MEMORY``."""
+    found = {(b.kind, b.cache, b.bytes): b.gbs for b in record.bandwidth}
+    rows = []
+    for size in sorted({b.bytes for b in record.bandwidth}):
+        rates = (found.get((kind, cache, size)) for kind, cache, _ in MEMORY)
+        rows.append((quantity.size(size), *("-" if rate is None else f"{rate:.0f}" for rate in rates)))
+    return rows
+
+
+def rate_rows(record: GpuCeilings) -> list[tuple[str, str, str, str]]:
+    """dtype, unit, burst, sustained."""
+    return [
+        (r.dtype, r.unit, quantity.gflops(r.burst_tflops * 1e3), quantity.gflops(r.sustained_tflops * 1e3))
+        for r in record.rates
+    ]
+
+
+def gpu(record: GpuCeilings, width: int) -> RenderableType:
+    """Everything that ``kernelworks machine`` prints of a GPU."""
+    return Group(
+        Text(record.name, style="bold"),
+        Text(" · ".join(p for p in cards(record) if p), style="dim"),
+        Text(),
+        Text("memory, GB/s of the bytes read and written", style="bold"),
+        _memory(record),
+        Text(),
+        Text("arithmetic", style="bold"),
+        _rates(record),
+        Text(),
+        Text("floors", style="bold"),
+        _floors(record),
+        Text(),
+        roofline(record, width),
+    )
+
+
+def _memory(record: GpuCeilings) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("bytes\nmoved", justify="right", no_wrap=True)
+    for _, cache, title in MEMORY:
+        table.add_column(f"{'one launch' if cache == 'cold' else 'in place'}\n{title}", justify="right", no_wrap=True)
+    for size, *cells in memory_rows(record):
+        table.add_row(size, *cells)
+    table.caption = (
+        "one launch: L2 emptied before, less an empty launch's time; in place: the same bytes again and again, from L2 "
+        "where they fit"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def _rates(record: GpuCeilings) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for title in ("what", "by"):
+        table.add_column(title)
+    for title in ("burst", "sustained, after 1 s"):
+        table.add_column(title, justify="right")
+    for row in rate_rows(record):
+        table.add_row(*row)
+    for name, rate in record.functions.items():
+        table.add_row(f"{name}, float32", "a kernel of ours", f"{quantity.figures(rate)} G/s", "")
+    return table
+
+
+def _floors(record: GpuCeilings) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    for name, title, words in FLOORS:
+        table.add_row(title, quantity.seconds(getattr(record, name) / 1e6), words)
+    table.add_row("to the GPU", quantity.gbs(record.to_device_gbs), "from pinned memory of the host")
+    table.add_row("from the GPU", quantity.gbs(record.to_host_gbs), "to pinned memory of the host")
+    return table
