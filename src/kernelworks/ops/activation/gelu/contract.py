@@ -162,6 +162,24 @@ DEVICE_BENCH_CASES = tuple(
 )
 
 
+DEVICE_CASES = tuple(
+    case
+    for approximate in FORMS
+    for case in (
+        Case(
+            f"{approximate}, 2053x8192",
+            lambda g, d, a=approximate: _maker(a)(g, d, (2053, 8192), "normal"),  # type: ignore[misc]
+            dtypes=(torch.bfloat16, torch.float32),
+        ),
+        Case(
+            f"{approximate}, several tiles of rows",
+            lambda g, d, a=approximate: _maker(a)(g, d, (2, 75, 5000), "normal"),  # type: ignore[misc]
+            layouts=True,
+        ),
+    )
+)
+
+
 def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
     return lambda: {"x": torch.ones(2, 8)} | changed
 
@@ -188,6 +206,7 @@ CONTRACT = Contract(
     dims=dims,
     cases=(*_cases("tanh", LENGTHS), *_cases("none", (0, 1, 15, 16, 17, 33, 67))),
     bench_cases=BENCH_CASES,
+    device_cases=DEVICE_CASES,
     device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
 )

@@ -117,6 +117,12 @@ DEVICE_BENCH_CASES = tuple(
 )
 
 
+DEVICE_CASES = (
+    Case("2053x8192", lambda g, d: _make(g, d, (2053, 8192), "normal"), dtypes=(torch.bfloat16, torch.float32)),
+    Case("several tiles of rows", lambda g, d: _make(g, d, (2, 75, 5000), "normal"), layouts=True),
+)
+
+
 def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
     return lambda: {"gate": torch.ones(2, 8), "up": torch.ones(2, 8)} | changed
 
@@ -144,6 +150,7 @@ CONTRACT = Contract(
     dims=dims,
     cases=CASES,
     bench_cases=BENCH_CASES,
+    device_cases=DEVICE_CASES,
     device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
 )

@@ -116,6 +116,13 @@ DEVICE_BENCH_CASES = tuple(
 )
 
 
+DEVICE_CASES = (
+    _case("4096 of 50021x1024", (4096,), 50_021, 1024),
+    _case("4099 of 300x4096", (4099,), 300, 4096),
+    _case("5000 of one row", (5000,), 1, 2056),
+)
+
+
 def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
     return lambda: {"ids": torch.tensor([0, 3]), "weight": normal(torch.Generator(), torch.float32, 4, 8)} | changed
 
@@ -146,6 +153,7 @@ CONTRACT = Contract(
     dims=dims,
     cases=CASES,
     bench_cases=BENCH_CASES,
+    device_cases=DEVICE_CASES,
     device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
 )

@@ -212,6 +212,16 @@ DEVICE_BENCH_CASES = tuple(
 )
 
 
+DEVICE_CASES = tuple(
+    _case(
+        f"32+8 heads, L=1531{', heads inside positions' if inside else ''}{PAIRS[pairs]}",
+        2, 32, 8, 1531, 128, heads_inside=inside, interleaved=pairs,
+    )
+    for inside in (False, True)
+    for pairs in (False, True)
+)  # fmt: skip
+
+
 def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
     usual = {
         "q": torch.ones(1, 2, 3, 8), "k": torch.ones(1, 1, 3, 8), "cos": torch.ones(3, 8), "sin": torch.zeros(3, 8),
@@ -248,6 +258,7 @@ CONTRACT = Contract(
     dims=dims,
     cases=CASES,
     bench_cases=BENCH_CASES,
+    device_cases=DEVICE_CASES,
     device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
 )
