@@ -144,11 +144,14 @@ class Pass:
     ``schema`` is torch.library's, its argument names those of the contract; ``fake(*args)`` gives outputs of the right
     shape without data. A backward's arguments are named ``grad_<output>``, or as an input or output of the forward;
     ``bool[] needs`` receives which of ``returns`` (input names) autograd wants; the others may be empty tensors.
+    ``free`` names numbers that no choice of a row depends on, with an expression that holds where they are valid: it
+    enters the key of a plan in their place, so that another value (the next step) needs no other plan.
     """
 
     schema: str
     fake: Callable[..., Any]
     returns: tuple[str, ...] = ()
+    free: Mapping[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -450,10 +453,10 @@ def _entry(op: Op) -> Callable[..., Any]:
             plain.append(f"({name} is None or {name}.__class__ in PLAIN)")
             gradients.append(f"({name} is not None and {name}.requires_grad)")
         elif kind.startswith("List"):
-            keys.append(f"spec({name})")
+            keys.append(f"tuple([({TENSOR_KEY.format('v')}) for v in {name}])")
             gradients.append(f"any(v.requires_grad for v in {name})")
         else:
-            keys.append(name)
+            keys.append(op.passes["forward"].free.get(name, name))
     outs = TENSOR_KEY.format("out")
     keys.append(f"None if out is None else ({outs}) if out.__class__ is Tensor else spec(out)")
     source = _ENTRY.format(

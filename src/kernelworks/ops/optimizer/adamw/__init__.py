@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from kernelworks.build.rows import cpp_rows, python_row, threads
+from kernelworks.build.rows import cpp_rows, python_row, threads, triton_row
 from kernelworks.contract import Request
 from kernelworks.dispatch import Op, Pass
 from kernelworks.ops.optimizer.adamw.contract import CONTRACT, stepped
@@ -115,6 +115,7 @@ def _fake(*args: Any) -> None:
 OP = Op(
     CONTRACT,
     [
+        triton_row(Path(__file__).parent, passes=("forward",)),
         *cpp_rows(Path(__file__).parent, forward=_forward),
         python_row("torch", _torch, guard=_one_dtype),
         python_row("reference", _reference),
@@ -124,6 +125,13 @@ OP = Op(
         "adamw_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, int step, "
         "float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? row=None) -> ()",
         _fake,
+        free={
+            "step": "step.__class__ is int and step >= 1",
+            **{
+                name: f"{name}.__class__ is float and 0.0 <= {name} < {most}"
+                for name, most in {"lr": 1e300, "beta1": 1.0, "beta2": 1.0, "eps": 1e300, "weight_decay": 1e300}.items()
+            },
+        },
     ),
     mutants=MUTANTS,
 )
