@@ -43,6 +43,9 @@ def _nvrtc() -> Any:
     names = [str(path) for place in folders for path in sorted(place.glob("*/lib/libnvrtc.so.1?"), reverse=True)]
     for name in (*names, "libnvrtc.so.13", "libnvrtc.so.12"):
         try:
+            # NVRTC opens its built-in headers by name alone, which finds them only where they are loaded already.
+            for builtins in Path(name).parent.glob("libnvrtc-builtins.so.*") if "/" in name else ():
+                ctypes.CDLL(str(builtins))
             return ctypes.CDLL(name)
         except OSError:
             continue
@@ -177,24 +180,22 @@ class Kernel:
 _maps: dict[tuple[Any, ...], Tensor] = {}
 
 
-def tensor_map(matrix: Tensor, box_rows: int, box_columns: int) -> Tensor:
+def tensor_map(matrix: Tensor, rows: int, columns: int, stride: int, box_rows: int, box_columns: int) -> Tensor:
     """A CUtensorMap of a row-major matrix of 16-bit numbers, as 128 bytes on the CPU for a kernel's parameter.
 
-    The box is what one bulk copy moves, at most 256 rows of at most 128 bytes; shared memory gets the 128-byte swizzle,
-    and what lies outside the matrix is read as zero and not written. The address and the row stride must be multiples
-    of 16 bytes. Kept per address, shape and stride: 0.7 us once it is known. Raises LaunchError.
+    The matrix begins where the tensor does; ``stride`` lies between its rows, in elements. The box is what a bulk copy
+    moves, at most 256 rows of at most 128 bytes; shared memory gets the 128-byte swizzle, and what lies outside the
+    matrix is read as zero and not written. The address and the row stride must be multiples of 16 bytes. Kept per
+    address and shape. Raises LaunchError.
     """
-    rows, columns = matrix.shape
-    key = (matrix.data_ptr(), rows, columns, matrix.stride(0), matrix.dtype, box_rows, box_columns)
+    key = (matrix.data_ptr(), rows, columns, stride, matrix.dtype, box_rows, box_columns)
     found = _maps.get(key)
     if found is None:
-        found = torch.empty(128, dtype=torch.uint8)
-        size = matrix.element_size()
-        status = launcher().tensor_map(
-            found, key[0], int(matrix.dtype == torch.bfloat16), rows, columns, matrix.stride(0) * size, box_rows,
-            box_columns,
-        )  # fmt: skip
-        succeed(status, f"encoding a tensor map of {rows} x {columns}, row stride {matrix.stride(0)}")
+        found = torch.zeros(128, dtype=torch.uint8)
+        if not matrix.is_meta:
+            kind, pitch = int(matrix.dtype == torch.bfloat16), stride * matrix.element_size()
+            status = launcher().tensor_map(found, key[0], kind, rows, columns, pitch, box_rows, box_columns)
+            succeed(status, f"encoding a tensor map of {rows} x {columns}, row stride {stride}")
         if len(_maps) >= MOST_MAPS:
             _maps.clear()
         _maps[key] = found

@@ -11,11 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads, triton_row
+from kernelworks.build.rows import cpp_rows, cuda_row, in_float64, into, python_row, threads, triton_row
 from kernelworks.dispatch import Op, Pass
 from kernelworks.ops.layout import as_rows
 from kernelworks.ops.linear.linear.contract import CONTRACT, reference
 from kernelworks.ops.linear.linear.mutants import MUTANTS
+from kernelworks.ops.linear.linear.sm90 import guard as sm90_guard
 
 __all__ = ["OP", "linear"]
 
@@ -107,6 +108,7 @@ def _fake_backward(grad: Tensor, x: Tensor, weight: Tensor, needs: list[bool]) -
 OP = Op(
     CONTRACT,
     [
+        cuda_row(Path(__file__).parent, guard=sm90_guard),
         triton_row(Path(__file__).parent),
         *cpp_rows(Path(__file__).parent, forward=_forward, backward=_backward, targets=TARGETS),
         python_row("torch", _torch, _torch_backward),

@@ -1,0 +1,133 @@
+"""linear for 16-bit elements on Hopper, in CUDA C++: few rows of x stream the weight, many are multiplied in tiles."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.build.cuda import Kernel, tensor_map
+from kernelworks.contract import Request
+from kernelworks.ops.layout import as_rows
+
+__all__ = ["forward", "guard", "prepare_forward"]
+
+SOURCE = Path(__file__).with_suffix(".cu")
+MOST_STREAMED = 16  # rows of x
+DTYPES = (torch.bfloat16, torch.float16)
+WARPS = 8
+# Rows of x at most: rows of w a step, elements of K that the warps of a block take in a round.
+STREAMS = {1: (8, 256 * WARPS), 2: (8, 256 * WARPS), 8: (16, 128 * WARPS), 16: (16, 64 * WARPS)}
+# As in blocked.cuh: a tile, and shared memory for the stages and for two groups' two panels of the result.
+TILE_M, TILE_N, TILE_K, CLUSTER, PANEL = 128, 256, 64, 2, 64
+BLOCKED_SHARED = 4 * (TILE_M + TILE_N) * TILE_K * 2 + 4 * PANEL * PANEL * 2
+
+Launch = Callable[..., Any]
+
+
+def guard(request: Request) -> str | None:
+    """Why these kernels do not take a request, or None."""
+    x, weight = request.args["x"], request.args["weight"]
+    if x.dtype not in DTYPES:
+        return "takes bfloat16 and float16"
+    n, k = weight.shape
+    if not x.numel or not weight.numel or max(x.numel // k, n, k) >= 2**31:
+        return "takes sizes from 1 to 2^31"
+    if k % 8 or weight.stride[1] != 1 or weight.stride[0] % 8:
+        return "loads 16 bytes at a time: rows of the weight must be of whole 16 bytes, K on end"
+    if x.numel // k > MOST_STREAMED and n % 8:
+        return "stores 16 bytes at a time: N must be a multiple of 8 for more than 16 rows"
+    return None
+
+
+@functools.cache
+def _kernel(name: str, threads: int, shared: int = 0, cluster: int = 1) -> Kernel:
+    return Kernel(SOURCE, name, threads=threads, shared=shared, cluster=cluster)
+
+
+@functools.cache
+def _multiprocessors(device: torch.device) -> int:
+    return 132 if device.type == "meta" else torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _suffix(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _stream(m: int, n: int, k: int, x_stride: int, w_stride: int, dtype: torch.dtype) -> Launch:
+    """A launch for few rows: ``run(output, x, weight, bias)``."""
+    most = next(rows for rows in STREAMS if m <= rows)
+    step, width = STREAMS[most]
+    kernel = _kernel(f"stream_{most}_{_suffix(dtype)}", 32 * WARPS)
+    grid = (-(-n // step), 1, 1)
+    sizes = (x_stride, w_stride, m, n, k, -(-k // width), step)
+
+    def run(output: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        kernel(grid, output, x, weight, bias, *sizes)
+
+    return run
+
+
+def _blocked(m: int, n: int, k: int, x_stride: int, w_stride: int, dtype: torch.dtype, device: torch.device) -> Launch:
+    """A launch for many rows: ``run(output, x, weight, bias)``."""
+    kernel = _kernel(f"blocked_{_suffix(dtype)}", 384, BLOCKED_SHARED, CLUSTER)
+    tiles = -(-m // (TILE_M * CLUSTER)) * -(-n // TILE_N)
+    grid = (CLUSTER * min(tiles, _multiprocessors(device) // CLUSTER), 1, 1)
+
+    def run(output: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        kernel(
+            grid, output, bias, tensor_map(x, m, k, x_stride, TILE_M, TILE_K),
+            tensor_map(weight, n, k, w_stride, TILE_N // CLUSTER, TILE_K), tensor_map(output, m, n, n, PANEL, PANEL),
+            m, n, k,
+        )  # fmt: skip
+
+    return run
+
+
+def _plan(x: Tensor, weight: Tensor) -> Launch:
+    """``x`` is what ``as_rows`` gives."""
+    n, k = weight.shape
+    m = x.numel() // k
+    x_stride = x.stride(0) if x.dim() == 2 else k
+    if m <= MOST_STREAMED:
+        return _stream(m, n, k, x_stride, weight.stride(0), x.dtype)
+    return _blocked(m, n, k, x_stride, weight.stride(0), x.dtype, x.device)
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """Rows of whole 16 bytes at an address of whole 16 bytes; a copy where x's are not."""
+    rows = as_rows(x)
+    stride = rows.stride(0) if rows.dim() == 2 else rows.shape[-1]
+    return rows.clone(memory_format=torch.contiguous_format) if stride % 8 or rows.data_ptr() % 16 else rows
+
+
+def forward(x: Tensor, weight: Tensor, bias: Tensor | None, out: Any = None) -> Any:
+    output = x.new_empty((*x.shape[:-1], weight.shape[0])) if out is None else out
+    rows, weight = _aligned(x), _aligned(weight)
+    target = output if output.data_ptr() % 16 == 0 else torch.empty_like(output)
+    _plan(rows, weight)(target, rows, weight, None if bias is None else bias.contiguous())
+    return output if target is output else output.copy_(target)
+
+
+def prepare_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Launch | None:
+    """What serves calls that look like this one without working out anything again; None where x must be copied."""
+    rows = as_rows(x)
+    if rows.data_ptr() != x.data_ptr() or (rows.dim() == 2 and rows.stride(0) % 8):
+        return None
+    if bias is not None and not bias.is_contiguous():
+        return None
+    shape, run, empty = (*x.shape[:-1], weight.shape[0]), _plan(rows, weight), torch.empty
+    dtype, device = x.dtype, x.device
+
+    def call(x: Tensor, weight: Tensor, bias: Tensor | None, out: Any = None) -> Any:
+        output = empty(shape, dtype=dtype, device=device) if out is None else out
+        if (x.data_ptr() | weight.data_ptr() | output.data_ptr()) & 15:
+            return forward(x, weight, bias, output)
+        run(output, x, weight, bias)
+        return output
+
+    return call
