@@ -56,6 +56,7 @@ _LINEARS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_at
 _NORMS = ("input_layernorm", "post_attention_layernorm")
 _HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
 
+_IMPLEMENTATION = "_attn_implementation_internal"
 MOST_SHAPES = 64  # that a layer stays bound for
 
 Call = Callable[..., Any]
@@ -122,6 +123,8 @@ class Parts:
     slots: tuple[tuple[Mapping[str, Any], str], ...]  # weight and bias of each linear, then the norms' weights
     epsilons: tuple[float, ...]
     attention: Any
+    config: Any
+    settings: Mapping[str, Any]  # the attributes of config, which looks them up slowly
     bound: dict[Any, tuple[Bound, list[Any]]] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -175,7 +178,8 @@ def decoder_layer(
     weights = None
     if not _is_compiling() and position_embeddings is not None and kwargs.keys() <= _HARMLESS:
         parts: Parts = self._kernelworks_parts
-        if parts.attention.config.__dict__.get("_attn_implementation_internal") == attention.IMPLEMENTATION:
+        module = parts.attention
+        if module.config is parts.config and parts.settings.get(_IMPLEMENTATION) == attention.IMPLEMENTATION:
             weights = parts.weights(hidden_states)
     if weights is None:
         output: Tensor = type(self).forward(
@@ -271,4 +275,6 @@ def parts_of(layer: nn.Module) -> Parts | None:
         slots=tuple((parts[path]._parameters, name) for path, name in wanted),
         epsilons=tuple(parts[path].variance_epsilon for path in norms),
         attention=module,
+        config=module.config,
+        settings=object.__getattribute__(module.config, "__dict__"),
     )  # fmt: skip

@@ -33,14 +33,17 @@ def same_code(a: Any, b: Any) -> bool:
     """Whether two plain functions do the same by their bytecode, whatever their docstrings and annotations say."""
     if not (isinstance(a, types.FunctionType) and isinstance(b, types.FunctionType)):
         return False
-    return equal_code(_without_doc(a), _without_doc(b))
+    return equal_code(_without_doc(a.__code__), _without_doc(b.__code__))
 
 
-def _without_doc(function: types.FunctionType) -> types.CodeType:
-    code = function.__code__
-    if function.__doc__ is not None and code.co_consts and code.co_consts[0] == function.__doc__:
-        return code.replace(co_consts=(None, *code.co_consts[1:]))
-    return code
+@functools.lru_cache(4096)
+def _without_doc(code: types.CodeType) -> types.CodeType:
+    """The code without its docstring: a first constant that no instruction reads (decorators change ``__doc__``)."""
+    if not code.co_consts or not isinstance(code.co_consts[0], str):
+        return code
+    if any(i.opcode in dis.hasconst and i.arg == 0 for i in dis.get_instructions(code)):
+        return code
+    return code.replace(co_consts=(None, *code.co_consts[1:]))
 
 
 def _copy(module: types.ModuleType, changes: dict[str, Any]) -> types.ModuleType:
