@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 __all__ = [
-    "Arm", "Bandwidth", "BenchResult", "Ceilings", "Diagnosis", "Fix", "FlopRate", "FunctionRate", "GpuBandwidth",
-    "GpuCeilings", "GpuRate", "MapOp", "MapRow", "Parity", "Proof", "Region", "from_json", "to_json",
+    "Arm", "Bandwidth", "BenchResult", "Candidate", "Ceilings", "CounterCheck", "Diagnosis", "Fix", "FlopRate",
+    "FunctionRate", "GpuBandwidth", "GpuCeilings", "GpuRate", "GpuTime", "KernelTime", "MapOp", "MapRow", "Parity",
+    "Proof", "Region", "from_json", "to_json",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -218,6 +219,36 @@ class BenchResult:
     device: str = "cpu"  # or "cuda"; there one arm is "copy", a device copy of the same bytes
 
 
+# ---------------------------------------------------------------- tuning
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One configuration of one kernel. Times are None where it was wrong: then it was not raced."""
+
+    set: dict[str, Any]
+    worst: float | None  # its largest error as a share of the bound
+    wrong: str  # "" where it is right
+    median_us: float | None = None
+    low_us: float | None = None
+    high_us: float | None = None
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """One kernel at one size: what was tried, what is used today and what is to be used."""
+
+    op: str
+    row: str
+    kernel: str
+    case: str
+    dtype: str
+    dims: dict[str, int]  # what the row picks its configuration by
+    candidates: tuple[Candidate, ...]
+    used: dict[str, Any]
+    chosen: dict[str, Any]
+
+
 # ---------------------------------------------------------------- the kernel map
 
 
@@ -271,6 +302,49 @@ class Region:
     bytes: float
     modelled: bool
     parts: dict[str, float] = field(default_factory=dict)  # seconds by footer part; they add to `seconds`
+    kernels: tuple[str, ...] = ()  # on a GPU: what its calls launched
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """One kind of kernel from one op, in one run of the program on a GPU."""
+
+    name: str
+    op: str  # the innermost op that launched it
+    runs: int
+    seconds: float
+    bound_s: float  # what its work takes at least; never more than `seconds`
+    regime: str  # "memory L2" where the cache served its bytes
+    flop: float
+    bytes: float
+
+
+@dataclass(frozen=True)
+class CounterCheck:
+    """One run of a kernel under Nsight Compute beside our model of its work. Bytes include what L2 kept away."""
+
+    name: str
+    op: str
+    seconds: float  # as the counters have it
+    model_flop: float
+    counted_flop: float | None  # of the matrix units and of float32 instructions; None where none was counted
+    model_bytes: float
+    memory_bytes: float  # to and from device memory
+    l2_bytes: float  # through L2
+
+
+@dataclass(frozen=True)
+class GpuTime:
+    """How a program used its GPU, in seconds of one run. The two halves of each pair below add to the wall clock."""
+
+    busy_s: float
+    idle_s: float
+    critical_device_s: float  # of the critical path, in kernels
+    critical_host_s: float  # in the host and its launches
+    without_waits_s: float  # what the run would take if only its last wait were left, replayed
+    without_host_s: float  # and if the host took no time, as from a CUDA graph
+    kernels: tuple[KernelTime, ...] = ()  # longest first
+    counters: tuple[CounterCheck, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -300,10 +374,11 @@ class Diagnosis:
     unmodelled: tuple[str, ...]
     findings: tuple[str, ...]
     threads: int
-    ceilings: Ceilings
+    ceilings: Ceilings | GpuCeilings
     versions: dict[str, str]
     date: str
     fix: Fix | None = None
+    gpu: GpuTime | None = None
 
 
 # ---------------------------------------------------------------- JSON

@@ -9,20 +9,27 @@
 
 The first entry whose ``when`` holds is taken: ranges are inclusive, a name that is left out may be anything. Nothing is
 searched when an op is called.
+
+``kernelworks tune`` writes what it found better on this user's GPU into a table of the same form in the cache folder,
+which is read first; its entries enter the hash of the row like the others, so they need a proof of their own.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-__all__ = ["Configs", "configs"]
+from kernelworks import environment
+from kernelworks.machine import gpu, has_gpu
+
+__all__ = ["Configs", "configs", "table_of", "write_tuned"]
 
 
 class Configs:
@@ -30,10 +37,8 @@ class Configs:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            self.entries: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8")).get("config", [])
-        except FileNotFoundError:
-            self.entries = []
+        self.tuned = table_of(path)
+        self.entries: list[dict[str, Any]] = [*self.tuned, *_read(path)]
         self.picked: set[int] = set()  # entries that something ran with, for the proof
 
     def pick(
@@ -70,7 +75,69 @@ def _holds(when: Mapping[str, Any], dtype: torch.dtype | None, dims: Mapping[str
     return True
 
 
-@functools.cache
+# ---------------------------------------------------------------- this user's tables
+
+
+def _tuned_path(beside: Path) -> Path | None:
+    """Where this user's table for a room and this machine's GPU lies; None without a GPU."""
+    if not has_gpu():
+        return None
+    room = beside.resolve().parent
+    return environment.cache_dir("tuning") / gpu().kind / f"{room.parent.name}.{room.name}.toml"
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    try:
+        entries: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8")).get("config", [])
+    except FileNotFoundError:
+        return []
+    return entries
+
+
+def table_of(beside: Path) -> list[dict[str, Any]]:
+    """This user's entries for the room that the file ``beside`` lies in; none where the table does not read."""
+    path = _tuned_path(beside)
+    try:
+        return _read(path) if path is not None else []
+    except (OSError, ValueError):
+        return []
+
+
+def write_tuned(beside: Path, entries: Sequence[Mapping[str, Any]], *, replace: bool = False) -> Path:
+    """Puts entries before those of this user's table, in place of any for the same kernel and sizes, or (``replace``)
+    in place of all. Raises OSError, and RuntimeError without a GPU."""
+    path = _tuned_path(beside)
+    if path is None:
+        raise RuntimeError("no CUDA device to keep configurations for")
+    taken = [_what(e) for e in entries]
+    kept = [] if replace else [e for e in table_of(beside) if _what(e) not in taken]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".writing")
+    fresh.write_text("\n".join(_toml(e) for e in (*entries, *kept)), encoding="utf-8")
+    os.replace(fresh, path)
+    return path
+
+
+def _what(entry: Mapping[str, Any]) -> str:
+    return json.dumps([entry["row"], entry["kernel"], entry.get("when", {})], sort_keys=True)
+
+
+def _toml(entry: Mapping[str, Any]) -> str:
+    """One entry as text. Values are strings, numbers, truths, lists, and tables of these."""
+
+    def value(v: Any) -> str:
+        if isinstance(v, Mapping):
+            return "{ " + ", ".join(f"{k} = {value(item)}" for k, item in v.items()) + " }"
+        return json.dumps(v)  # the same in TOML
+
+    return "[[config]]\n" + "".join(f"{k} = {value(v)}\n" for k, v in entry.items())
+
+
 def configs(beside: str | Path) -> Configs:
-    """The configurations of the room that the file ``beside`` lies in."""
-    return Configs(Path(beside).resolve().parent / "tuning.toml")
+    """The configurations of the room that the file ``beside`` lies in; one object a room."""
+    return _configs(Path(beside).resolve().parent)
+
+
+@functools.cache
+def _configs(room: Path) -> Configs:
+    return Configs(room / "tuning.toml")

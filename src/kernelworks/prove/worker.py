@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from kernelworks.build.configs import configs
 from kernelworks.dispatch import OPS, Op
 from kernelworks.prove.checks import bad_inputs, checks_for, surviving_mutants
 from kernelworks.prove.parity import parities
@@ -54,6 +55,8 @@ def _prove(op: Op, rows: list[str], only_case: str | None, only_dtype: str | Non
     tallies = [_Tally(row) for row in rows]
     on_gpu = {t.row for t in tallies if op.row(t.row).device == "cuda"}
     device_cases = op.contract.device_cases if on_gpu else ()
+    if on_gpu and configs(op.room / "tuning.toml").tuned:  # this user's entries are for sizes that bench times
+        device_cases += op.contract.device_bench_cases
     for case in (*op.contract.cases, *device_cases):
         if only_case is not None and case.name != only_case:
             continue

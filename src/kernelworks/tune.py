@@ -1,0 +1,263 @@
+"""Tune a GPU row: try the configurations that its room offers, on this GPU, and keep those that are right and faster.
+
+A room's triton.py offers candidates in ``SPACE``, by the kernel's name in tuning.toml:
+
+    SPACE = {"forward": [{"num_warps": 4}, {"num_warps": 8}, {"num_warps": 16}]}
+
+or, for a kernel whose candidates depend on the size, a function of the dims that the row picks by. Each candidate runs in a copy of the module of its own, is held to the float64 bound on every case (a configuration may
+be wrong where its neighbour is right), and those that pass are timed interleaved. A winner that beats what is used
+today by more than noise goes into this user's table for this kind of GPU, which is read before the one that ships; then
+the row is proved again, so that the certificate covers what was written. Calls take it from the next process on.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelworks.bench.gpu import race_on_gpu
+from kernelworks.build.configs import Configs, configs, table_of, write_tuned
+from kernelworks.build.rows import triton_hash
+from kernelworks.contract import Case
+from kernelworks.dispatch import OPS, Op
+from kernelworks.machine import gpu, has_gpu
+from kernelworks.prove import prove
+from kernelworks.prove.compare import compare
+from kernelworks.prove.parity import judge
+from kernelworks.prove.truth import Truth, copied, flat_outputs, truth
+from kernelworks.records import Candidate, Proof, Tuned
+
+__all__ = ["best", "tune"]
+
+GAIN = 1.02  # over what is used today: less is noise, and every entry is one more to prove
+
+Point = tuple[str, tuple[tuple[str, int], ...], torch.dtype | None]  # kernel, dims, dtype of one pick
+Space = Mapping[str, Sequence[dict[str, Any]] | Callable[..., Sequence[dict[str, Any]]]]
+Progress = Callable[..., None]
+
+
+class _Watched(Configs):
+    """A room's configurations that note what is picked, and answer a point with a candidate where one is set."""
+
+    def __init__(self, base: Configs, row: str) -> None:
+        self.base, self.row = base, row
+        self.points: dict[Point, dict[str, Any]] = {}
+        self.forced: dict[Point, dict[str, Any]] = {}
+
+    def pick(
+        self, kernel: str, *, row: str = "triton", dtype: torch.dtype | None = None, **dims: int
+    ) -> dict[str, Any]:
+        point: Point = (kernel, tuple(dims.items()), dtype)
+        found = self.forced.get(point) or self.base.pick(kernel, row=row, dtype=dtype, **dims)
+        if row == self.row:
+            self.points[point] = found
+        return dict(found)
+
+
+def _module(op: Op, row: str, forced: Mapping[Point, dict[str, Any]]) -> tuple[Any, _Watched]:
+    """The room's triton.py executed afresh, so that nothing it keeps of another candidate is used."""
+    source = op.row(row).source
+    assert source is not None
+    spec = importlib.util.spec_from_file_location(f"kernelworks_candidate_of_{op.name.strip('_')}", source)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    watched = _Watched(configs(source), row)
+    watched.forced = dict(forced)
+    module.CONFIGS = watched  # type: ignore[attr-defined,unused-ignore]
+    return module, watched
+
+
+# ---------------------------------------------------------------- one pass of one case
+
+
+def _arguments(op: Op, pass_: str, expected: Truth) -> tuple[Any, ...] | None:
+    """The arguments of a pass; None where the case has no gradients."""
+    forward = expected.positional(op)
+    mutates = op.contract.mutates
+    if pass_ == "forward":
+        names = op.passes["forward"].names
+        return tuple(copied(v) if n in mutates else v for n, v in zip(names, forward, strict=True))
+    if not expected.gradients:
+        return None
+    backward = op.passes["backward"]
+    outputs = flat_outputs(op.row("torch").load("forward")(*forward))
+    have: dict[str, Any] = dict(zip(op.passes["forward"].names, forward, strict=True))
+    have |= dict(zip(op.contract.outputs, outputs, strict=False))
+    have |= {f"grad_{n}": None for n in op.contract.outputs}
+    have |= dict(zip((f"grad_{n}" for n in op.contract.outputs), expected.grad_outputs, strict=False))
+    have["needs"] = [have.get(n) is not None for n in backward.returns]
+    return tuple(have[n] for n in backward.names)
+
+
+def _wrong(op: Op, pass_: str, expected: Truth, args: tuple[Any, ...], result: Any) -> tuple[float, str]:
+    """The worst error as a share of the bound, and what is wrong."""
+    if pass_ == "forward":
+        names = op.passes["forward"].names
+        mutated = [args[names.index(n)] for n in op.contract.mutates]
+        return judge(mutated or result, expected)
+    worst, message = 0.0, ""
+    for name, got in zip(op.passes["backward"].returns, flat_outputs(result), strict=False):
+        if name in expected.gradients:
+            share, wrong = compare(got, expected.gradients[name], expected.gradient_bounds[name])
+            worst, message = max(worst, share), message or (f"gradient of {name}: {wrong}" if wrong else "")
+    return worst, message
+
+
+def _try(op: Op, row: str, pass_: str, expected: Truth, args: tuple[Any, ...], forced: Mapping[Point, Any]) -> Any:
+    """(call, worst, what is wrong) of one candidate; poisoned memory is not needed: the proof does that."""
+    module, _ = _module(op, row, forced)
+    call = functools.partial(getattr(module, pass_), *args)
+    try:
+        fresh = _arguments(op, pass_, expected)
+        assert fresh is not None
+        worst, wrong = _wrong(op, pass_, expected, fresh, getattr(module, pass_)(*fresh))
+        torch.cuda.synchronize()
+    except Exception as error:  # too many registers, too much shared memory: a candidate may not compile
+        return None, None, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
+    return call, worst, wrong
+
+
+def best(candidates: Sequence[Candidate], used: Mapping[str, Any]) -> Candidate | None:
+    """The candidate to keep: right, and faster than what is ``used`` today by more than noise. None: leave it."""
+    right = [c for c in candidates if not c.wrong and c.median_us is not None]
+    today = next((c for c in right if c.set == dict(used)), None)
+    if not right or today is None or today.median_us is None:
+        return None
+    fastest = min(right, key=lambda c: c.median_us or 0.0)
+    return fastest if fastest.median_us and today.median_us / fastest.median_us >= GAIN else None
+
+
+def _tuned(
+    op: Op, row: str, pass_: str, case: Case, dtype: torch.dtype, expected: Truth, point: Point,
+    space: Sequence[dict[str, Any]], used: dict[str, Any], budget_s: float,
+) -> Tuned:  # fmt: skip
+    kernel, dims, _ = point
+    args = _arguments(op, pass_, expected)
+    assert args is not None
+    tried = [used, *(c for c in space if c != used)]
+    found: list[Candidate] = []
+    calls: dict[str, Callable[[int], object]] = {}
+    for number, candidate in enumerate(tried):
+        call, worst, wrong = _try(op, row, pass_, expected, args, {point: candidate})
+        found.append(Candidate(candidate, worst, wrong))
+        if not wrong:
+            calls[str(number)] = lambda index, call=call: call()  # type: ignore[misc]
+    if calls:
+        race = race_on_gpu(calls, budget_s=budget_s)
+        for key in calls:
+            timed, old = race.timed(key), found[int(key)]
+            found[int(key)] = Candidate(
+                old.set, old.worst, old.wrong, timed.median * 1e6, timed.low * 1e6, timed.high * 1e6
+            )
+    name = str(dtype).removeprefix("torch.")
+    winner = best(found, used)
+    return Tuned(
+        op.name, row, kernel, case.name, name, dict(dims), tuple(found), used, winner.set if winner else used
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- all of it
+
+
+def tune(
+    op: str,
+    row: str = "triton",
+    *,
+    cases: Sequence[str] | None = None,
+    budget_s: float = 0.05,
+    keep: bool = True,
+    progress: Progress | None = None,
+) -> tuple[list[Tuned], list[Proof]]:
+    """Tries the configurations that a room offers on the sizes of its GPU benchmark, and keeps the winners.
+
+    Args:
+        op, row: the GPU row. cases: only these of the contract's ``device_bench_cases``.
+        budget_s: timed seconds a candidate. keep: whether winners are written and the row is proved with them.
+    Returns: what was tried for each kernel and size, and the proof of the row (none where nothing was written). A
+        table whose proof fails is taken back.
+    Raises: ValueError where there is no such op, row or case, or the room offers no ``SPACE``; RuntimeError without a
+        GPU.
+    """
+    if op not in OPS:
+        raise ValueError(f"op must be one of {', '.join(OPS)}, got {op!r}")
+    if not has_gpu():
+        raise RuntimeError("tune needs a CUDA device")
+    found = OPS[op]
+    found.row(row)
+    source = found.row(row).source
+    space = {} if source is None or source.name != "triton.py" else getattr(_module(found, row, {})[0], "SPACE", {})
+    if not space or source is None:
+        raise ValueError(f"{op}.{row} offers no configurations to choose from (SPACE in its triton.py)")
+    there = found.contract.device_bench_cases or found.contract.bench_cases
+    unknown = set(cases or ()) - {c.name for c in there}
+    if unknown:
+        raise ValueError(f"cases must be among {', '.join(c.name for c in there)}; got {', '.join(sorted(unknown))}")
+    results: list[Tuned] = []
+    for case in (c for c in there if cases is None or c.name in cases):
+        for dtype in case.dtypes:
+            if progress is not None:
+                progress(f"{op} {case.name} {str(dtype).removeprefix('torch.')}")
+            results += _case(found, row, case, dtype, space, budget_s)
+    winners = [r for r in results if r.chosen != r.used]
+    if not keep or not winners:
+        return results, []
+    return results, _kept(found, row, source, winners, progress)
+
+
+def _case(op: Op, row: str, case: Case, dtype: torch.dtype, space: Space, budget_s: float) -> list[Tuned]:
+    expected = truth(op, case, dtype, 0, "cuda")
+    results, seen = [], set[Point]()
+    for pass_ in (p for p in op.row(row).passes if p in op.passes):
+        args = _arguments(op, pass_, expected)
+        if args is None:
+            continue
+        module, watched = _module(op, row, {})
+        getattr(module, pass_)(*args)
+        for point, used in list(watched.points.items()):
+            if point[0] in space and point not in seen:
+                seen.add(point)
+                offered = space[point[0]]
+                tried = offered(**dict(point[1])) if callable(offered) else offered
+                results.append(_tuned(op, row, pass_, case, dtype, expected, point, tried, dict(used), budget_s))
+    truth.cache_clear()
+    torch.cuda.empty_cache()
+    return results
+
+
+def _kept(op: Op, row: str, source: Path, winners: Sequence[Tuned], progress: Progress | None) -> list[Proof]:
+    before = table_of(source)
+    write_tuned(source, [_entry(w) for w in winners])
+    _forget()
+    proofs = prove(op.name, row, progress=progress)
+    if not all(p.certified for p in proofs):
+        write_tuned(source, before, replace=True)
+        _forget()
+    return proofs
+
+
+def _forget() -> None:
+    """What was read of the tables before they changed."""
+    configs.cache_clear()
+    triton_hash.cache_clear()
+
+
+def _entry(tuned: Tuned) -> dict[str, Any]:
+    """The table's entry: exactly these dims, since nothing else was measured."""
+    times = {str(c.set): c.median_us for c in tuned.candidates}
+    when: dict[str, Any] = {name: [size, size] for name, size in tuned.dims.items()}
+    day = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    old, new = times[str(tuned.used)], times[str(tuned.chosen)]
+    return {
+        "row": tuned.row,
+        "kernel": tuned.kernel,
+        "when": when | {"dtype": [tuned.dtype]},
+        "set": tuned.chosen,
+        "evidence": f"{new:.2f} us against {old:.2f} us on {tuned.case}, {gpu().name}, driver {gpu().driver}, {day}",
+    }
