@@ -4,10 +4,11 @@ A room's triton.py offers candidates in ``SPACE``, by the kernel's name in tunin
 
     SPACE = {"forward": [{"num_warps": 4}, {"num_warps": 8}, {"num_warps": 16}]}
 
-or, for a kernel whose candidates depend on the size, a function of the dims that the row picks by. Each candidate runs in a copy of the module of its own, is held to the float64 bound on every case (a configuration may
-be wrong where its neighbour is right), and those that pass are timed interleaved. A winner that beats what is used
-today by more than noise goes into this user's table for this kind of GPU, which is read before the one that ships; then
-the row is proved again, so that the certificate covers what was written. Calls take it from the next process on.
+or, for a kernel whose candidates depend on the size, a function of the dims that the row picks by. Each candidate runs
+in a copy of the module of its own, is held to the float64 bound on every case (a configuration may be wrong where its
+neighbour is right), and those that pass are timed interleaved. A winner that beats what is used today by more than noise
+goes into this user's table for this kind of GPU, which is read before the one that ships; then the row is proved again,
+so that the certificate covers what was written. Calls take it from the next process on.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import torch
 
 from kernelworks.bench.gpu import race_on_gpu
-from kernelworks.build.configs import Configs, configs, table_of, write_tuned
+from kernelworks.build.configs import Configs, configs, reread, table_of, write_tuned
 from kernelworks.build.rows import triton_hash
 from kernelworks.contract import Case
 from kernelworks.dispatch import OPS, Op
@@ -244,7 +245,7 @@ def _kept(op: Op, row: str, source: Path, winners: Sequence[Tuned], progress: Pr
 
 def _forget() -> None:
     """What was read of the tables before they changed."""
-    configs.cache_clear()
+    reread()
     triton_hash.cache_clear()
 
 

@@ -29,7 +29,7 @@ import torch
 from kernelworks import environment
 from kernelworks.machine import gpu, has_gpu
 
-__all__ = ["Configs", "configs", "table_of", "write_tuned"]
+__all__ = ["Configs", "configs", "reread", "table_of", "write_tuned"]
 
 
 class Configs:
@@ -141,3 +141,13 @@ def configs(beside: str | Path) -> Configs:
 @functools.cache
 def _configs(room: Path) -> Configs:
     return Configs(room / "tuning.toml")
+
+
+def reread() -> None:
+    """Forgets all tables, for when one has changed on disk."""
+    _configs.cache_clear()
+
+
+def forget() -> None:
+    """Drop what this process has read, after a table has changed. Rooms keep what they took before."""
+    _configs.cache_clear()
