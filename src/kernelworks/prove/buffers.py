@@ -61,7 +61,7 @@ class _Region:
         self.map.close()
 
 
-def _strides(shape: tuple[int, ...], layout: str) -> tuple[tuple[int, ...], int, int]:
+def _strides(shape: tuple[int, ...], layout: str, device: str) -> tuple[tuple[int, ...], int, int]:
     """Strides, offset and elements of storage for one layout of a shape."""
     padded = list(shape)
     if layout == "row_stride" and len(shape) >= 2:
@@ -74,7 +74,8 @@ def _strides(shape: tuple[int, ...], layout: str) -> tuple[tuple[int, ...], int,
         strides[dim] = step
         step *= padded[dim]
     if layout == "far" and len(shape) >= 2:
-        strides[0] = FAR
+        # On a GPU the memory between is real, so there only the last slice lies that far.
+        strides[0] = FAR if device == "cpu" else -(-FAR // max(shape[0] - 1, 1) // 64) * 64
     offset = 1 if layout == "offset" else 0
     used = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if all(shape) else 0
     return tuple(strides), offset, offset + used
@@ -111,7 +112,7 @@ class Arena:
         self.regions: list[_Region | _Banded] = []
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype, layout: str = "contiguous") -> Tensor:
-        strides, offset, storage = _strides(shape, layout)
+        strides, offset, storage = _strides(shape, layout, self.device)
         if storage - offset == 0:
             return torch.empty(shape, dtype=dtype, device=self.device)
         if self.device != "cpu":

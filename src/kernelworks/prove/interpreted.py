@@ -17,8 +17,10 @@ from typing import Any
 import torch
 
 from kernelworks import environment
+from kernelworks.contract import Case
 from kernelworks.dispatch import OPS, Op
 from kernelworks.prove.parity import parities
+from kernelworks.prove.truth import flat_outputs
 
 __all__ = ["failures", "main"]
 
@@ -52,14 +54,21 @@ def _round_as_a_gpu() -> None:
     interpreter.InterpreterBuilder.create_dot = dot
 
 
-def failures(op: Op, row: str, case: str | None = None, dtype: str | None = None) -> tuple[int, list[str]]:
-    """How many cases were tried, and a line for each that failed."""
+def _elements(op: Op, case: Case) -> int:
+    made = case.make(torch.Generator().manual_seed(0), case.dtypes[0])
+    return sum(t.numel() for t in flat_outputs(list(made.values())) if isinstance(t, torch.Tensor))
+
+
+def failures(
+    op: Op, row: str, case: str | None = None, dtypes: str | None = None, most: int | None = None
+) -> tuple[int, list[str]]:
+    """How many cases were tried, and a line for each that failed. ``most`` elements a case; ``dtypes`` with commas."""
     tried, wrong = 0, []
     for found in op.contract.cases:
-        if case is not None and found.name != case:
+        if (case is not None and found.name != case) or (most is not None and _elements(op, found) > most):
             continue
         for kind in found.dtypes:
-            if dtype is not None and str(kind) != f"torch.{dtype}":
+            if dtypes is not None and str(kind).removeprefix("torch.") not in dtypes.split(","):
                 continue
             for parity in parities(op, row, found, kind):
                 tried += 1
@@ -75,7 +84,8 @@ def main() -> int:
     parser.add_argument("op")
     parser.add_argument("--row", default="triton")
     parser.add_argument("--case")
-    parser.add_argument("--dtype")
+    parser.add_argument("--dtype", help="one, or several with commas between")
+    parser.add_argument("--most", type=int, help="only cases with at most this many elements")
     args = parser.parse_args()
     if not environment.interpreting():
         print("set TRITON_INTERPRET=1", file=sys.stderr)
@@ -84,7 +94,7 @@ def main() -> int:
 
     _round_as_a_gpu()
     begin = time.perf_counter()
-    tried, wrong = failures(OPS[args.op], args.row, args.case, args.dtype)
+    tried, wrong = failures(OPS[args.op], args.row, args.case, args.dtype, args.most)
     for line in wrong:
         print(line)
     print(f"{args.op}.{args.row}: {tried} cases, {len(wrong)} wrong, {time.perf_counter() - begin:.0f} s")

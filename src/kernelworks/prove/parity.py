@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import shlex
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernelworks import environment
 from kernelworks.contract import Case
 from kernelworks.dispatch import Op
 from kernelworks.prove.buffers import LAYOUTS, Arena, arena
@@ -99,6 +102,19 @@ def _gradients(op: Op, row: str, expected: Truth, *, at_end: bool) -> tuple[floa
     return worst, message
 
 
+@contextlib.contextmanager
+def _alone(device: str, layout: str) -> Iterator[None]:
+    """One process at a time where tensors take tens of gigabytes of a GPU."""
+    if device == "cpu" or layout != "far":
+        yield
+        return
+    lock = environment.cache_dir("locks") / "far.lock"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with open(lock, "w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
 def parities(op: Op, row: str, case: Case, dtype: torch.dtype, seed: int = 0) -> Iterator[Parity]:
     """Every comparison of one case. A row that raises fails with what it raised; a case that a GPU's row declines, as
     it may decline a user's call, gives none."""
@@ -117,7 +133,8 @@ def parities(op: Op, row: str, case: Case, dtype: torch.dtype, seed: int = 0) ->
             continue
         try:
             if pass_ == "forward":
-                worst, message = _forward(op, row, expected, layout, at_end=at_end)
+                with _alone(device, layout):
+                    worst, message = _forward(op, row, expected, layout, at_end=at_end)
             else:
                 worst, message = _gradients(op, row, expected, at_end=at_end)
         except Exception as error:

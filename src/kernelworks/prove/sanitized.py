@@ -2,8 +2,8 @@
 
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool racecheck python -m kernelworks.prove.sanitized OP ROW
 
-Forward and backward of the contract's cases in the dtypes the row takes, at most a few of each size: under such a checker
-a kernel runs tens of times slower. Prints how many calls were made; exits with 1 where none was.
+Forward and backward of the contract's cases in the dtypes the row takes, at most a few of each size: under a checker a
+kernel runs tens of times slower. Prints how many calls were made; exits with 1 where none was.
 """
 
 from __future__ import annotations

@@ -1,0 +1,125 @@
+"""GPU rows where there is no GPU: kernels run in Triton's interpreter and compile for sm_90, and are not chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernelworks import certificates, dispatch
+from kernelworks.build import configs, rows
+from kernelworks.contract import Request, Row, TensorSpec
+from kernelworks.dispatch import Op, choose
+from kernelworks.prove.resources import resources
+from rows import ALL_OPS, label
+
+TRITON = [(op, row.name) for op in ALL_OPS for row in op.rows if row.target == "triton"]
+GPU_KIND = "sm_90-nvidia_h200"
+
+# Registers are never spilled but where the table says that it was measured to pay: kernel, and bytes a thread.
+SPILLS: dict[tuple[str, str], int] = {}
+
+
+@pytest.mark.parametrize(("op", "row"), TRITON, ids=label)
+def test_interpreted_kernels_keep_the_contract(op: Op, row: str) -> None:
+    options = f"{op.name} --row {row} --dtype float32,bfloat16 --most 700"
+    command = [sys.executable, "-m", "kernelworks.prove.interpreted", *options.split()]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "TRITON_INTERPRET": "1"}
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert int(done.stdout.split(": ")[-1].split(" cases")[0]) >= 10
+
+
+@pytest.mark.parametrize(("op", "row"), TRITON, ids=label)
+def test_kernels_compile_for_sm_90_without_spills(op: Op, row: str) -> None:
+    compiled = resources(op, row)
+    assert compiled
+    for case, kernel, constants, taken in compiled:
+        spilled = taken["local"] + taken["stack"]
+        assert spilled <= SPILLS.get((op.name, kernel), 0), f"{case} {kernel} {constants}: {taken}"
+        assert taken["shared"] <= 227 * 1024, f"{case} {kernel} {constants}: {taken}"
+
+
+@pytest.mark.parametrize(("op", "row"), TRITON, ids=label)
+def test_cpu_tensors_are_declined_with_the_reason(op: Op, row: str) -> None:
+    request = Request(op.name, "forward", {"x": TensorSpec((2, 2), torch.float32, (2, 1), "cpu")})
+    assert op.row(row).guard(request) == "runs on CUDA tensors, got cpu"
+
+
+def _on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Op, Row, Request]:
+    """rms_norm, its Triton row as it would be loaded on a GPU, and a request for one."""
+    op = dispatch.OPS["rms_norm"]
+    monkeypatch.setattr(certificates, "kind_of", lambda device: GPU_KIND)
+    monkeypatch.setattr(dispatch, "kind_of", lambda device: GPU_KIND)
+    x = TensorSpec((64, 1024), torch.bfloat16, (1024, 1), "cuda")
+    weight = TensorSpec((1024,), torch.bfloat16, (1,), "cuda")
+    request = Request("rms_norm", "forward", {"x": x, "weight": weight, "eps": 1e-6, "residual": None})
+    row = dataclasses.replace(op.row("triton"), load=lambda pass_: lambda *args, out=None: None)
+    monkeypatch.setattr(op, "rows", tuple(row if r.name == "triton" else r for r in op.rows))
+    return op, row, request
+
+
+def _certificate(source_hash: str) -> certificates.Certificate:
+    return certificates.Certificate(
+        op="rms_norm", row="triton", source_hash=source_hash, toolchain=rows.triton_toolchain(), kind=GPU_KIND, cases=1,
+        worst=0.5, mutants_rejected=1, date="2026-11-21",
+    )  # fmt: skip
+
+
+def test_a_certificate_for_this_source_makes_the_row_eligible(monkeypatch: pytest.MonkeyPatch) -> None:
+    op, row, request = _on_gpu(monkeypatch)
+    monkeypatch.setattr(certificates, "find", lambda *a: [_certificate(row.hash())])
+    assert choose(op, request).row.name == "triton"
+
+
+def test_a_stale_certificate_makes_the_row_ineligible(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    op, row, request = _on_gpu(monkeypatch)
+    proved = row.hash()
+    changed = tmp_path / "triton.py"
+    assert row.source is not None
+    changed.write_text(row.source.read_text(encoding="utf-8") + "# one more line\n", encoding="utf-8")
+    stale = dataclasses.replace(row, hash=lambda: rows.triton_hash(changed, "triton"))
+    monkeypatch.setattr(op, "rows", tuple(stale if r.name == "triton" else r for r in op.rows))
+    monkeypatch.setattr(certificates, "find", lambda *a: [_certificate(proved)])
+    choice = choose(op, request)
+    assert choice.row.name == "torch"
+    assert "stale certificate" in dict(choice.declined)["triton"]
+
+
+def test_a_changed_configuration_changes_the_hash(tmp_path: Path) -> None:
+    source = tmp_path / "triton.py"
+    source.write_text("pass\n", encoding="utf-8")
+    table = tmp_path / "tuning.toml"
+    entry = '[[config]]\nrow = "triton"\nkernel = "forward"\nset = {{ num_warps = {} }}\nevidence = "{}"\n'
+    hashes = []
+    for warps, evidence in ((4, "first"), (8, "first"), (4, "second")):
+        table.write_text(entry.format(warps, evidence), encoding="utf-8")
+        configs.reread()
+        rows.triton_hash.cache_clear()
+        hashes.append(rows.triton_hash(source, "triton"))
+    assert hashes[0] != hashes[1]
+    assert hashes[0] == hashes[2], "evidence is words about a configuration, not part of it"
+
+
+def test_configurations_are_picked_in_order(tmp_path: Path) -> None:
+    table = tmp_path / "tuning.toml"
+    table.write_text(
+        '[[config]]\nrow = "triton"\nkernel = "forward"\nwhen = { N = [1, 64], dtype = ["bfloat16"] }\n'
+        'set = { num_warps = 1 }\nevidence = "small"\n'
+        '[[config]]\nrow = "triton"\nkernel = "forward"\nset = { num_warps = 8 }\nevidence = "any"\n',
+        encoding="utf-8",
+    )
+    found = configs.Configs(table)
+    assert found.pick("forward", N=64, dtype=torch.bfloat16) == {"num_warps": 1}
+    assert found.missed("triton") == ["forward {}"]
+    assert found.pick("forward", N=65, dtype=torch.bfloat16) == {"num_warps": 8}
+    assert found.pick("forward", N=64, dtype=torch.float32) == {"num_warps": 8}
+    assert found.missed("triton") == []
+    with pytest.raises(LookupError, match=r"no configuration of triton\.backward"):
+        found.pick("backward", N=64)
