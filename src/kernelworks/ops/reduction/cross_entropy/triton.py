@@ -6,6 +6,8 @@ for the other pieces of its row. Programs take pieces in the order in which they
 unfinished row are always running, and nothing waits for a program that cannot start.
 """
 
+from __future__ import annotations
+
 import functools
 from typing import Any
 
@@ -60,18 +62,20 @@ def _prepare(target, count, turn, M, ignore_index, BLOCK: tl.constexpr):  # type
     found = tl.zeros([BLOCK], tl.int32)
     for begin in range(0, M, BLOCK):
         inside = begin + lane < M
-        wanted = tl.load(target + begin + lane, mask=inside, other=0)
-        found += (inside & (wanted != ignore_index)).to(tl.int32)
+        if count is not None:
+            wanted = tl.load(target + begin + lane, mask=inside, other=0)
+            found += (inside & (wanted != ignore_index)).to(tl.int32)
         if turn is not None:
             tl.store(turn + 1 + begin + lane, tl.zeros([BLOCK], tl.int32), mask=inside)
-    tl.store(count, tl.sum(found, 0))
+    if count is not None:
+        tl.store(count, tl.sum(found, 0))
     if turn is not None:
         tl.store(turn, 0)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _step(  # type: ignore[no-untyped-def]
-    logits, target, grad, count, gradient, tops, sums, turn, stride, grad_stride, N, S, ignore_index,
+    logits, target, grad, count, gradient, tops, sums, owns, turn, stride, grad_stride, N, S, ignore_index,
     BLOCK: tl.constexpr, PIECES: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """Maximum and sum of one piece of a row; with `gradient` also that, as soon as the row's other pieces are known."""
@@ -92,6 +96,10 @@ def _step(  # type: ignore[no-untyped-def]
         total = tl.sum(exp_to_add(v - tl.where(top == float("-inf"), 0.0, top)), 0)  # -inf throughout adds nothing
         tl.store(tops + row * S + piece, top)
         tl.store(sums + row * S + piece, total)
+        mine = (wanted >= piece * BLOCK) & (wanted < tl.minimum(piece * BLOCK + BLOCK, N))
+        own = tl.load(logits + row * stride + wanted, mask=mine, other=0.0).to(tl.float32)
+        if mine:
+            tl.store(owns + row, own)
         if gradient is not None:
             factor = _flow(grad, count, grad_stride, row, wanted, N)
             scale = 1.0 / total
@@ -102,15 +110,14 @@ def _step(  # type: ignore[no-untyped-def]
                     pass
                 top, scale = _row_scale(tops, sums, row, S, PIECES)
             tl.store(gradient + row * N + column, _stretched(v, top, scale * factor, EXACT), mask=inside)
-            if (wanted >= piece * BLOCK) & (wanted < tl.minimum(piece * BLOCK + BLOCK, N)):
-                own = tl.load(logits + row * stride + wanted).to(tl.float32)
+            if mine:
                 tl.debug_barrier()  # over what was stored there a moment ago
                 tl.store(gradient + row * N + wanted, (exp(own - top) * scale - 1.0) * factor)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _short(  # type: ignore[no-untyped-def]
-    logits, target, grad, count, gradient, tops, sums, stride, grad_stride, M, N, ignore_index,
+    logits, target, grad, count, gradient, tops, sums, owns, stride, grad_stride, M, N, ignore_index,
     BLOCK: tl.constexpr, ROWS: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """`_step` for several whole rows."""
@@ -123,6 +130,8 @@ def _short(  # type: ignore[no-untyped-def]
     total = tl.sum(exp_to_add(v - top[:, None]), 1)
     tl.store(tops + row, top, mask=row < M)
     tl.store(sums + row, total, mask=row < M)
+    own = column == wanted[:, None]
+    tl.store(owns + row, tl.sum(tl.where(own, v, 0.0), 1), mask=row < M)
     if gradient is not None:
         flow = 1.0
         if grad is not None:
@@ -130,15 +139,15 @@ def _short(  # type: ignore[no-untyped-def]
         if count is not None:
             flow = tl.div_rn(flow, tl.load(count).to(tl.float32))
         flow = tl.where((wanted >= 0) & (wanted < N), flow, float("nan"))
-        own = tl.where(column == wanted[:, None], 1.0, 0.0)
-        d = (_stretched(v, top[:, None], (1.0 / total)[:, None], EXACT) - own) * flow[:, None]
+        p = _stretched(v, top[:, None], (1.0 / total)[:, None], EXACT)
+        d = tl.where(own, p - 1.0, p) * flow[:, None]
         d = tl.where((wanted == ignore_index)[:, None], 0.0, d)
         tl.store(gradient + row[:, None] * N + column, d, mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _rescale(  # type: ignore[no-untyped-def]
-    logits, target, grad, count, gradient, tops, sums, stride, grad_stride, M, N, S, ignore_index,
+    logits, target, grad, count, gradient, tops, sums, owns, stride, grad_stride, M, N, S, ignore_index,
     BLOCK: tl.constexpr, PIECES: tl.constexpr, EXACT: tl.constexpr, ONES: tl.constexpr,
 ):  # fmt: skip
     """The gradient from logits and what `_step` published. With ONES, rows into which 1 flows are right already."""
@@ -160,14 +169,13 @@ def _rescale(  # type: ignore[no-untyped-def]
                 v = tl.load(logits + row * stride + column, mask=inside, other=0.0).to(tl.float32)
                 tl.store(gradient + row * N + column, _stretched(v, top, scale * factor, EXACT), mask=inside)
                 if (wanted >= begin) & (wanted < tl.minimum(begin + BLOCK, N)):
-                    own = tl.load(logits + row * stride + wanted).to(tl.float32)
                     tl.debug_barrier()
-                    tl.store(gradient + row * N + wanted, (exp(own - top) * scale - 1.0) * factor)
+                    tl.store(gradient + row * N + wanted, (exp(tl.load(owns + row) - top) * scale - 1.0) * factor)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _finish(  # type: ignore[no-untyped-def]
-    logits, target, tops, sums, loss, totals, counts, stride, M, N, S, ignore_index,
+    target, tops, sums, owns, loss, totals, counts, M, N, S, ignore_index,
     ROWS: tl.constexpr, PIECES: tl.constexpr, MEAN: tl.constexpr,
 ):  # fmt: skip
     """Losses of some rows: each of them (`totals` is None), or their sum (`loss` is None), or both at once: the end."""
@@ -181,7 +189,7 @@ def _finish(  # type: ignore[no-untyped-def]
     top = tl.max(top_of, 1)
     total = tl.sum(sum_of * exp(top_of - top[:, None]), 1)
     is_class = (wanted >= 0) & (wanted < N)
-    own = tl.load(logits + row * stride + wanted, mask=counted & is_class, other=float("nan")).to(tl.float64)
+    own = tl.load(owns + row, mask=counted & is_class, other=float("nan")).to(tl.float64)
     losses = tl.where(counted, tl.log(total).to(tl.float64) + (top.to(tl.float64) - own), 0.0)
     if totals is None:
         tl.store(loss + row, losses.to(tl.float32), mask=row < M)
@@ -240,91 +248,124 @@ TOTALS = {mean: TOTAL.at(BLOCK=1024, MEAN=mean, num_warps=4) for mean in (0, 1)}
 COUNT = PREPARE.at(BLOCK=1024, num_warps=4)
 
 
-def _stride(rows: Tensor) -> int:
-    return rows.stride(0) if rows.shape[0] > 1 else rows.shape[1]
+def counted(target: Tensor, ignore_index: int) -> Tensor:
+    """How many rows are not ignored, on the device."""
+    count = torch.empty(1, dtype=torch.int32, device=target.device)
+    COUNT((1, 1, 1), target, count, None, target.shape[0], ignore_index)
+    return count
 
 
-class Run:
-    """One call: its tensors as the kernels take them, and what the pieces publish."""
+class Published:
+    """What the pieces of some rows tell each other: maxima and sums, and every row's logit of its target."""
 
-    def __init__(self, logits: Tensor, target: Tensor, ignore_index: int, reduction: str) -> None:
+    def __init__(self, m: int, cut: Shape, device: torch.device) -> None:
+        both = torch.empty((2, m, cut.pieces), dtype=torch.float32, device=device)
+        self.tops, self.sums = both.unbind(0)
+        self.owns = torch.empty(m, dtype=torch.float32, device=device)
+
+    def rows(self, begin: int, end: int) -> Published:
+        part = object.__new__(Published)
+        part.tops, part.sums, part.owns = self.tops[begin:end], self.sums[begin:end], self.owns[begin:end]
+        return part
+
+
+class Rows:
+    """Some rows of logits as the kernels take them. ``count`` is what their gradient is divided by, None for 1."""
+
+    def __init__(
+        self, logits: Tensor, target: Tensor, ignore_index: int, count: Tensor | None = None,
+        published: Published | None = None,
+    ) -> None:  # fmt: skip
         self.m, self.n = logits.shape
         self.cut: Shape = shape(self.n, logits.dtype)
         self.logits, self.target = as_rows(logits), target.contiguous()
-        self.stride, self.ignore_index, self.reduction = _stride(self.logits), ignore_index, reduction
-        self.published = torch.empty((2, self.m, self.cut.pieces), dtype=torch.float32, device=logits.device)
-        self.tops, self.sums = self.published.unbind(0)
-        self.count: Tensor | None = None
+        self.stride = self.logits.stride(0) if self.m > 1 else self.n
+        self.ignore_index, self.count = ignore_index, count
+        self.published = published or Published(self.m, self.cut, logits.device)
 
     def step(self, gradient: Tensor | None = None, grad: Tensor | None = None) -> None:
-        """Publishes maxima and sums; writes the gradient too where one is given, for ``grad`` (1 where it is None)."""
+        """Publishes sums; writes the gradient where one is given, for ``grad`` (1 where it is None).
+
+        ``gradient`` may be the logits themselves, if those are contiguous.
+        """
         if not self.m:
             return
-        cut, together = self.cut, self.cut.pieces > 1 and gradient is not None
-        waits = together and cut.pieces <= MOST_PIECES and not interpreting()
-        turn = torch.empty(self.m + 1, dtype=torch.int32, device=self.logits.device) if waits else None
-        if gradient is not None and (waits or self.reduction == "mean"):
-            found = torch.empty(1, dtype=torch.int32, device=self.logits.device)
-            COUNT((1, 1, 1), self.target, found, turn, self.m, self.ignore_index)
-            self.count = found if self.reduction == "mean" else None
+        cut, found = self.cut, self.published
+        together = cut.pieces > 1 and gradient is not None
+        turn = None
+        if together and cut.pieces <= MOST_PIECES and not interpreting():
+            turn = torch.empty(self.m + 1, dtype=torch.int32, device=self.logits.device)
+            COUNT((1, 1, 1), self.target, None, turn, self.m, self.ignore_index)
+        later = together and turn is None
         grad_stride = int(grad is not None and grad.dim() == 1)
         if cut.rows > 1:
             cut.short(
-                (triton.cdiv(self.m, cut.rows), 1, 1), self.logits, self.target, grad, self.count, gradient, self.tops,
-                self.sums, self.stride, grad_stride, self.m, self.n, self.ignore_index,
+                (triton.cdiv(self.m, cut.rows), 1, 1), self.logits, self.target, grad, self.count, gradient, found.tops,
+                found.sums, found.owns, self.stride, grad_stride, self.m, self.n, self.ignore_index,
             )  # fmt: skip
             return
         cut.step(
-            (self.m * cut.pieces, 1, 1), self.logits, self.target, grad, self.count,
-            gradient if waits or not together else None, self.tops, self.sums, turn, self.stride, grad_stride, self.n,
-            cut.pieces, self.ignore_index,
+            (self.m * cut.pieces, 1, 1), self.logits, self.target, grad, self.count, None if later else gradient,
+            found.tops, found.sums, found.owns, turn, self.stride, grad_stride, self.n, cut.pieces, self.ignore_index,
         )  # fmt: skip
-        if together and not waits:
+        if later:
             self.again(cut.gradient, gradient, grad)
 
     def again(self, kernel: Launch, gradient: Tensor | None, grad: Tensor | None) -> None:
         """The gradient from the logits, once all that the pieces publish is there."""
-        cut = self.cut
-        kernel(
-            (min(self.m * cut.again_pieces, cut.programs), 1, 1), self.logits, self.target, grad, self.count, gradient,
-            self.tops, self.sums, self.stride, int(grad is not None and grad.dim() == 1), self.m, self.n, cut.pieces,
-            self.ignore_index,
-        )  # fmt: skip
-
-    def finish(self, loss: Tensor) -> Tensor:
-        cut, mean = self.cut, int(self.reduction == "mean")
-        blocks = max(1, triton.cdiv(self.m, cut.finish_rows))
-        each, one = self.reduction == "none", blocks == 1
-        totals = counts = None
-        if not each:
-            totals = torch.empty(blocks, dtype=torch.float64, device=loss.device)
-            counts = torch.empty(blocks, dtype=torch.int32, device=loss.device)
-        cut.finish[mean](
-            (blocks, 1, 1), self.logits, self.target, self.tops, self.sums, loss if each or one else None, totals,
-            counts, self.stride, self.m, self.n, cut.pieces, self.ignore_index,
-        )  # fmt: skip
-        if not each and not one:
-            TOTALS[mean]((1, 1, 1), totals, counts, loss, blocks)
-        return loss
+        cut, found = self.cut, self.published
+        if self.m:
+            kernel(
+                (min(self.m * cut.again_pieces, cut.programs), 1, 1), self.logits, self.target, grad, self.count,
+                gradient, found.tops, found.sums, found.owns, self.stride, int(grad is not None and grad.dim() == 1),
+                self.m, self.n, cut.pieces, self.ignore_index,
+            )  # fmt: skip
 
 
-def _loss(logits: Tensor, reduction: str, out: Tensor | None) -> Tensor:
-    if out is not None:
-        return out
-    return torch.empty(logits.shape[:1] if reduction == "none" else (), dtype=logits.dtype, device=logits.device)
+def finish(
+    published: Published, target: Tensor, cut: Shape, n: int, ignore_index: int, reduction: str, loss: Tensor
+) -> Tensor:
+    """The loss from what the rows of ``target`` published, into ``loss``."""
+    m, mean = target.shape[0], int(reduction == "mean")
+    blocks = max(1, triton.cdiv(m, cut.finish_rows))
+    each, one = reduction == "none", blocks == 1
+    totals = counts = None
+    if not each:
+        totals = torch.empty(blocks, dtype=torch.float64, device=loss.device)
+        counts = torch.empty(blocks, dtype=torch.int32, device=loss.device)
+    cut.finish[mean](
+        (blocks, 1, 1), target, published.tops, published.sums, published.owns, loss if each or one else None, totals,
+        counts, m, n, cut.pieces, ignore_index,
+    )  # fmt: skip
+    if not each and not one:
+        TOTALS[mean]((1, 1, 1), totals, counts, loss, blocks)
+    return loss
+
+
+def _loss(rows: Rows, reduction: str, out: Tensor | None) -> Tensor:
+    loss = out
+    if loss is None:
+        loss = torch.empty(rows.m if reduction == "none" else (), dtype=rows.logits.dtype, device=rows.logits.device)
+    return finish(rows.published, rows.target, rows.cut, rows.n, rows.ignore_index, reduction, loss)
+
+
+def _rows(logits: Tensor, target: Tensor, ignore_index: int, reduction: str) -> Rows:
+    """Rows whose gradient is wanted."""
+    target = target.contiguous()
+    return Rows(logits, target, ignore_index, counted(target, ignore_index) if reduction == "mean" else None)
 
 
 def forward(logits: Tensor, target: Tensor, ignore_index: int, reduction: str, out: Tensor | None = None) -> Tensor:
-    run = Run(logits, target, ignore_index, reduction)
-    run.step()
-    return run.finish(_loss(logits, reduction, out))
+    rows = Rows(logits, target, ignore_index)
+    rows.step()
+    return _loss(rows, reduction, out)
 
 
 def backward(
     grad: Tensor, logits: Tensor, target: Tensor, ignore_index: int, reduction: str, out: Any = None
 ) -> Tensor:
     gradient = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device) if out is None else out
-    Run(logits, target, ignore_index, reduction).step(gradient, grad.contiguous())
+    _rows(logits, target, ignore_index, reduction).step(gradient, grad.contiguous())
     return gradient
 
 
@@ -332,15 +373,14 @@ def training(
     logits: Tensor, target: Tensor, ignore_index: int, reduction: str, needs: list[bool]
 ) -> tuple[Tensor, Any]:
     """The loss, and what `resumed` needs: the gradient for a 1 that flows in, and how the rows were summed."""
-    run = Run(logits, target, ignore_index, reduction)
+    rows = _rows(logits, target, ignore_index, reduction)
     gradient = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
-    run.step(gradient)
-    return run.finish(_loss(logits, reduction, None)), (run, gradient)
+    rows.step(gradient)
+    return _loss(rows, reduction, None), (rows, gradient)
 
 
 def resumed(kept: Any, grad: Tensor) -> tuple[Tensor]:
     """The gradient: as it was kept where 1 flows in (the kernel looks), else made again from the logits."""
-    run, gradient = kept
-    if run.m:
-        run.again(run.cut.rescale, gradient, grad.contiguous())
+    rows, gradient = kept
+    rows.again(rows.cut.rescale, gradient, grad.contiguous())
     return (gradient,)
