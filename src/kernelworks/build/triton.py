@@ -10,6 +10,7 @@ sm_90): see ``prove.interpreted`` and ``prove.resources``.
 from __future__ import annotations
 
 import functools
+import importlib
 import re
 import subprocess
 import tempfile
@@ -240,7 +241,10 @@ class Launch:
         self, signature: dict[str, str], constants: dict[Any, Any], attributes: dict[Any, Any], options: dict[str, Any],
         capability: tuple[int, int],
     ) -> Compiled:  # fmt: skip
-        source = ASTSource(self.kernel.function, signature, constants, attributes)
+        kind: Any = ASTSource
+        if self.kernel.function.is_gluon():  # written in Triton's lower level
+            kind = importlib.import_module("triton.experimental.gluon._runtime").GluonASTSource
+        source = kind(self.kernel.function, signature, constants, attributes)
         made = triton.compile(source, target=GPUTarget("cuda", 10 * capability[0] + capability[1], 32), options=options)
         meta = made.metadata
         flags = (

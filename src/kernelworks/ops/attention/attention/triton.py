@@ -16,16 +16,18 @@ from kernelworks.build.triton import Kernel, Launch, configs
 from kernelworks.ops.attention.attention import new_output, readable
 from kernelworks.ops.attention.attention.triton_backward import gradients
 from kernelworks.ops.attention.attention.triton_decode import MOST_ROWS, decode
+from kernelworks.ops.attention.attention.triton_pipeline import pipeline_at, pipelined
 
 CONFIGS = configs(__file__)
 LOG2E = 1.4426950408889634
+CONTIGUOUS = torch.contiguous_format
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _sweep(  # type: ignore[no-untyped-def]
-    acc, total, top, some, q, keys_at, values_at, mask_at, first, last, position, Lk, D, k_stride, v_stride, mask_stride,
-    window, factor, CUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr,
-    WHOLE_D: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
+    acc, total, top, some, q, keys_at, values_at, mask_at, first, last, position, Lk, D, k_stride, v_stride,
+    mask_stride, window, factor, CUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BN: tl.constexpr,
+    DP: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One run over the keys [first, last). ``CUT``: some query of the tile may not see some of them."""
     column = tl.arange(0, DP)
@@ -214,8 +216,14 @@ def forward(
         return (output, lse) if with_lse else output
     sign = (factor > 0) - (factor < 0)  # scores are compared before they are scaled, so the scale must be positive
     tiles = min(-(-queries // 128) * batch * heads, 1024)
+    tma = _aligned(k, v)
+    if tma and mask is None and window is None and sign == 1 and _aligned(q, output):
+        pipeline = pipeline_at(dim, q.dtype, causal is not None, tiles)
+        if pipeline is not None:
+            pipelined(pipeline, q, k, v, output, lse, shift, LOG2E * factor)
+            return (output, lse) if with_lse else output
     launch, rows = _forward_at(
-        dim, q.dtype, causal is not None, window is not None, sign, _aligned(k, v), tiles, min(queries, 1024)
+        dim, q.dtype, causal is not None, window is not None, sign, tma, tiles, min(queries, 1024)
     )
     o_b, o_h, o_l, _ = output.stride()
     launch(
@@ -231,7 +239,7 @@ def backward(
     scale: float | None, mask: Tensor | None, needs: list[bool], out: Any = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """As the room's other launches: the gradients of q, k and v."""
-    results = tuple(torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (q, k, v)) if out is None else out
+    results: Any = out if out is not None else tuple(torch.empty_like(t, memory_format=CONTIGUOUS) for t in (q, k, v))
     if q.numel() == 0 or k.numel() == 0:
         for result in results:
             result.zero_()

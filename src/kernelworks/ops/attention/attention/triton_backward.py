@@ -23,7 +23,7 @@ LOG2E = 1.4426950408889634
 def _prepare(  # type: ignore[no-untyped-def]
     grad, output, lse, rows, g_b, g_h, g_l, o_b, o_h, o_l, H, heads, Lq, D, BM: tl.constexpr, DP: tl.constexpr,
 ):  # fmt: skip
-    """rows[0] = lse in base 2 (inf for a query that sees nothing, so that its weights come out as 0), rows[1] = delta."""
+    """rows[0] = lse in base 2 (inf for a query that sees nothing, so that its weights are 0), rows[1] = delta."""
     tile, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     b, h = (head // H).to(tl.int64), (head % H).to(tl.int64)
     row, column = tile * BM + tl.arange(0, BM), tl.arange(0, DP)
@@ -45,7 +45,7 @@ def _over_queries(  # type: ignore[no-untyped-def]
     shift, window, factor, CUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BM: tl.constexpr,
     DP: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Adds what the queries [first, last) give. ``CUT``: some of them may not see some key of the tile, or not exist."""
+    """Adds what the queries [first, last) give. ``CUT``: some may not see some key of the tile, or not exist."""
     column = tl.arange(0, DP)
     within = tl.arange(0, BM).to(tl.int64)[:, None]
     q_inner = within * q_stride + column[None, :]
@@ -291,8 +291,8 @@ def gradients(
         queries, dim,
     )  # fmt: skip
     over_keys(
-        (-(-keys // key_tile) * batch * kv_heads, 1, 1), q, k, v, grad, rows, mask, results[1], results[2], *inputs, *gs,
-        *ms, kv_heads, group, every, queries, keys, dim, shift, window, scale,
+        (-(-keys // key_tile) * batch * kv_heads, 1, 1), q, k, v, grad, rows, mask, results[1], results[2], *inputs,
+        *gs, *ms, kv_heads, group, every, queries, keys, dim, shift, window, scale,
     )  # fmt: skip
     over_queries(
         (-(-queries // query_tile) * every, 1, 1), q, k, v, grad, rows, mask, results[0], *inputs, *gs, *ms, heads,

@@ -12,8 +12,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernelworks.build.triton import Kernel, Launch, configs, multiprocessors
+from kernelworks.build.triton import Kernel, Launch, configs, interpreting, multiprocessors
 
 CONFIGS = configs(__file__)
 MOST_ROWS = 16  # queries times heads of a group; more of them fill the tiles of the other kernel
@@ -24,10 +25,12 @@ LOG2E = 1.4426950408889634
 @triton.jit  # type: ignore[untyped-decorator]
 def _share(  # type: ignore[no-untyped-def]
     q, k, v, mask, output, lse, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, o_b, o_h, o_l, m_b, m_h, m_q, m_k,
-    partial, shares, pairs, H, group, Lq, Lk, D, shift, window, scale, length, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
-    SPLIT: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr, WHOLE_D: tl.constexpr,
-    EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    partial, shares, pairs, H, group, Lq, Lk, D, shift, window, scale, length, CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr,
+    WHOLE_D: tl.constexpr, EVEN: tl.constexpr, EARLY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    if SPLIT and EARLY:
+        gdc_launch_dependents()  # the joining kernel may take its place already; it waits for what is written here
     share, pair = tl.program_id(0) % shares, tl.program_id(0) // shares
     kv_heads, rows = H // group, group * Lq
     b, kv_h = (pair // kv_heads).to(tl.int64), (pair % kv_heads).to(tl.int64)
@@ -114,6 +117,7 @@ def _share(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def _join(  # type: ignore[no-untyped-def]
     partial, output, lse, o_b, o_h, o_l, pairs, H, group, Lq, D, shares, SHARES: tl.constexpr, DP: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     query, head = tl.program_id(0) % Lq, tl.program_id(0) // Lq
     b, h = (head // H).to(tl.int64), (head % H).to(tl.int64)
@@ -124,6 +128,8 @@ def _join(  # type: ignore[no-untyped-def]
     slot = ((b * kv_heads + h // group) * shares + share) * rows + (h % group) * Lq + query
     there = share < shares
     behind = partial + slots * D + slot
+    if EARLY:
+        gdc_wait()
     top = tl.load(behind, mask=there, other=float("-inf"))
     total = tl.load(behind + slots, mask=there, other=0.0)
     some = tl.max(tl.load(behind + 2 * slots, mask=there, other=0.0))
@@ -165,14 +171,18 @@ def _share_at(dim: int, dtype: torch.dtype, causal: bool, window: bool, split: b
     options.pop("RESIDENT")
     return SHARE.at(
         CAUSAL=causal, WINDOW=window, SPLIT=split, ROWS=MOST_ROWS, DP=padded, WHOLE_D=dim == padded, EVEN=even,
-        PRECISION="ieee", **options,
+        EARLY=not interpreting(), PRECISION="ieee", **options,
     )  # fmt: skip
 
 
 @functools.cache
 def _join_at(dim: int, shares: int) -> Launch:
     padded = triton.next_power_of_2(shares)
-    return JOIN.at(SHARES=padded, DP=max(16, triton.next_power_of_2(dim)), **CONFIGS.pick("join", shares=shares))
+    early = not interpreting()
+    return JOIN.at(
+        SHARES=padded, DP=max(16, triton.next_power_of_2(dim)), EARLY=early, launch_pdl=early,
+        **CONFIGS.pick("join", shares=shares),
+    )  # fmt: skip
 
 
 @functools.cache
@@ -203,5 +213,6 @@ def decode(
     )  # fmt: skip
     if split:
         _join_at(dim, shares)(
-            (queries * heads * batch, 1, 1), partial, output, lse, o_b, o_h, o_l, pairs, heads, group, queries, dim, shares
+            (queries * heads * batch, 1, 1), partial, output, lse, o_b, o_h, o_l, pairs, heads, group, queries, dim,
+            shares,
         )  # fmt: skip
