@@ -51,10 +51,11 @@ lint: $(STAMPS)/test
 
 test: lint
 	$(BIN)/python -m pytest -n 2
+	@echo "rows to prove again where such a machine is:"; $(BIN)/kernelworks map --stale
 
 # Rewrites what is generated: the tables between the markers of README.md, and docs/reference.md.
 docs: $(STAMPS)/demo
-	$(BIN)/python -m kernelworks.report.readme
+	$(BIN)/python -m kernelworks.readme
 	$(BIN)/kernelworks map --markdown docs/reference.md
 
 clean:

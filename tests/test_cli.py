@@ -18,6 +18,7 @@ import torch
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
+from kernelworks import readme
 from kernelworks.arguments import named, op_named
 from kernelworks.ceilings import Ambiguous
 from kernelworks.cli import app
@@ -25,7 +26,6 @@ from kernelworks.dispatch import OPS
 from kernelworks.map import keep_benches, kept_benches, kernel_map
 from kernelworks.records import BenchResult, Ceilings, Diagnosis, Explanation, MapOp, Proof, from_json
 from kernelworks.report import map as map_report
-from kernelworks.report import readme
 
 ROOT = Path(__file__).resolve().parent.parent
 VERBS: dict[str, Any] = getattr(get_command(app), "commands", {})
@@ -44,7 +44,7 @@ def patch(monkeypatch: pytest.MonkeyPatch, module: str, name: str, value: Callab
 
 
 def test_the_verbs_are_those_of_the_design() -> None:
-    assert set(VERBS) == {"diagnose", "machine", "prove", "bench", "explain", "map", "swap"}
+    assert set(VERBS) == {"diagnose", "machine", "prove", "bench", "explain", "map", "swap", "tune"}
     assert cli("--version").stdout.startswith("kernelworks ")
     assert cli().exit_code == 2  # without a verb: the help, as for a wrong command line
 

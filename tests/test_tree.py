@@ -49,7 +49,7 @@ ROOM_MAY_HOLD = (
     | {f"{target}.cpp" for target in TARGETS}
 )
 # Modules that nothing imports because something else starts them.
-STARTED = {"__init__", "__main__", "cli", "report.readme", "prove.worker"}
+STARTED = {"__init__", "__main__", "cli", "readme", "prove.worker"}
 DATA = {".toml", ".json", ".css", ".js", ".md"}
 
 

@@ -20,7 +20,7 @@ from kernelworks.dispatch import Op
 from kernelworks.machine import has_gpu, kind_of
 from kernelworks.records import BenchResult, MapOp, MapRow
 
-__all__ = ["keep_benches", "kept_benches", "kernel_map", "stale"]
+__all__ = ["keep_benches", "kept_benches", "kernel_map", "source_hashes", "stale"]
 
 PACKAGE = Path(__file__).resolve().parent
 LOSS = 0.97  # of the best baseline's speed: below it a case is lost, above it is noise
@@ -65,6 +65,11 @@ def stale(op: str | None = None) -> list[str]:
             if not _kinds(row):
                 lines.append(f"{found.name}.{row.name}: not proved on any GPU")
     return lines
+
+
+def source_hashes() -> dict[str, str]:
+    """The hash of every GPU row's source as it lies here, by "op.row"."""
+    return {f"{op.name}.{row.name}": row.hash() for op in ops_named(None) for row in op.rows if row.device == "cuda"}
 
 
 def _on(reason: str, kind: str) -> str:

@@ -1,0 +1,326 @@
+"""The generated parts of README.md and docs/results.md: ``python -m kernelworks.readme [--check] [FOLDER]``.
+
+What stands between ``<!-- generated: NAME -->`` and ``<!-- end generated -->`` is written anew from
+``benchmarks/results/``. ``--check`` writes nothing and exits with 1 where a page is out of date.
+
+| part | from | shows |
+|---|---|---|
+| ``diagnose`` | ``diagnose-minilm.json``, a Diagnosis | the sentence, the worst regions, the bar, the fix |
+| ``models`` | ``models.json`` | models before and after a swap |
+| ``ops`` | ``ops-2-threads.json`` | one line an op: the median speedup over its cases |
+| ``cases`` | ``ops-*-threads.json`` | every case |
+| ``gpu_ops`` | ``h200-ops.json`` | one line an op and pass: how near to a copy, over the best peer |
+| ``gpu_models`` | ``h200-models.json`` | models on the GPU before and after a swap |
+| ``gpu_cases`` | ``h200-ops.json`` | every case on the GPU |
+
+A figure of a GPU's row carries the hash of the source that it was measured with. Where that source has changed since
+(here, where there may be no GPU to measure it anew), the figure is left out and the page says so.
+
+A part whose file is not there is left empty: no figure stands in the page that no file holds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from kernelworks.map import source_hashes
+from kernelworks.records import BenchResult, Diagnosis, from_json
+from kernelworks.report import bench, diagnose, quantity
+
+__all__ = ["PAGES", "generate", "main", "outdated"]
+
+PAGES = ("README.md", "docs/results.md")
+RESULTS = Path("benchmarks") / "results"
+PART = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n).*?(<!-- end generated -->)", re.S)
+WIDTH = 100
+SHOWN_REGIONS = 5
+
+Hashes = Mapping[str, str]  # of the sources as they lie here, by "op.row"
+
+
+def _read(root: Path, name: str) -> dict[str, Any] | None:
+    path = root / RESULTS / name
+    if not path.is_file():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if "results" in found:  # a document of `kernelworks bench`
+        results = [from_json(BenchResult, json.dumps(item)) for item in found["results"]]
+        found |= {"rows": [_row(r) for r in results], "threads": results[0].threads if results else 0}
+    return found
+
+
+def _row(result: BenchResult) -> dict[str, Any]:
+    """A bench result as the line of a table."""
+    us = {("ours" if arm.name == bench.OURS else arm.name): arm.median_us for arm in result.arms}
+    over = {name: us[name] / us["ours"] for name in us if name != "ours" and us.get("ours")}
+    return {
+        "case": f"{result.op} {result.dtype} {result.case}",
+        "us": us,
+        "over_eager": over.get("eager", 0.0),
+        "over_inductor": over.get("inductor"),
+        "wrong": bool(result.gate) or "eager" not in over,
+    }
+
+
+def _provenance(found: dict[str, Any], name: str) -> str:
+    versions = ", ".join(f"{package} {version}" for package, version in found["versions"].items())
+    link = f"[{name}]({{up}}{RESULTS.as_posix()}/{name})"
+    machine = found["machine"]
+    pieces = (
+        machine["name"],
+        f"{found['threads']} threads" if "threads" in found else "",
+        f"driver {machine['driver']}" if machine.get("driver") else "",
+        versions,
+        found["date"][:10],
+        f"commit {found['commit']}",
+    )
+    return f"<sub>{', '.join(p for p in pieces if p)}; {link}</sub>"
+
+
+# ---------------------------------------------------------------- the parts
+
+
+def _diagnose(root: Path, hashes: Hashes) -> str:
+    path = root / RESULTS / "diagnose-minilm.json"
+    if not path.is_file():
+        return ""
+    record = from_json(Diagnosis, path.read_text(encoding="utf-8"))
+    console = Console(width=WIDTH, force_terminal=False, no_color=True, highlight=False)
+    with console.capture() as captured:
+        console.print(diagnose.summary(record, WIDTH, SHOWN_REGIONS))
+    lines = [line.rstrip() for line in captured.get().strip("\n").splitlines()]
+    return "\n".join(["```text", *lines, "```", ""])
+
+
+def _models(root: Path, hashes: Hashes) -> str:
+    found = _read(root, "models.json")
+    if found is None:
+        return ""
+    lines = [
+        "| model | torch eager | after `kw.swap` | speedup over eager | undo |",
+        "|---|---:|---:|---:|---|",
+    ]
+    for row in found["rows"]:
+        eager, ours = (quantity.seconds(row[key] / 1e3) for key in ("eager_ms", "swapped_ms"))
+        undo = {True: "bit-identical", False: "DIFFERS"}.get(row.get("undo_exact"), "")
+        lines.append(f"| {row['case']} | {eager} | {ours} | **{quantity.ratio(row['speedup'])}** | {undo} |")
+    return "\n".join([*lines, "", _provenance(found, "models.json"), ""])
+
+
+def _ops(root: Path, hashes: Hashes) -> str:
+    name = "ops-2-threads.json"
+    found = _read(root, name)
+    if found is None:
+        return ""
+    lines = [
+        "| op | cases | over torch eager, median (least to most) | over torch.compile, median |",
+        "|---|---:|---:|---:|",
+    ]
+    for op in dict.fromkeys(row["case"].split()[0] for row in found["rows"]):
+        rows = [r for r in found["rows"] if r["case"].split()[0] == op and not r["wrong"]]
+        if not rows:
+            continue
+        eager = [r["over_eager"] for r in rows]
+        compiled = [r["over_inductor"] for r in rows if r.get("over_inductor")]
+        median, least, most = (quantity.ratio(f(eager)) for f in (statistics.median, min, max))
+        beside = quantity.ratio(statistics.median(compiled)) if compiled else ""
+        lines.append(f"| `{op}` | {len(rows)} | **{median}** ({least} to {most}) | {beside} |")
+    return "\n".join([*lines, "", _provenance(found, name), ""])
+
+
+def _cases(root: Path, hashes: Hashes) -> str:
+    parts = []
+    for path in sorted((root / RESULTS).glob("ops-*-threads.json"), reverse=True):
+        found = _read(root, path.name)
+        if found is None:
+            continue
+        title = f"## {found['threads']} thread{'s' if found['threads'] > 1 else ''}"
+        lines = [
+            title, "",
+            "| case | torch eager, us | torch.compile, us | kernelworks, us | over eager | over torch.compile |",
+            "|---|---:|---:|---:|---:|---:|",
+        ]  # fmt: skip
+        for row in found["rows"]:
+            times = (
+                quantity.figures(row["us"][arm]) if arm in row["us"] else "" for arm in ("eager", "inductor", "ours")
+            )
+            over = quantity.ratio(row["over_inductor"]) if row.get("over_inductor") else ""
+            eager = "WRONG" if row["wrong"] else quantity.ratio(row["over_eager"])
+            lines.append(f"| {row['case']} | {' | '.join(times)} | {eager} | {over} |")
+        parts.append("\n".join([*lines, "", _provenance(found, path.name), ""]))
+    return "\n".join(parts)
+
+
+# ---------------------------------------------------------------- the parts about a GPU
+
+
+def _current(rows: Iterable[dict[str, Any]], hashes: Hashes) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows whose source is still what was measured, and the names of those whose is not. Torch's own kernels have
+    no source of ours."""
+    kept, changed = [], []
+    for row in rows:
+        name = f"{row['op']}.{row.get('row')}"
+        if row.get("source_hash") and row["source_hash"] != hashes.get(name):
+            changed.append(name)
+        else:
+            kept.append(row)
+    return kept, list(dict.fromkeys(changed))
+
+
+def _left_out(changed: list[str]) -> list[str]:
+    if not changed:
+        return []
+    names = ", ".join(f"`{name}`" for name in changed)
+    return [f"Left out, since the source changed after it was measured: {names}.", ""]
+
+
+def _measured(found: dict[str, Any], hashes: Hashes) -> tuple[list[dict[str, Any]], list[str]]:
+    rows, changed = _current((r for r in found["rows"] if "failed" not in r), hashes)
+    return rows, changed
+
+
+def _reached(rows: list[dict[str, Any]]) -> str:
+    """How fast these cases ran: the median, and from the least to the most."""
+    if rows[0].get("share_of_copy"):
+        shares = [r["share_of_copy"] for r in rows]
+        median, least, most = (quantity.percent(f(shares)) for f in (statistics.median, min, max))
+        span = f" ({least} to {most})" if len(rows) > 1 else ""
+        of = "the 1 GiB copy's rate" if rows[0].get("of_1_gib_copy") else "a copy of the same bytes"
+        return f"**{median}** of {of}{span}"
+    rates = [r["tflops"] for r in rows]
+    median, least, most = (f"{f(rates):.0f}" for f in (statistics.median, min, max))
+    return f"**{median} TFLOP/s**" + (f" ({least} to {most})" if len(rows) > 1 else "")
+
+
+def _gpu_ops(root: Path, hashes: Hashes) -> str:
+    name = "h200-ops.json"
+    found = _read(root, name)
+    if found is None:
+        return ""
+    rows, changed = _measured(found, hashes)
+    lines = [
+        f"And on one {found['machine']['name']}, in bfloat16:",
+        "",
+        "| op | pass | cases | reached | over the best of torch eager, torch.compile, Liger, cuDNN |",
+        "|---|---|---:|---|---:|",
+    ]
+    kinds = dict.fromkeys(
+        (r["op"], r["pass"], bool(r.get("share_of_copy")), bool(r.get("of_1_gib_copy"))) for r in rows
+    )
+    for op, pass_, moves, of_peak in kinds:
+        group = [
+            r
+            for r in rows
+            if (r["op"], r["pass"], bool(r.get("share_of_copy")), bool(r.get("of_1_gib_copy")))
+            == (op, pass_, moves, of_peak)
+            and not r["wrong"]
+        ]
+        if not group:
+            continue
+        over = [r["over_best"] for r in group]
+        median, least, most = (quantity.ratio(f(over)) for f in (statistics.median, min, max))
+        span = f" ({least} to {most})" if len(group) > 1 else ""
+        lines.append(f"| `{op}` | {pass_} | {len(group)} | {_reached(group)} | {median}{span} |")
+    return "\n".join([*lines, "", *_left_out(changed), _provenance(found, name), ""])
+
+
+def _gpu_cases(root: Path, hashes: Hashes) -> str:
+    name = "h200-ops.json"
+    found = _read(root, name)
+    if found is None:
+        return ""
+    rows, changed = _measured(found, hashes)
+    arms = list(dict.fromkeys(arm for r in rows for arm in r["ms"] if arm != "ours"))
+    lines = [
+        f"## {found['machine']['name']}",
+        "",
+        f"| case | row | {', us | '.join(arms)}, us | ours, us | reached | over the best other |",
+        f"|---|---|{'---:|' * len(arms)}---:|---|---:|",
+    ]
+    for r in rows:
+        times = (quantity.figures(1e3 * r["ms"][arm]) if arm in r["ms"] else "" for arm in (*arms, "ours"))
+        over = "WRONG" if r["wrong"] else f"{quantity.ratio(r['over_best'])} {r['best']}"
+        reached = _reached([r]).replace("**", "")
+        lines.append(
+            f"| {r['op']} {r['pass']} {r['shape']} | {r.get('row') or ''} | {' | '.join(times)} | {reached} | {over} |"
+        )
+    calls = found.get("small_calls", [])
+    if calls:
+        lines += [
+            "",
+            "| eager call, host time | torch forward, us | ours, us | torch backward, us | ours, us |",
+            "|---|---:|---:|---:|---:|",
+        ]
+        for call in calls:
+            columns = ("forward_torch_us", "forward_ours_us", "backward_torch_us", "backward_ours_us")
+            cells = " | ".join(quantity.figures(call[c], 2) if c in call else "" for c in columns)
+            lines.append(f"| {call['op']} {call['shape']} | {cells} |")
+    return "\n".join([*lines, "", *_left_out(changed), _provenance(found, name), ""])
+
+
+def _gpu_models(root: Path, hashes: Hashes) -> str:
+    name = "h200-models.json"
+    found = _read(root, name)
+    if found is None:
+        return ""
+    figures = found.get("figures", found)
+    rows = figures["rows"] if isinstance(figures, dict) else figures
+    name_of = found["machine"]["name"] if "machine" in found else "GPU"
+    lines = [f"| model on one {name_of} | torch eager | after `kw.swap` | speedup over eager |", "|---|---:|---:|---:|"]
+    for row in rows:
+        if "eager_ms" in row and "swapped_ms" in row:
+            eager, ours = (quantity.seconds(row[key] / 1e3) for key in ("eager_ms", "swapped_ms"))
+            over = quantity.ratio(row["eager_ms"] / row["swapped_ms"])
+            lines.append(f"| {row['case']} | {eager} | {ours} | **{over}** |")
+    return "\n".join([*lines, "", _provenance(found, name), ""])
+
+
+PARTS: dict[str, Callable[[Path, Hashes], str]] = {
+    "diagnose": _diagnose, "models": _models, "ops": _ops, "cases": _cases, "gpu_ops": _gpu_ops,
+    "gpu_models": _gpu_models, "gpu_cases": _gpu_cases,
+}  # fmt: skip
+
+
+# ---------------------------------------------------------------- the pages
+
+
+def generate(root: Path, page: str, hashes: Hashes | None = None) -> str:
+    """The text of one page with its generated parts as the results have them now. KeyError for an unknown part.
+
+    ``hashes`` are those of the rows' sources by "op.row", by default as they lie here.
+    """
+    up = "../" * page.count("/")
+    known = source_hashes() if hashes is None else hashes
+
+    def part(match: re.Match[str]) -> str:
+        return match[1] + PARTS[match["name"]](root, known).replace("{up}", up) + match[3]
+
+    return PART.sub(part, (root / page).read_text(encoding="utf-8"))
+
+
+def outdated(root: Path) -> list[str]:
+    """The pages that ``main`` would change."""
+    return [page for page in PAGES if generate(root, page) != (root / page).read_text(encoding="utf-8")]
+
+
+def main(arguments: list[str]) -> int:
+    check = "--check" in arguments
+    root = Path(next((a for a in arguments if not a.startswith("-")), "."))
+    stale = outdated(root)
+    for page in stale:
+        if not check:
+            (root / page).write_text(generate(root, page), encoding="utf-8")
+        print(f"{page}: {'out of date' if check else 'written'}")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
