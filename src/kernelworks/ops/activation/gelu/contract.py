@@ -136,6 +136,12 @@ def _cases(approximate: str, lengths: tuple[int, ...]) -> tuple[Case, ...]:
     )
 
 
+def _every_value(approximate: str, dtype: torch.dtype) -> dict[str, Any]:
+    """All finite numbers of a 16-bit type."""
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    return {"x": torch.where(x.isfinite(), x, 1.0), "approximate": approximate}
+
+
 BENCH_CASES = tuple(
     Case(
         f"{approximate} {m}x{n}",
@@ -175,6 +181,11 @@ DEVICE_CASES = tuple(
             f"{approximate}, several tiles of rows",
             lambda g, d, a=approximate: _maker(a)(g, d, (2, 75, 5000), "normal"),  # type: ignore[misc]
             layouts=True,
+        ),
+        Case(
+            f"{approximate}, every value",
+            lambda g, d, a=approximate: _every_value(a, d),  # type: ignore[misc]
+            dtypes=(torch.bfloat16, torch.float16),
         ),
     )
 )

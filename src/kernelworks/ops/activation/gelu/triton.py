@@ -1,7 +1,6 @@
 """gelu on the GPU, both forms written around one decaying exponential, as README.md derives them.
 
-The forward in bfloat16 takes shorter ways: a value off by less than 2^-16 of itself still rounds within the bound
-(README.md). A derivative does not, because its two terms cancel.
+16-bit types take shorter ways, which README.md counts: they have so few values that all of them are tried.
 """
 
 import functools
@@ -15,6 +14,7 @@ from torch import Tensor
 from kernelworks.build.triton import Kernel, Launch, configs
 from kernelworks.tile.exp2 import exp2_gradual, exp2_squared
 from kernelworks.tile.pointwise import inside, launch_strided, tile, whole
+from kernelworks.tile.reciprocal import reciprocal
 
 CONFIGS = configs(__file__)
 LINEAR = tl.constexpr(2.302208198144325)  # 2 sqrt(2 / pi) log2 e
@@ -24,35 +24,37 @@ SLOPE_SQUARE = tl.constexpr(0.21406444881780073)  # 3 * 0.044715 of it
 ROOT = tl.constexpr(0.8493218002880191)  # sqrt(log2(e) / 2)
 HALF_ROOT = tl.constexpr(0.600561204393225)  # sqrt(log2(e) / 4)
 INVERSE_ROOT_TWO_PI = tl.constexpr(0.3989422804014327)
+SATURATED = tl.constexpr(20.0)  # every exponential here is 0 long before
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _decay(x, COARSE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """e^-|2 u(x)|"""
-    if COARSE:
-        return exp2_squared(-tl.abs(x * (x * x * (0.5 * CUBIC) + 0.5 * LINEAR)))
+def _decay(x, square, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """e^-|2 u(x)|, x and its square given."""
+    if SHORT:
+        return exp2_squared(-tl.abs(x * (square * (0.5 * CUBIC) + 0.5 * LINEAR)))
     else:
-        return exp2_gradual(-tl.abs(x * (x * x * CUBIC + LINEAR)))
+        return exp2_gradual(-tl.abs(x * (square * CUBIC + LINEAR)))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _normal(x, COARSE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Phi(x), without cancelling where x is far below 0, and e^(-x^2 / 2). Beyond |x| = 14.6 that is 0."""
-    t = tl.minimum(tl.abs(x), 14.6)
-    if COARSE:  # minimax for the relative error, 2^-17.7
+def _tail(x, SHORT: tl.constexpr, SHORTEST: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Phi(-|x|), and e^(-x^2 / 2). Beyond |x| = 14.6, where the polynomials end, both are 0."""
+    t = tl.abs(x)
+    if SHORT:
         s = t * HALF_ROOT
         e = exp2_squared(-s * s)
-        r = 1.0 / (1.0 + 0.31 * t)
-        q = r - 0.5904813608396671
-        p = -0.0739381542 * q - 0.037819365
-        p = p * q + 0.18418954
-        p = p * q + 0.386617782
-        p = p * q + 0.398154186
-        p = p * q + 0.261373609
-    else:  # minimax of degree 9, 3.5e-9: the polynomial of simd/normal.hpp
+    else:
         s = t * ROOT
         e = exp2_gradual(-s * s)
-        r = 1.0 / (1.0 + 0.3 * t)
+    if SHORTEST:  # minimax for the relative error, 2^-17.7
+        r = reciprocal(1.0 + 0.31 * t)
+        p = -0.0739381542 * r + 0.180476145
+        p = p * r + 0.0157172014
+        p = p * r + 0.133443264
+        p = p * r + 0.120438308
+        p = p * r + 0.12386093
+    else:  # minimax of degree 9, 3.5e-9: the polynomial of simd/normal.hpp
+        r = reciprocal(1.0 + 0.3 * t)
         q = r - 0.5929368
         p = -2.062498181e-2 * q + 2.380297133e-3
         p = p * q + 4.410019340e-2
@@ -63,39 +65,41 @@ def _normal(x, COARSE: tl.constexpr):  # type: ignore[no-untyped-def]
         p = p * q + 4.089658405e-1
         p = p * q + 3.993257801e-1
         p = p * q + 2.557316841e-1
-    tail = e * (r * p)
-    return tl.where(x < 0.0, tail, 1.0 - tail), e
+    return e * (r * p), e
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _value(x, TANH: tl.constexpr, COARSE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _value(x, TANH: tl.constexpr, SHORT: tl.constexpr, SHORTEST: tl.constexpr):  # type: ignore[no-untyped-def]
+    """max(x, 0) - |x| times the share that x has in the other tail: for x < 0 the only term, else at most half of x."""
     if TANH:
-        e = _decay(x, COARSE)
-        return x * tl.where(x < 0.0, e, 1.0) / (1.0 + e)
+        e = _decay(x, x * x, SHORT)
+        tail = e * reciprocal(1.0 + e)
     else:
-        share, e = _normal(x, COARSE)
-        return x * share
+        tail, e = _tail(x, SHORT, SHORTEST)
+    # inf must not meet the 0 that its tail is; -inf must, and gives NaN.
+    return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL) - tl.abs(tl.minimum(x, SATURATED)) * tail
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _derivative(x, TANH: tl.constexpr):  # type: ignore[no-untyped-def]
+def _derivative(x, TANH: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
     if TANH:
-        c = tl.minimum(tl.maximum(x, -20.0), 20.0)  # the shares are 0 or 1 long before; c^3 must not overflow
-        e = _decay(c, False)
-        r = 1.0 / (1.0 + e)
+        square = tl.minimum(x * x, SATURATED * SATURATED)  # must not overflow
+        e = _decay(x, square, SHORT)
+        r = reciprocal(1.0 + e)
         s = e * r
         over, under = tl.where(x < 0.0, s, r), tl.where(x < 0.0, r, s)
-        return over + over * under * (c * c * SLOPE_SQUARE + SLOPE) * x  # in this order a huge x meets a 0
+        return over + over * under * (square * SLOPE_SQUARE + SLOPE) * x  # in this order a huge x meets a 0
     else:
-        share, e = _normal(x, False)
-        return share + x * INVERSE_ROOT_TWO_PI * e
+        tail, e = _tail(x, SHORT, False)
+        return tl.where(x < 0.0, tail, 1.0 - tail) + x * INVERSE_ROOT_TWO_PI * e
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _gelu(output, x, M, N, x_stride, mask, TANH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    COARSE: tl.constexpr = x.dtype.element_ty == tl.bfloat16
+    SHORT: tl.constexpr = x.dtype.element_ty != tl.float32
+    SHORTEST: tl.constexpr = x.dtype.element_ty == tl.bfloat16
     value = tl.load(tile(x, x_stride, ROWS, COLUMNS), mask=mask).to(tl.float32)
-    tl.store(tile(output, N, ROWS, COLUMNS), _value(value, TANH, COARSE), mask=mask)
+    tl.store(tile(output, N, ROWS, COLUMNS), _value(value, TANH, SHORT, SHORTEST), mask=mask)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -112,7 +116,7 @@ def _gelu_backward(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     g = tl.load(tile(grad, grad_stride, ROWS, COLUMNS), mask=mask).to(tl.float32)
     value = tl.load(tile(x, x_stride, ROWS, COLUMNS), mask=mask).to(tl.float32)
-    tl.store(tile(grad_x, N, ROWS, COLUMNS), g * _derivative(value, TANH), mask=mask)
+    tl.store(tile(grad_x, N, ROWS, COLUMNS), g * _derivative(value, TANH, x.dtype.element_ty != tl.float32), mask=mask)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

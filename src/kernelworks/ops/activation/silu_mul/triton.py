@@ -11,6 +11,7 @@ from torch import Tensor
 from kernelworks.build.triton import Kernel, Launch, configs
 from kernelworks.tile.exp2 import exp2_gradual
 from kernelworks.tile.pointwise import inside, launch_strided, tile, whole
+from kernelworks.tile.reciprocal import reciprocal
 
 CONFIGS = configs(__file__)
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -43,7 +44,7 @@ def _silu_mul_backward(  # type: ignore[no-untyped-def]
     y = tl.load(tile(up, up_stride, ROWS, COLUMNS), mask=mask).to(tl.float32)
     # Both sigmoids from e^-|x|, which neither overflows nor cancels.
     e = exp2_gradual(tl.abs(x) * -LOG2_E)
-    r = 1.0 / (1.0 + e)
+    r = reciprocal(1.0 + e)
     s = e * r
     over, under = tl.where(x < 0.0, s, r), tl.where(x < 0.0, r, s)
     tl.store(tile(grad_gate, N, ROWS, COLUMNS), g * y * (over + over * under * x), mask=mask)

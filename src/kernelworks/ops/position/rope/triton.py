@@ -1,5 +1,5 @@
-"""rope on the GPU: queries and keys in one launch. A program turns a tile of heads and positions, whose tables it reads
-once. The backward is the same kernel with the angles reversed."""
+"""rope on the GPU: queries and keys in one launch. A program turns tile after tile of heads at the same positions and
+keeps their tables in registers. The backward is the same kernel with the angles reversed."""
 
 import functools
 from typing import Any
@@ -25,60 +25,73 @@ def _load(x, columns, mask, INTERLEAVED: tl.constexpr, R: tl.constexpr):  # type
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _store(  # type: ignore[no-untyped-def]
+    to, columns, mask, a, b, cos_a, cos_b, sin_a, sin_b, BACK: tl.constexpr, INTERLEAVED: tl.constexpr, R: tl.constexpr,
+):  # fmt: skip
+    """The pairs, turned, where ``_load`` would find them."""
+    if BACK:
+        turned_a, turned_b = a * cos_a + b * sin_b, b * cos_b - a * sin_a
+    else:
+        turned_a, turned_b = a * cos_a - b * sin_a, b * cos_b + a * sin_b
+    if INTERLEAVED:
+        both = tl.reshape(tl.join(turned_a, turned_b), (a.shape[0], a.shape[1], columns.shape[2]))
+        tl.store(to + columns, both, mask=mask)
+    else:
+        tl.store(to + columns, turned_a, mask=mask)
+        tl.store(to + columns + R // 2, turned_b, mask=mask)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _turn(  # type: ignore[no-untyped-def]
-    to, x, cos, sin, batch, first_head, first_position, H, L, to_b, to_h, to_l, x_b, x_h, x_l, table_b, table_l,
+    to, x, cos, sin, batch, first_head, first_position, steps, H, L, to_b, to_h, to_l, x_b, x_h, x_l, table_b, table_l,
     WHOLE: tl.constexpr, BACK: tl.constexpr, INTERLEAVED: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
     HEADS: tl.constexpr, POSITIONS: tl.constexpr, WIDTH: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
     head = tl.arange(0, HEADS)[:, None, None]
     position = tl.arange(0, POSITIONS)[None, :, None]
     column = tl.arange(0, WIDTH)[None, None, :]
-    x += batch * x_b + first_head * x_h + first_position * x_l
-    to += batch * to_b + first_head * to_h + first_position * to_l
-    cos += batch * table_b + first_position * table_l
-    sin += batch * table_b + first_position * table_l
-    x_row = x + head.to(tl.int64) * x_h + position.to(tl.int64) * x_l
-    to_row = to + head.to(tl.int64) * to_h + position.to(tl.int64) * to_l
-    rows = (head < H - first_head) & (position < L - first_position)
-    if WHOLE:
-        mask = None
-        table_mask = None
-    else:
-        inside = column < (R if INTERLEAVED else R // 2)
-        mask = rows & inside
-        table_mask = (position < L - first_position) & inside
-    cos_a, cos_b = _load(cos + position.to(tl.int64) * table_l, column, table_mask, INTERLEAVED, R)
-    sin_a, sin_b = _load(sin + position.to(tl.int64) * table_l, column, table_mask, INTERLEAVED, R)
-    a, b = _load(x_row, column, mask, INTERLEAVED, R)
-    if BACK:
-        turned_a, turned_b = a * cos_a + b * sin_b, b * cos_b - a * sin_a
-    else:
-        turned_a, turned_b = a * cos_a - b * sin_a, b * cos_b + a * sin_b
-    if INTERLEAVED:
-        both = tl.reshape(tl.join(turned_a, turned_b), (HEADS, POSITIONS, WIDTH))
-        tl.store(to_row + column, both, mask=mask)
-    else:
-        tl.store(to_row + column, turned_a, mask=mask)
-        tl.store(to_row + column + R // 2, turned_b, mask=mask)
+    x_step, to_step = HEADS * x_h, HEADS * to_h
+    x_row = x + batch * x_b + first_head * x_h + first_position * x_l + head * x_h + position * x_l
+    to_row = to + batch * to_b + first_head * to_h + first_position * to_l + head * to_h + position * to_l
+    table = batch * table_b + first_position * table_l + position * table_l
+    heads, here = H - first_head, position < L - first_position
+    inside = here & (column < (R if INTERLEAVED else R // 2))
+    cos_a, cos_b = _load(cos + table, column, None if WHOLE else inside, INTERLEAVED, R)
+    sin_a, sin_b = _load(sin + table, column, None if WHOLE else inside, INTERLEAVED, R)
+    a, b = _load(x_row, column, None if WHOLE else inside & (head < heads), INTERLEAVED, R)
+    for step in range(1, steps):  # the next heads are on their way while these are turned
+        mask = None if WHOLE else inside & (head + step * HEADS < heads)
+        next_a, next_b = _load(x_row + step * x_step, column, mask, INTERLEAVED, R)
+        mask = None if WHOLE else inside & (head + (step - 1) * HEADS < heads)
+        _store(to_row + (step - 1) * to_step, column, mask, a, b, cos_a, cos_b, sin_a, sin_b, BACK, INTERLEAVED, R)
+        a, b = next_a, next_b
+    mask = None if WHOLE else inside & (head + (steps - 1) * HEADS < heads)
+    _store(to_row + (steps - 1) * to_step, column, mask, a, b, cos_a, cos_b, sin_a, sin_b, BACK, INTERLEAVED, R)
     if REST > 0:
         rest = R + tl.arange(0, REST)[None, None, :]
-        copied = rows & (rest < D)
-        tl.store(to_row + rest, tl.load(x_row + rest, mask=copied), mask=copied)
+        for step in range(steps):
+            copied = here & (head + step * HEADS < heads) & (rest < D)
+            values = tl.load(x_row + step * x_step + rest, mask=copied)
+            tl.store(to_row + step * to_step + rest, values, mask=copied)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _tensor(  # type: ignore[no-untyped-def]
     to, x, cos, sin, batch, first_head, first_position, H, L, to_b, to_h, to_l, x_b, x_h, x_l, table_b, table_l,
     BACK: tl.constexpr, INTERLEAVED: tl.constexpr, R: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
-    POSITIONS: tl.constexpr, WIDTH: tl.constexpr, REST: tl.constexpr,
+    STEPS: tl.constexpr, POSITIONS: tl.constexpr, WIDTH: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
+    to_b, to_h, to_l = tl.cast(to_b, tl.int64), tl.cast(to_h, tl.int64), tl.cast(to_l, tl.int64)
+    x_b, x_h, x_l = tl.cast(x_b, tl.int64), tl.cast(x_h, tl.int64), tl.cast(x_l, tl.int64)
+    table_b, table_l = tl.cast(table_b, tl.int64), tl.cast(table_l, tl.int64)
+    steps = tl.minimum(tl.cdiv(H - first_head, HEADS), STEPS)
     EXACT: tl.constexpr = (R if INTERLEAVED else R // 2) == WIDTH
-    if EXACT & (first_head + HEADS <= H) & (first_position + POSITIONS <= L):
-        _turn(to, x, cos, sin, batch, first_head, first_position, H, L, to_b, to_h, to_l, x_b, x_h, x_l, table_b,
-              table_l, True, BACK, INTERLEAVED, R, D, HEADS, POSITIONS, WIDTH, REST)  # fmt: skip
+    if EXACT & (first_head + HEADS * steps <= H) & (first_position + POSITIONS <= L):
+        _turn(to, x, cos, sin, batch, first_head, first_position, steps, H, L, to_b, to_h, to_l, x_b, x_h, x_l,
+              table_b, table_l, True, BACK, INTERLEAVED, R, D, HEADS, POSITIONS, WIDTH, REST)  # fmt: skip
     else:
-        _turn(to, x, cos, sin, batch, first_head, first_position, H, L, to_b, to_h, to_l, x_b, x_h, x_l, table_b,
-              table_l, False, BACK, INTERLEAVED, R, D, HEADS, POSITIONS, WIDTH, REST)  # fmt: skip
+        _turn(to, x, cos, sin, batch, first_head, first_position, steps, H, L, to_b, to_h, to_l, x_b, x_h, x_l,
+              table_b, table_l, False, BACK, INTERLEAVED, R, D, HEADS, POSITIONS, WIDTH, REST)  # fmt: skip
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -86,19 +99,19 @@ def _rope(  # type: ignore[no-untyped-def]
     to_q, to_k, q, k, cos, sin, H, Hkv, L, tiles, groups, to_q_b, to_q_h, to_q_l, to_k_b, to_k_h, to_k_l,
     q_b, q_h, q_l, k_b, k_h, k_l, table_b, table_l,
     BACK: tl.constexpr, INTERLEAVED: tl.constexpr, R: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
-    POSITIONS: tl.constexpr, WIDTH: tl.constexpr, REST: tl.constexpr,
+    STEPS: tl.constexpr, POSITIONS: tl.constexpr, WIDTH: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
     batch = (tl.program_id(0) // tiles).to(tl.int64)
-    position = (tl.program_id(0) % tiles).to(tl.int64) * POSITIONS
+    position = (tl.program_id(0) % tiles) * POSITIONS
     group = tl.program_id(1)
     if group < groups:
-        head = group.to(tl.int64) * HEADS
+        head = group * HEADS * STEPS
         _tensor(to_q, q, cos, sin, batch, head, position, H, L, to_q_b, to_q_h, to_q_l, q_b, q_h, q_l, table_b,
-                table_l, BACK, INTERLEAVED, R, D, HEADS, POSITIONS, WIDTH, REST)  # fmt: skip
+                table_l, BACK, INTERLEAVED, R, D, HEADS, STEPS, POSITIONS, WIDTH, REST)  # fmt: skip
     else:
-        head = (group - groups).to(tl.int64) * HEADS
+        head = (group - groups) * HEADS * STEPS
         _tensor(to_k, k, cos, sin, batch, head, position, Hkv, L, to_k_b, to_k_h, to_k_l, k_b, k_h, k_l, table_b,
-                table_l, BACK, INTERLEAVED, R, D, HEADS, POSITIONS, WIDTH, REST)  # fmt: skip
+                table_l, BACK, INTERLEAVED, R, D, HEADS, STEPS, POSITIONS, WIDTH, REST)  # fmt: skip
 
 
 ROPE = Kernel(_rope)
@@ -114,13 +127,12 @@ def _at(
     chosen = CONFIGS.pick("rope", L=positions, dtype=dtype)
     width = triton.next_power_of_2(R if interleaved else R // 2)
     rest = triton.next_power_of_2(D - R) if D > R else 0
-    most, elements = chosen.pop("HEADS"), chosen.pop("ELEMENTS")
-    group = min(most, heads)
-    tile = min(max(1, elements // (group * triton.next_power_of_2(D))), positions)
+    together, elements = min(chosen.pop("HEADS"), heads), chosen.pop("ELEMENTS")
+    tile = min(max(1, elements // (together * triton.next_power_of_2(D))), positions)
     launch = ROPE.at(
-        BACK=back, INTERLEAVED=interleaved, R=R, D=D, HEADS=group, POSITIONS=tile, WIDTH=width, REST=rest, **chosen
+        BACK=back, INTERLEAVED=interleaved, R=R, D=D, HEADS=together, POSITIONS=tile, WIDTH=width, REST=rest, **chosen
     )
-    return launch, group, tile
+    return launch, together * chosen["STEPS"], tile
 
 
 def _run(
