@@ -15,14 +15,18 @@ from types import FunctionType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kernelworks.dispatch import choose
 from kernelworks.models import calls
 from kernelworks.models.rebind import same_code
+from kernelworks.ops.attention.attention import OP as ATTENTION
 from kernelworks.ops.attention.attention import attention as attention_op
 
 __all__ = [
-    "IMPLEMENTATION", "configurations", "growing", "grows", "known_function", "looks_up", "register", "with_growing",
+    "IMPLEMENTATION", "configurations", "decoding_row", "extended", "growing", "grows", "known_function", "looks_up",
+    "register", "with_growing",
 ]  # fmt: skip
 
 IMPLEMENTATION = "kernelworks"
@@ -79,6 +83,24 @@ def _as_before(
         module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs
     )
     return result
+
+
+def decoding_row(query: Tensor, key: Tensor, value: Tensor) -> Callable[..., Any] | None:
+    """What attends from single queries to every key on tensors like these, as ``f(q, k, v, causal, window, scale, mask,
+    with_lse)``; None where the op does not take them. It serves any number of keys."""
+    if not calls.attends(query, key, value, None, grouped=True):
+        return None
+    args = (query, key, value, None, None, None, None, False)
+    row = choose(ATTENTION, ATTENTION.request("forward", args)).row
+    return _to_every_key if row.name == "torch" and query.is_cuda else row.load("forward")
+
+
+def _to_every_key(
+    query: Tensor, key: Tensor, value: Tensor, causal: None, window: None, scale: float | None, mask: None, lse: bool
+) -> Tensor:
+    """As transformers calls torch for one query: any heads that share keys are torch's to pair up."""
+    grouped = query.shape[1] != key.shape[1]
+    return F.scaled_dot_product_attention(query, key, value, scale=scale, enable_gqa=grouped)
 
 
 # ---------------------------------------------------------------- masks
@@ -268,19 +290,40 @@ def growing(past: Any) -> Any:
     return view
 
 
+def extended(past: Any, keys: Tensor, values: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
+    """A layer's keys and values with new ones behind them, as ``past.update`` gives; in place in a plain cache."""
+    if type(past) is _growing_type().__bases__[0] and not _grad_enabled() and not past.offloading:
+        layers = past.layers
+        if layer_idx < len(layers) and _plain_layer(layers[layer_idx]):
+            return append(layers[layer_idx], keys, values)
+    updated: tuple[Tensor, Tensor] = past.update(keys, values, layer_idx)
+    return updated
+
+
+def _plain_layer(layer: Any) -> bool:
+    plain: bool = layer.__class__ is _dynamic_layer() and layer.is_initialized and layer.keys.dim() == 4
+    return plain
+
+
+@functools.cache
+def _dynamic_layer() -> type:
+    from transformers.cache_utils import DynamicLayer
+
+    plain: type = DynamicLayer
+    return plain
+
+
 @functools.cache
 def _growing_type() -> type:
-    from transformers.cache_utils import DynamicCache, DynamicLayer
+    from transformers.cache_utils import DynamicCache
 
     class GrowingCache(DynamicCache):  # type: ignore[misc]
         """A DynamicCache whose plain layers append in place."""
 
         def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
             layers = self.layers
-            if layer_idx < len(layers):
-                layer = layers[layer_idx]
-                if type(layer) is DynamicLayer and layer.is_initialized and layer.keys.dim() == 4:
-                    return append(layer, key_states, value_states)
+            if layer_idx < len(layers) and _plain_layer(layers[layer_idx]):
+                return append(layers[layer_idx], key_states, value_states)
             return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
     return GrowingCache

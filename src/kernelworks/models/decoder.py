@@ -63,15 +63,19 @@ Call = Callable[..., Any]
 _is = operator.is_
 
 
+_CALLS = {
+    "before": RMS_NORM, "q": LINEAR, "k": LINEAR, "v": LINEAR, "q_norm": RMS_NORM, "k_norm": RMS_NORM, "rope": ROPE,
+    "o": LINEAR, "after_attention": RMS_NORM, "gate": LINEAR, "up": LINEAR, "silu_mul": SILU_MUL, "down": LINEAR,
+}  # fmt: skip
+
+
 class Bound:
     """The calls of one layer, each bound at its first use to the row that serves calls like it, past all checks.
 
     Right for the shapes, dtypes, strides and device of that first use only; who keeps one answers for that.
     """
 
-    __slots__ = (
-        "after_attention", "before", "down", "gate", "k", "k_norm", "o", "q", "q_norm", "rope", "silu_mul", "up", "v",
-    )  # fmt: skip
+    __slots__ = (*_CALLS, "decoding")
     before: Call
     q: Call
     k: Call
@@ -85,16 +89,24 @@ class Bound:
     up: Call
     silu_mul: Call
     down: Call
+    decoding: dict[int, Call | None] | None  # bits of the number of keys -> the row of attention for a single query
 
-    def __init__(self, bind: Callable[[Bound, str, Op], Call]) -> None:
-        for name in self.__slots__:
-            setattr(self, name, bind(self, name, _OPS.get(name, LINEAR)))
+    def __init__(self, bind: Callable[[Bound, str, Op], Call], decoding: dict[int, Call | None] | None = None) -> None:
+        for name, op in _CALLS.items():
+            setattr(self, name, bind(self, name, op))
+        self.decoding = decoding
 
-
-_OPS = {
-    "before": RMS_NORM, "after_attention": RMS_NORM, "q_norm": RMS_NORM, "k_norm": RMS_NORM, "rope": ROPE,
-    "silu_mul": SILU_MUL,
-}  # fmt: skip
+    def decoding_row(self, query: Tensor, key: Tensor, value: Tensor) -> Call | None:
+        """The row of attention from single queries to every key. Each token brings a new number of keys, so rows are
+        chosen anew only where its binary logarithm changes."""
+        if self.decoding is None:
+            return None
+        bits = key.shape[2].bit_length()
+        try:
+            return self.decoding[bits]
+        except KeyError:
+            row = self.decoding[bits] = attention.decoding_row(query, key, value)
+            return row
 
 
 def _at_first_use(bound: Bound, name: str, op: Op) -> Call:
@@ -159,7 +171,7 @@ class Parts:
             return known[0]
         if len(self.bound) >= MOST_SHAPES:
             self.bound.clear()
-        bound = Bound(_at_first_use)
+        bound = Bound(_at_first_use, {})
         self.bound[key] = bound, weights
         return bound
 
@@ -213,11 +225,15 @@ def _in_one_piece(
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     query, key = call.rope(query, key, cos, sin, False)
     if past is not None:
-        key, value = attention.growing(past).update(key, value, module.layer_idx)
+        key, value = attention.extended(past, key, value, module.layer_idx)
     dropout = module.attention_dropout if module.training else 0.0
-    attended, _ = attention.attention_forward(
-        module, query, key, value, attention_mask, dropout=dropout, scaling=module.scaling
-    )
+    row = call.decoding_row(query, key, value) if length == 1 and attention_mask is None and not dropout else None
+    if row is not None:
+        attended = row(query, key, value, None, None, module.scaling, None, False)
+    else:
+        attended, _ = attention.attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=module.scaling
+        )
     attended = call.o(attended.reshape(batch, length, -1), o_weight, o_bias)
 
     x, residual = call.after_attention(attended, weights[15], eps[1], hidden_states)

@@ -57,6 +57,7 @@ def validate(
     *,
     greedy_tokens: int = 0,
     loss: Callable[[Any], Tensor] | None = None,
+    step_in_training_mode: bool = False,
 ) -> Validation:
     """Swaps a model, compares, and gives it back as it was.
 
@@ -65,11 +66,13 @@ def validate(
     summation, plus one rounding of the dtype.
 
     Args:
-        model: a module that is not swapped, on the CPU. It runs in evaluation mode here, so that dropout is off.
+        model: a module that is not swapped. It runs in evaluation mode here, so that dropout is off.
         inputs: its one positional argument, or its keyword arguments. With ``greedy_tokens``, ids [1, L].
         greedy_tokens: how many tokens to decode greedily (transformers' causal models).
         loss: from the model's output to a scalar; with it one training step is compared. The parameters' ``grad``
             fields are left as they were.
+        step_in_training_mode: takes that step in training mode, in which the loss of a causal language model comes
+            from the hidden states. Only for models without dropout: with it no two runs agree.
 
     Memory: a float64 copy of the model while this runs.
     """
@@ -84,6 +87,9 @@ def validate(
                 after = output_tensor(_run(model, inputs)).clone()
             undo_exact = torch.equal(output_tensor(_run(model, inputs)), before)
             greedy = _greedy(model, truth_model, inputs, greedy_tokens) if greedy_tokens else None
+        if step_in_training_mode:
+            model.train()
+            truth_model.train()
         step = _training(model, truth_model, inputs, loss) if loss is not None else None
     finally:
         model.train(training)
