@@ -16,6 +16,7 @@ from kernelworks.ops import (
     gelu,
     layer_norm,
     linear,
+    linear_cross_entropy,
     rms_norm,
     rope,
     silu_mul,
@@ -29,5 +30,6 @@ __version__ = "0.1.0"
 # the function; `from kernelworks.bench import ...` reaches the folder as ever.
 __all__ = [
     "Machine", "Swap", "__version__", "adamw_", "attention", "bench", "cross_entropy", "diagnose", "embedding",
-    "explain", "gelu", "layer_norm", "linear", "machine", "prove", "rms_norm", "rope", "silu_mul", "softmax", "swap",
+    "explain", "gelu", "layer_norm", "linear", "linear_cross_entropy", "machine", "prove", "rms_norm", "rope",
+    "silu_mul", "softmax", "swap",
 ]  # fmt: skip

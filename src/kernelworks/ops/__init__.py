@@ -10,9 +10,10 @@ from kernelworks.ops.norm.rms_norm import rms_norm
 from kernelworks.ops.optimizer.adamw import adamw_
 from kernelworks.ops.position.rope import rope
 from kernelworks.ops.reduction.cross_entropy import cross_entropy
+from kernelworks.ops.reduction.linear_cross_entropy import linear_cross_entropy
 from kernelworks.ops.reduction.softmax import softmax
 
 __all__ = [
-    "adamw_", "attention", "cross_entropy", "embedding", "gelu", "layer_norm", "linear", "rms_norm", "rope", "silu_mul",
-    "softmax",
+    "adamw_", "attention", "cross_entropy", "embedding", "gelu", "layer_norm", "linear", "linear_cross_entropy",
+    "rms_norm", "rope", "silu_mul", "softmax",
 ]  # fmt: skip

@@ -1,0 +1,137 @@
+"""Cross-entropy of a linear map's output, without that output."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernelworks.build.rows import in_float64, into, python_row, triton_row
+from kernelworks.dispatch import Op, Pass
+from kernelworks.ops.reduction.linear_cross_entropy.contract import CONTRACT, reference
+from kernelworks.ops.reduction.linear_cross_entropy.mutants import MUTANTS
+
+__all__ = ["OP", "linear_cross_entropy"]
+
+
+def linear_cross_entropy(
+    x: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None = None,
+    *,
+    ignore_index: int = -100,
+    out: Tensor | None = None,
+    row: str | None = None,
+) -> Any:
+    """Mean cross-entropy of the logits ``x @ weight.T + bias``, which are never all in memory.
+
+    ``loss = mean over the rows that count of log(sum_j e^z_ij) - z_i,target_i``, with z the logits.
+
+    Args:
+        x: [..., K], float32, bfloat16 or float16, any strides: the hidden states.
+        weight: [N, K] of x's dtype, one line a class, as torch.nn.Linear stores it.
+        target: [...] int64, each in [0, N) or ``ignore_index``.
+        bias: [N] of x's dtype, or None for zeros.
+        ignore_index: the target of rows that are left out.
+        out: where to write: a scalar tensor of x's dtype.
+        row: the name of one implementation; by default the dispatcher chooses.
+
+    Returns:
+        The loss in x's dtype, in nats: a scalar tensor, NaN where no row counts. On a GPU, where looking would mean
+        waiting, a target out of range makes it NaN.
+
+    Error bound: README.md; logits and what flows into them are rounded to the dtype, sums are float32.
+    Cost: 2 M N K flop for the loss of M rows, 6 M N K with its gradients; the GPU row takes some hundred rows at a time
+        and, where gradients are wanted, makes them at once, so that no logit is stored for the backward.
+    Raises: TypeError, ValueError naming the argument; IndexError for a target out of range (on the CPU); RuntimeError
+        where ``row`` cannot run.
+    Source: Hsu et al. 2024, arXiv:2410.10989.
+    """
+    return OP.call(x, weight, target, bias, ignore_index, out, row)
+
+
+def _check_target(weight: Tensor, target: Tensor, ignore_index: int) -> None:
+    wrong = ((target < 0) | (target >= weight.shape[0])) & (target != ignore_index)
+    if bool(wrong.any()):
+        at = wrong.nonzero()[0].tolist()
+        last = weight.shape[0] - 1
+        raise IndexError(
+            f"target must be in [0, {last}] or ignore_index ({ignore_index}); got {int(target[tuple(at)])} at {at}"
+        )
+
+
+def _torch(
+    x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, out: Tensor | None = None
+) -> Any:
+    """What models do: logits of the dtype, the loss of them in float32."""
+    _check_target(weight, target, ignore_index)
+    rows, wanted = x.reshape(target.numel(), x.shape[-1]), target.reshape(-1)
+    loss = F.cross_entropy(F.linear(rows, weight, bias).float(), wanted, ignore_index=ignore_index)
+    return into(loss.to(x.dtype), out)
+
+
+def _reference(
+    x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, out: Tensor | None = None
+) -> Any:
+    _check_target(weight, target, ignore_index)
+    return in_float64(reference)(x, weight, target, bias, ignore_index, out=out)
+
+
+def _torch_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int,
+    needs: list[bool], out: Any = None, compute: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    rows, wanted = x.reshape(target.numel(), x.shape[-1]), target.reshape(-1)
+    product, wide = compute or x.dtype, compute or torch.float32
+    offset = None if bias is None else bias.to(product)
+    logits = F.linear(rows.to(product), weight.to(product), offset).to(wide)
+    valid = wanted != ignore_index
+    one_hot = torch.zeros_like(logits).scatter_(1, torch.where(valid, wanted, 0).unsqueeze(1), 1.0)
+    flow = torch.where(valid, grad.to(wide) / valid.sum(), 0.0).unsqueeze(1)
+    into_logits = torch.where(valid.unsqueeze(1), (torch.softmax(logits, -1) - one_hot) * flow, 0.0).to(product)
+    grad_x = (into_logits @ weight.to(product)).reshape(x.shape).to(x.dtype) if needs[0] else x.new_empty(0)
+    grad_weight = (into_logits.T @ rows.to(product)).to(x.dtype) if needs[1] else x.new_empty(0)
+    grad_bias = into_logits.sum(0, dtype=wide).to(x.dtype) if needs[2] else x.new_empty(0)
+    return grad_x, grad_weight, grad_bias
+
+
+def _fake(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int) -> Tensor:
+    return x.new_empty(())
+
+
+def _fake_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, needs: list[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        x.new_empty(x.shape if needs[0] else 0),
+        weight.new_empty(weight.shape if needs[1] else 0),
+        weight.new_empty(weight.shape[:1] if needs[2] else 0),
+    )
+
+
+OP = Op(
+    CONTRACT,
+    [
+        triton_row(Path(__file__).parent, passes=("forward", "backward", "training", "resumed")),
+        python_row("torch", _torch, _torch_backward),
+        python_row("reference", _reference, functools.partial(_torch_backward, compute=torch.float64)),
+    ],
+    room=__file__,
+    forward=Pass(
+        "linear_cross_entropy(Tensor x, Tensor weight, Tensor target, Tensor? bias, int ignore_index, str? row=None) "
+        "-> Tensor",
+        _fake,
+    ),
+    backward=Pass(
+        "linear_cross_entropy_backward(Tensor grad_loss, Tensor x, Tensor weight, Tensor target, Tensor? bias, "
+        "int ignore_index, bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor)",
+        _fake_backward,
+        returns=("x", "weight", "bias"),
+    ),
+    mutants=MUTANTS,
+)

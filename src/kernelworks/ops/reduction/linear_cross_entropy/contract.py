@@ -1,0 +1,255 @@
+"""What linear_cross_entropy promises."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from kernelworks.cases import draw, normal
+from kernelworks.contract import (
+    UNIT_ROUNDOFF,
+    Case,
+    Contract,
+    Cost,
+    Request,
+    need_dtype,
+    need_same,
+    need_tensor,
+    rounding,
+)  # fmt: skip
+
+__all__ = ["CHUNK", "CONTRACT", "reference"]
+
+U32 = UNIT_ROUNDOFF[torch.float32]
+SMALLEST = 2.0**-149  # of float32
+FLUSHED = 2.0**-126  # a product of 16-bit subnormals may be taken for 0
+CHAIN = 128  # the longest chain of float32 additions in a sum of exponentials
+LOWEST = -105.0  # e^-105 rounds to 0 in float32
+CHUNK = (
+    512  # the fewest rows of x taken at a time, where there are as many: the weight's gradient is rounded after each
+)
+
+
+def check(x: Any, weight: Any, target: Any, bias: Any = None, ignore_index: Any = -100) -> None:
+    need_tensor("x", x)
+    need_dtype("x", x)
+    if len(x.shape) < 1:
+        raise ValueError("x must have at least one dimension, the one that is multiplied; got a scalar tensor")
+    need_tensor("weight", weight)
+    need_same("weight", weight, "x", x)
+    if len(weight.shape) != 2 or weight.shape[1] != x.shape[-1] or weight.shape[0] < 1:
+        raise ValueError(f"weight must have shape [N, {x.shape[-1]}] with N >= 1, got {list(weight.shape)}")
+    need_tensor("target", target)
+    need_dtype("target", target, (torch.int64,))
+    if tuple(target.shape) != tuple(x.shape[:-1]):
+        raise ValueError(f"target must have shape {list(x.shape[:-1])}, one class a row; got {list(target.shape)}")
+    if torch.device(target.device).type != torch.device(x.device).type:
+        raise ValueError(f"target must be on x's device {x.device}, got {target.device}")
+    need_tensor("bias", bias, optional=True)
+    if bias is not None:
+        need_same("bias", bias, "x", x)
+        if tuple(bias.shape) != (weight.shape[0],):
+            raise ValueError(f"bias must have shape [{weight.shape[0]}], weight's first; got {list(bias.shape)}")
+    if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
+        raise TypeError(f"ignore_index must be an int, got {type(ignore_index).__name__}")
+
+
+def reference(
+    x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, ignore_index: int = -100
+) -> tuple[Tensor, ...]:
+    rows, wanted = x.reshape(target.numel(), x.shape[-1]), target.reshape(-1)
+    logits = rows @ weight.T
+    valid = wanted != ignore_index
+    if bias is not None:
+        logits = logits + bias
+    picked = torch.where(valid, wanted, 0).unsqueeze(-1)
+    losses = -torch.log_softmax(logits, -1).gather(-1, picked).squeeze(-1)
+    return (torch.where(valid, losses, 0.0).sum() / valid.sum(),)
+
+
+def _gamma(terms: int) -> float:
+    """Of a sum of products in float32, in any order; a matrix unit cuts a sum off where it could round it."""
+    n = 2.0 * terms + 10.0
+    return n * U32 / (1.0 - n * U32)
+
+
+class _Logits:
+    """Logits with the largest error of each, and what cross-entropy makes of them."""
+
+    def __init__(self, args: dict[str, Any], dtype: torch.dtype) -> None:
+        weight, bias, wanted = args["weight"], args["bias"], args["target"].reshape(-1)
+        self.x = args["x"].reshape(wanted.numel(), args["x"].shape[-1])
+        self.weight, k = weight, weight.shape[1]
+        z, magnitude = self.x @ weight.T, self.x.abs() @ weight.abs().T
+        if bias is not None:
+            z, magnitude = z + bias, magnitude + bias.abs()
+        u = UNIT_ROUNDOFF[dtype]
+        product = _gamma(k + 1) * magnitude + (k + 1) * SMALLEST
+        if dtype != torch.float32:
+            product = product + 2 * k * FLUSHED
+        self.off = rounding(z, dtype) + (1.0 + u) * product  # rows keep logits in the dtype
+        self.valid = wanted != args["ignore_index"]
+        self.count = self.valid.sum()
+        self.p = torch.softmax(z, -1)
+        # log sum p e^off bounds how far log sum e^z moves either way, whatever the errors within off.
+        self.lse_off = (torch.logsumexp(z + self.off, -1) - torch.logsumexp(z, -1)).unsqueeze(-1)
+        picked = torch.where(self.valid, wanted, 0).clamp(0, z.shape[1] - 1).unsqueeze(-1)
+        self.one_hot = torch.zeros_like(z).scatter_(1, picked, 1.0)
+        self.own_off = self.off.gather(1, picked)
+        distance = (z - z.amax(-1, keepdim=True)).clamp_min(LOWEST).abs()
+        self.of_sum = 1.05 * (self.p * distance).sum(-1, keepdim=True) + min(z.shape[1], CHAIN) + 8.0
+        self.relative = 1.05 * distance + self.of_sum + 4.0
+
+
+def bound(args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    found, loss = _Logits(args, dtype), outputs[0]
+    each = (found.lse_off + found.own_off + U32 * found.of_sum).squeeze(-1)
+    of_rows = torch.where(found.valid, each, 0.0).sum() / found.count
+    return (rounding(loss, dtype) + U32 * loss.abs() + (1.0 + UNIT_ROUNDOFF[dtype]) * of_rows,)
+
+
+def gradient_bound(
+    args: dict[str, Any], grads: tuple[Tensor, ...], gradients: dict[str, Tensor], dtype: torch.dtype
+) -> dict[str, Tensor]:
+    found, u = _Logits(args, dtype), UNIT_ROUNDOFF[dtype]
+    (m, n), grad = found.p.shape, grads[0].abs()
+    share = torch.where(found.valid, 1.0 / found.count.clamp_min(1), 0.0).unsqueeze(-1)
+    moved = torch.expm1(found.off + found.lse_off)  # of a probability, relative to it
+    into = (share * (found.p - found.one_hot)).abs()  # what flows into the logits for a 1 into the loss
+    off = share * found.p * (moved + (1.0 + moved) * U32 * found.relative) + U32 * into + SMALLEST * (share + 1.0)
+    off = off + rounding(into + off, dtype)  # kept in the dtype too
+    most, x, w = into + off, found.x.abs(), found.weight.abs()
+    chunks = math.ceil(m / CHUNK)
+    inside = {
+        "x": (off @ w + _gamma(n) * (most @ w) + n * FLUSHED).reshape(args["x"].shape),
+        "weight": off.T @ x + (_gamma(m) + (chunks - 1) * u) * (most.T @ x) + m * FLUSHED,
+        "bias": off.sum(0) + _gamma(m) * most.sum(0) + m * SMALLEST,
+    }
+    # Gradients are made for a 1, rounded, and then scaled by what flows in, and rounded again.
+    bounds = {}
+    for name, exact in gradients.items():
+        for_one = inside[name] + rounding(exact.abs() / grad + inside[name], dtype) if float(grad) else inside[name]
+        off_scaled = grad * for_one
+        bounds[name] = off_scaled + rounding(exact.abs() + off_scaled, dtype)
+    return bounds
+
+
+def _sizes(request: Request) -> tuple[int, int, int]:
+    weight, target = request.args["weight"], request.args["target"]
+    return target.numel, weight.shape[0], weight.shape[1]
+
+
+def cost(request: Request) -> Cost:
+    """The products and the exponentials; logits are never among the bytes."""
+    (m, n, k), x, weight = _sizes(request), request.args["x"], request.args["weight"]
+    target = request.args["target"]
+    if request.pass_ == "backward":
+        return Cost(6.0 * m * n * k, m * n, x.nbytes + weight.nbytes + target.nbytes, x.nbytes + weight.nbytes)
+    return Cost(2.0 * m * n * k, m * n, x.nbytes + weight.nbytes + target.nbytes, x.dtype.itemsize)
+
+
+def dims(request: Request) -> dict[str, int]:
+    m, n, k = _sizes(request)
+    return {"M": m, "N": n, "K": k}
+
+
+def _make(
+    generator: Generator, dtype: torch.dtype, shape: tuple[int, ...], n: int, kind: str = "normal", bias: bool = False,
+    scale: float = 1.0, ignore_index: int = -100,
+) -> dict[str, Any]:  # fmt: skip
+    """Every third target is ignored."""
+    k = shape[-1]
+    target = torch.randint(0, n, shape[:-1], generator=generator)
+    target.view(-1)[1::3] = ignore_index
+    return {
+        "x": draw(kind, generator, dtype, *shape),
+        "weight": normal(generator, dtype, n, k, scale=scale * max(k, 1) ** -0.5),
+        "target": target,
+        "bias": normal(generator, dtype, n) if bias else None,
+        "ignore_index": ignore_index,
+    }
+
+
+def _case(
+    name: str, shape: tuple[int, ...], n: int, *, layouts: bool = False, gradients: bool = True, **how: Any
+) -> Case:
+    return Case(name, lambda g, d: _make(g, d, shape, n, **how), layouts=layouts, gradients=gradients)
+
+
+def _all_ignored(generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
+    return _make(generator, dtype, (4, 8), 9) | {"target": torch.full((4,), -100)}
+
+
+# Rows, hidden size, classes: one of each, primes, around vector widths and around a chunk of rows.
+SHAPES = (
+    (1, 1, 1), (1, 8, 2), (2, 7, 9), (3, 16, 17), (4, 33, 31), (5, 64, 33), (7, 15, 67), (8, 128, 128), (9, 31, 129),
+    (16, 64, 257), (17, 48, 1031), (31, 5, 4096), (33, 65, 100), (64, 32, 509), (100, 12, 77), (513, 9, 40),
+    (1030, 5, 33), (3, 0, 5),
+)  # fmt: skip
+
+CASES = (
+    *(_case(f"M={m} K={k} N={n}", (m, k), n, bias=k % 2 == 1, layouts=m in (4, 8)) for m, k, n in SHAPES),
+    *(
+        _case(f"{kind}", (5, 33), 67, kind=kind, gradients=kind in ("large_mean", "tiny", "constant"))
+        for kind in ("large_mean", "tiny", "subnormal", "constant", "zeros", "inf", "negative_inf", "nan")
+    ),
+    _case("shape [K]", (24,), 19),
+    _case("shape [2, 3, K], bias", (2, 3, 40), 21, bias=True, layouts=True),
+    _case("logits of 30", (6, 32), 77, scale=30.0),
+    _case("ignore_index is a class", (7, 16), 19, ignore_index=2),
+    _case("no rows", (0, 8), 10),
+    Case("all ignored", _all_ignored),
+)
+
+BENCH_CASES = tuple(
+    Case(f"{m}x{k}x{n}", lambda g, d, m=m, k=k, n=n: _make(g, d, (m, k), n), dtypes=dtypes)  # type: ignore[misc]
+    for m, k, n, dtypes in ((64, 256, 8000, (torch.float32, torch.bfloat16)), (16, 384, 32000, (torch.float32,)))
+)
+
+DEVICE_CASES = (
+    _case("M=1200 K=256 N=32003", (1200, 256), 32003),
+    _case("M=640 K=512 N=20000, bias", (640, 512), 20000, bias=True),
+)
+
+
+def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
+    usual = {"x": torch.ones(2, 8), "weight": torch.ones(3, 8), "target": torch.tensor([1, 2]), "bias": torch.ones(3)}
+    return lambda: usual | changed
+
+
+ERRORS = (
+    ("x is not a tensor", _with(x=[1.0]), TypeError, "x must be a torch.Tensor"),
+    ("x is an integer tensor", _with(x=torch.ones(2, 8).long()), TypeError, "x must have dtype"),
+    ("weight of another K", _with(weight=torch.ones(3, 7)), ValueError, "weight must have shape [N, 8]"),
+    ("weight of another dtype", _with(weight=torch.ones(3, 8).half()), TypeError, "weight must have x's dtype"),
+    ("no classes", _with(weight=torch.ones(0, 8), bias=None), ValueError, "with N >= 1"),
+    ("target of another length", _with(target=torch.tensor([1])), ValueError, "target must have shape [2]"),
+    ("target of int32", _with(target=torch.tensor([1, 2]).int()), TypeError, "target must have dtype int64"),
+    ("target too large", _with(target=torch.tensor([1, 3])), IndexError, "target must be in [0, 2]"),
+    ("target negative", _with(target=torch.tensor([-1, 2])), IndexError, "got -1 at [0]"),
+    ("bias of another length", _with(bias=torch.ones(8)), ValueError, "bias must have shape [3]"),
+    ("ignore_index is a float", _with(ignore_index=1.0), TypeError, "ignore_index must be an int"),
+)
+
+CONTRACT = Contract(
+    name="linear_cross_entropy",
+    family="reduction",
+    formula="mean over the rows that count of log(sum_j e^z_ij) - z_i,target_i, with z = x weight^T + bias",
+    source="Hsu et al., Liger Kernel, 2024 (arXiv:2410.10989), section 3.2; Wijmans et al. 2024 (arXiv:2411.09009)",
+    outputs=("loss",),
+    differentiable=("x", "weight", "bias"),
+    check=check,
+    reference=reference,
+    bound=bound,
+    gradient_bound=gradient_bound,
+    cost=cost,
+    dims=dims,
+    cases=CASES,
+    bench_cases=BENCH_CASES,
+    device_cases=DEVICE_CASES,
+    errors=ERRORS,
+)

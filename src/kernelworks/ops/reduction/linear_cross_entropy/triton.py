@@ -1,0 +1,140 @@
+"""linear_cross_entropy on the GPU: rows are taken some hundred at a time, their logits lie in one buffer.
+
+The vendor's product makes a chunk's logits, cross-entropy turns them into what flows into them where they lie, and two
+more products make the gradients of it. The chunk is small beside the weight and its gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernelworks.build.triton import Kernel, configs
+from kernelworks.ops.layout import as_rows
+from kernelworks.ops.reduction.cross_entropy.triton import Published, Rows, counted, finish, shape
+from kernelworks.ops.reduction.linear_cross_entropy.contract import CHUNK
+
+CONFIGS = configs(__file__)
+SHARE = 0.3  # of x and weight: what the logits of a chunk may take
+ALWAYS = 1 << 26  # bytes that they may take in any case
+STEP = 128  # rows: chunks are whole tiles of the products
+
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _scale(gradient, grad, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The gradient times what flows in; nothing is read or written where that is 1."""
+    factor = tl.load(grad).to(tl.float32)
+    if factor != 1.0:
+        for begin in range(tl.program_id(0).to(tl.int64) * BLOCK, size, tl.num_programs(0) * BLOCK):
+            at = begin + tl.arange(0, BLOCK)
+            value = tl.load(gradient + at, mask=at < size, other=0.0).to(tl.float32)
+            tl.store(gradient + at, value * factor, mask=at < size)
+
+
+SCALE = Kernel(_scale)
+
+
+@contextmanager
+def _sums_in_float32() -> Iterator[None]:
+    """The vendor's products may add up parts of a sum in 16 bits unless they are told not to."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_bf16_reduced_precision_reduction, matmul.allow_fp16_reduced_precision_reduction
+    matmul.allow_bf16_reduced_precision_reduction = matmul.allow_fp16_reduced_precision_reduction = False
+    try:
+        yield
+    finally:
+        matmul.allow_bf16_reduced_precision_reduction, matmul.allow_fp16_reduced_precision_reduction = before
+
+
+def _chunk(m: int, x: Tensor, weight: Tensor) -> int:
+    """How many rows are taken at a time."""
+    budget = max(SHARE * (x.nbytes + weight.nbytes), ALWAYS)
+    rows = int(budget / (weight.shape[0] * weight.itemsize)) // STEP * STEP
+    return max(1, min(m, max(rows, CHUNK)))
+
+
+def _swept(
+    x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, needs: list[bool] | None,
+    grad: Tensor | None = None,
+) -> tuple[Published, Tensor, Gradients]:  # fmt: skip
+    """Goes over the rows once: what they publish, their targets, and the gradients that ``needs`` asks for."""
+    (n, k), m = weight.shape, target.numel()
+    wanted, rows = target.reshape(-1).contiguous(), as_rows(x).reshape(m, k)
+    published = Published(m, shape(n, x.dtype), x.device)
+    every = needs is not None and any(needs)
+    count = counted(wanted, ignore_index) if every else None
+    grad_x = torch.empty((m, k), dtype=x.dtype, device=x.device) if needs and needs[0] else None
+    grad_weight = torch.zeros_like(weight, memory_format=torch.contiguous_format) if needs and needs[1] else None
+    grad_bias = torch.zeros(n, dtype=torch.float32, device=x.device) if needs and needs[2] else None
+    size = _chunk(m, x, weight)
+    buffer = torch.empty((size, n), dtype=x.dtype, device=x.device)
+    with _sums_in_float32():
+        for begin in range(0, m, size):
+            end = min(begin + size, m)
+            logits, part = buffer[: end - begin], rows[begin:end]
+            if bias is None:
+                torch.mm(part, weight.T, out=logits)
+            else:
+                torch.addmm(bias, part, weight.T, out=logits)
+            chunk = Rows(logits, wanted[begin:end], ignore_index, count, published.rows(begin, end))
+            chunk.step(logits if every else None, grad)
+            if grad_x is not None:
+                torch.mm(logits, weight, out=grad_x[begin:end])
+            if grad_weight is not None and begin == 0:
+                torch.mm(logits.T, part, out=grad_weight)
+            elif grad_weight is not None:
+                torch.addmm(grad_weight, logits.T, part, out=grad_weight)
+            if grad_bias is not None:
+                grad_bias += logits.sum(0, dtype=torch.float32)
+    return published, wanted, (
+        None if grad_x is None else grad_x.view(x.shape),
+        grad_weight,
+        None if grad_bias is None else grad_bias.to(x.dtype),
+    )  # fmt: skip
+
+
+def _loss(x: Tensor, weight: Tensor, published: Published, wanted: Tensor, ignore_index: int, out: Any) -> Tensor:
+    loss = torch.empty((), dtype=x.dtype, device=x.device) if out is None else out
+    n = weight.shape[0]
+    return finish(published, wanted, shape(n, x.dtype), n, ignore_index, "mean", loss)
+
+
+def forward(
+    x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, out: Tensor | None = None
+) -> Tensor:
+    published, wanted, _ = _swept(x, weight, target, bias, ignore_index, None)
+    return _loss(x, weight, published, wanted, ignore_index, out)
+
+
+def backward(
+    grad: Tensor, x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int,
+    needs: list[bool], out: Any = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    gradients = _swept(x, weight, target, bias, ignore_index, needs, grad.contiguous())[2]
+    return tuple(x.new_empty(0) if g is None else g for g in gradients)
+
+
+def training(
+    x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, needs: list[bool]
+) -> tuple[Tensor, Gradients]:
+    """The loss, and the gradients for a 1 that flows in."""
+    published, wanted, gradients = _swept(x, weight, target, bias, ignore_index, needs)
+    return _loss(x, weight, published, wanted, ignore_index, None), gradients
+
+
+def resumed(kept: Gradients, grad: Tensor) -> Gradients:
+    """The gradients for what flows in."""
+    for gradient in kept:
+        if gradient is not None and gradient.numel():
+            settings = CONFIGS.pick("scale", elements=gradient.numel(), dtype=gradient.dtype)
+            blocks = min(triton.cdiv(gradient.numel(), settings["BLOCK"]), 1056)
+            SCALE.at(**settings)((blocks, 1, 1), gradient, grad, gradient.numel())
+    return kept
