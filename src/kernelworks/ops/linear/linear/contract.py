@@ -202,6 +202,24 @@ def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
     return lambda: {"x": torch.ones(2, 8), "weight": torch.ones(3, 8), "bias": torch.ones(3)} | changed
 
 
+# On a GPU: each kernel of the row sm90 (1, 2, 8 and 16 rows, and tiles) and each configuration of the Triton row, with
+# K that is and is not a multiple of a step, more tiles than multiprocessors, and tiles that stick out on either side.
+DEVICE_SHAPES = (
+    (1, 4096, 4096), (1, 1000, 1032), (1, 28672, 8192), (2, 4099, 2056), (3, 77, 520), (8, 4096, 4096), (8, 1001, 264),
+    (11, 1000, 1032), (16, 14336, 4096), (17, 8, 8), (129, 72, 64), (300, 520, 264), (1000, 4096, 1032),
+    (2048, 2048, 2048), (2049, 8200, 520), (6000, 4096, 1024),
+)  # fmt: skip
+DEVICE_CASES = (
+    *(
+        Case(f"M={m} N={n} K={k}", lambda g, d, m=m, n=n, k=k: _make(g, d, (m, k), n, bias=k % 16 == 8))  # type: ignore[misc]
+        for m, n, k in DEVICE_SHAPES
+    ),
+    Case("strided M=5 N=264 K=1032", lambda g, d: _make(g, d, (5, 1032), 264), layouts=True),
+    Case("strided M=200 N=264 K=136", lambda g, d: _make(g, d, (200, 136), 264), layouts=True),
+    Case("shape [3, 50, K]", lambda g, d: _make(g, d, (3, 50, 136), 264), layouts=True),
+    *(_kind_case(kind, ok, *s) for kind, ok in KINDS.items() for s in ((1, 24, 520), (7, 24, 520), (140, 264, 520))),
+)
+
 ERRORS = (
     ("x is not a tensor", _with(x=[1.0]), TypeError, "x must be a torch.Tensor"),
     ("x is an integer tensor", _with(x=torch.ones(2, 8, dtype=torch.int64)), TypeError, "x must have dtype"),
@@ -228,6 +246,7 @@ CONTRACT = Contract(
     dims=dims,
     cases=CASES,
     bench_cases=BENCH_CASES,
+    device_cases=DEVICE_CASES,
     device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
 )
