@@ -6,9 +6,9 @@ A room's triton.py offers candidates in ``SPACE``, by the kernel's name in tunin
 
 or, for a kernel whose candidates depend on the size, a function of the dims that the row picks by. Each candidate runs
 in a copy of the module of its own, is held to the float64 bound on every case (a configuration may be wrong where its
-neighbour is right), and those that pass are timed interleaved. A winner that beats what is used today by more than noise
-goes into this user's table for this kind of GPU, which is read before the one that ships; then the row is proved again,
-so that the certificate covers what was written. Calls take it from the next process on.
+neighbour is right), and those that pass are timed interleaved. A winner that beats what is used today by more than
+noise goes into this user's table for this kind of GPU, which is read before the one that ships; then the row is proved
+again, so that the certificate covers what was written. Calls take it from the next process on.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def tune(
 
 
 def _case(op: Op, row: str, case: Case, dtype: torch.dtype, space: Space, budget_s: float) -> list[Tuned]:
-    expected = truth(op, case, dtype, 0, "cuda")
+    expected = truth(op, case, dtype, 0, "cuda", op.row(row).inner)
     results, seen = [], set[Point]()
     for pass_ in (p for p in op.row(row).passes if p in op.passes):
         args = _arguments(op, pass_, expected)

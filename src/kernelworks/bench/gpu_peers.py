@@ -71,12 +71,28 @@ def _attention_by(backend: SDPBackend, args: Args) -> Prepared:
     return run if q.dtype in (torch.bfloat16, torch.float16) else None
 
 
+def _fused_adamw(args: Args) -> Prepared:
+    """torch's fused AdamW, which a user asks for with ``fused=True``."""
+    beta1, beta2 = args["beta1"], args["beta2"]
+    lists = [list(args[name]) for name in ("params", "grads", "exp_avgs", "exp_avg_sqs")]
+    if any(t.dtype != lists[0][0].dtype for group in lists for t in group):
+        return None
+    # the operator counts a step before it uses it only in the optimiser; here the number is that of this step
+    steps = [torch.full((), float(args["step"]), device=lists[0][0].device) for _ in lists[0]]
+    function: Any = torch._fused_adamw_
+    return functools.partial(
+        function, *lists, [], steps, lr=args["lr"], beta1=beta1, beta2=beta2, weight_decay=args["weight_decay"],
+        eps=args["eps"], amsgrad=False, maximize=False,
+    )  # fmt: skip
+
+
 # By op, then by the arm's name.
 GPU_PEERS: dict[str, dict[str, Callable[[Args], Prepared]]] = {
     "rms_norm": {"liger": _liger_rms_norm},
     "layer_norm": {"liger": _liger_layer_norm},
     "silu_mul": {"liger": _liger_silu_mul},
     "softmax": {"liger": _liger_softmax},
+    "adamw_": {"fused": _fused_adamw},
     "attention": {
         "flash": functools.partial(_attention_by, SDPBackend.FLASH_ATTENTION),
         "cudnn": functools.partial(_attention_by, SDPBackend.CUDNN_ATTENTION),

@@ -7,7 +7,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from kernelworks.bench.gpu_peers import GPU_PEERS
 from kernelworks.bench.timing import Race, Timed, race
 from kernelworks.build.rows import as_float64
 from kernelworks.ceilings.quiet import Quiet
-from kernelworks.contract import UNIT_ROUNDOFF, Case, Request
+from kernelworks.contract import UNIT_ROUNDOFF, Case, Request, Row
 from kernelworks.dispatch import OPS, Op, choose
 from kernelworks.prove.parity import judge
 from kernelworks.prove.truth import Truth, copied, flat_outputs
@@ -43,13 +43,15 @@ Quiets = Callable[[], Quiet]
 class _Entrant:
     """One arm: a call for each input set, and what its outputs were found to be.
 
-    ``held`` says that the contract's bound holds for it: for rows of ours, not for torch's kernels, whoever calls them.
+    ``held`` says that the contract's bound holds for it: for rows of ours, not for torch's kernels, whoever calls them;
+    ``inner`` which of the contract's bounds (see Row).
     """
 
     name: str
     calls: list[Callable[[], Any]]
     ours: bool
     held: bool
+    inner: str = "float32"
     worst: float = 0.0  # error as a share of the bound
     wrong: str = ""
 
@@ -68,6 +70,19 @@ class _Bench:
     device: str = "cpu"
     entrants: list[_Entrant] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    others: dict[tuple[int, str], Truth] = field(default_factory=dict)
+
+    def truth_for(self, index: int, inner: str) -> Truth:
+        """The truth of one input set with the bounds for rows that keep ``inner`` between two products."""
+        if inner == "float32":
+            return self.truths[index]
+        if (index, inner) not in self.others:
+            truth = self.truths[index]
+            exact = {n: as_float64(v) for n, v in truth.args.items()}
+            with torch.device(self.device):
+                bounds = flat_outputs(self.op.contract.bound(exact, truth.outputs, self.dtype, inner=inner))
+            self.others[index, inner] = replace(truth, bounds=bounds)
+        return self.others[index, inner]
 
 
 def _inputs(op: Op, case: Case, dtype: torch.dtype, device: str = "cpu") -> list[Truth]:
@@ -106,28 +121,30 @@ def _ours(op: Op, row: str | None = None) -> table.Maker:
     return make
 
 
-def _enter(b: _Bench, name: str, make: table.Maker, *, ours: bool = False, held: bool = False) -> None:
+def _enter(b: _Bench, name: str, make: table.Maker, row: Row | None = None) -> None:
     """Adds an arm, judged on every input set. ``make(args)`` prepares the call for one set, or returns None to decline.
 
-    In-place ops get copies of their own, so that every arm starts from the same values.
+    In-place ops get copies of their own, so that every arm starts from the same values. ``row`` is the row of ours that
+    runs, None for a baseline.
     """
     mutates = b.op.contract.mutates
     names = b.op.passes["forward"].names
-    entrant = _Entrant(name, [], ours, held)
+    held = row is not None and row.name != "torch"
+    entrant = _Entrant(name, [], row is not None, held, row.inner if row is not None and held else "float32")
     try:
-        for truth in b.truths:
+        for index, truth in enumerate(b.truths):
             args = {n: copied(truth.args.get(n)) if n in mutates else truth.args.get(n) for n in names}
             call = make(args)
             if call is None:
                 return
             result = call()
             outputs = [args[n] for n in mutates] if mutates else result
-            worst, wrong = _judged(entrant, outputs, truth, b.dtype)
+            worst, wrong = _judged(entrant, outputs, b.truth_for(index, entrant.inner), b.dtype)
             entrant.calls.append(call)
             entrant.worst = max(entrant.worst, worst)
             entrant.wrong = entrant.wrong or wrong
     except Exception as error:
-        if ours:
+        if row is not None:
             raise
         lines = str(error).strip().splitlines() or [""]
         b.notes.append(f"{name} did not run: {type(error).__name__}: {lines[0][:200]}")
@@ -163,9 +180,9 @@ def _another_op(result: Any, truth: Truth, dtype: torch.dtype) -> str:
 
 def _enter_all(b: _Bench, rows: Sequence[str], *, baselines: bool, compile: bool) -> None:
     chosen = choose(b.op, b.op.request("forward", b.truths[0].positional(b.op))).row
-    _enter(b, OURS, _ours(b.op), ours=True, held=chosen.name != "torch")
+    _enter(b, OURS, _ours(b.op), chosen)
     for row in rows:
-        _enter(b, row, _ours(b.op, row), ours=True, held=row != "torch")
+        _enter(b, row, _ours(b.op, row), b.op.row(row))
     if not baselines:
         return
     _enter(b, "eager", _call(table.eager(b.op)))
@@ -190,8 +207,8 @@ def _still_right(b: _Bench) -> None:
     if b.op.contract.mutates:
         return  # their inputs have moved on
     for entrant in (e for e in b.entrants if e.ours):
-        for i, truth in enumerate(b.truths):
-            _, wrong = _judged(entrant, entrant(i), truth, b.dtype)
+        for i in range(len(b.truths)):
+            _, wrong = _judged(entrant, entrant(i), b.truth_for(i, entrant.inner), b.dtype)
             entrant.wrong = entrant.wrong or (f"after timing: {wrong}" if wrong else "")
 
 
@@ -334,4 +351,7 @@ def bench(
                 if timed is not None:
                     _still_right(b)
                 results.append(_result(b, None if _gate(b) else timed, known, cold=cold))
+            del b
+            if device == "cuda":  # float64 truths are large
+                torch.cuda.empty_cache()
     return results

@@ -139,7 +139,9 @@ class _Memory:
     def cold(self, kind: str, bytes: int) -> GpuBandwidth:
         """With a few programs a multiprocessor or one a tile, less what an empty launch takes between two events."""
         rates = []
-        for grid in (4 * self.here.multiprocessors, 1 << 30) if kind != "memcpy" else (1,):
+        for grid in (
+            (4 * self.here.multiprocessors, 16 * self.here.multiprocessors, 1 << 30) if kind != "memcpy" else (1,)
+        ):
             run = self.launch(kind, bytes, 1, grid)
             run()
             seconds = timed_cold(run, self.evict, COLD_SAMPLES)
