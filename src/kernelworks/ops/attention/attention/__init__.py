@@ -14,12 +14,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 
 from kernelworks.build.cpp import built, library, source_hash
 from kernelworks.build.rows import cpp_rows, in_float64, python_row, threads, triton_row
 from kernelworks.contract import Row
 from kernelworks.dispatch import Op, Pass
-from kernelworks.ops.attention.attention.contract import CONTRACT, reference, shift_of, visible
+from kernelworks.ops.attention.attention.contract import CONTRACT, is_plain, reference, shift_of, visible
 from kernelworks.ops.attention.attention.mutants import MUTANTS
 
 __all__ = ["OP", "attention"]
@@ -183,13 +184,27 @@ def _as_new_output(q: Tensor, result: Tensor) -> Tensor:
     return result if result.stride() == output.stride() and result.dtype == q.dtype else output.copy_(result)
 
 
+def _torch_causal(q: Tensor, k: Tensor, causal: str | None, window: int | None, mask: Tensor | None) -> bool | None:
+    """torch's ``is_causal`` for these options; None where it takes a mask to say them."""
+    return causal is not None if is_plain(causal, window, mask, q, k) else None
+
+
+def _torch_takes_cudnn(q: Tensor, k: Tensor, v: Tensor, is_causal: bool | None, scale: float | None) -> bool:
+    """Whether torch would choose cuDNN's kernel, whose lse it can hand out and take back."""
+    if not q.is_cuda or is_causal is None or not (q.numel() and k.numel()):
+        return False
+    grouped = q.shape[1] != k.shape[1]
+    choice = torch._fused_sdp_choice(q, k, v, is_causal=is_causal, scale=scale, enable_gqa=grouped)
+    return int(choice) == int(SDPBackend.CUDNN_ATTENTION.value)
+
+
 def _sdpa(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None
 ) -> Tensor:
     grouped = q.shape[1] != k.shape[1]
-    plain_causal = causal is not None and window is None and (causal == "top_left" or q.shape[2] == k.shape[2])
-    if mask is None and (causal is None or plain_causal):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=plain_causal, scale=scale, enable_gqa=grouped)
+    is_causal = _torch_causal(q, k, causal, window, mask)
+    if is_causal is not None:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale, enable_gqa=grouped)
     seen = visible(q, k, causal, window, mask)
     result = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=grouped)
     return result.masked_fill(~seen.any(-1, keepdim=True), 0.0)
@@ -199,7 +214,13 @@ def _torch(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
     with_lse: bool, out: Any = None,
 ) -> Any:  # fmt: skip
-    result: Any = _sdpa(q, k, v, causal, window, scale, mask)
+    is_causal = _torch_causal(q, k, causal, window, mask)
+    if with_lse and _torch_takes_cudnn(q, k, v, is_causal, scale):
+        result: Any = torch.ops.aten._scaled_dot_product_cudnn_attention(
+            q, k, v, None, True, 0.0, is_causal, False, scale=scale
+        )[:2]
+        return _handed_out(q, (result[0], result[1].view(q.shape[:3])), out)
+    result = _sdpa(q, k, v, causal, window, scale, mask)
     if with_lse:
         result = (result, reference(q.float(), k.float(), v.float(), causal, window, scale, mask, True)[1])
     return _handed_out(q, result, out)
@@ -228,11 +249,19 @@ def _torch_backward(
     window: int | None, scale: float | None, mask: Tensor | None, needs: list[bool], out: Any = None,
     exact: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    with torch.enable_grad():
-        x, y, z = ((t.detach().double() if exact else t.detach()).requires_grad_() for t in (q, k, v))
-        options = (causal, window, scale, mask)
-        result = reference(x, y, z, *options)[0] if exact else _sdpa(x, y, z, *options)
-        found = torch.autograd.grad(result, (x, y, z), grad.to(result.dtype))
+    is_causal = _torch_causal(q, k, causal, window, mask)
+    if not exact and lse.numel() and _torch_takes_cudnn(q, k, v, is_causal, scale):
+        none = torch.empty(0, dtype=torch.int64, device=q.device)  # of dropout, which there is not
+        found = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+            grad, q, k, v, output, lse.unsqueeze(-1), none, none, None, None, None, q.shape[2], k.shape[2], 0.0,
+            is_causal, scale=scale,
+        )  # fmt: skip
+    else:
+        with torch.enable_grad():
+            x, y, z = ((t.detach().double() if exact else t.detach()).requires_grad_() for t in (q, k, v))
+            options = (causal, window, scale, mask)
+            result = reference(x, y, z, *options)[0] if exact else _sdpa(x, y, z, *options)
+            found = torch.autograd.grad(result, (x, y, z), grad.to(result.dtype))
     gradients = tuple(f.to(q.dtype).contiguous() for f in found)
     if out is not None:
         for target, value in zip(out, gradients, strict=True):

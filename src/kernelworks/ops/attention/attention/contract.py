@@ -256,10 +256,16 @@ def cost(request: Request) -> Cost:
     return Cost(4.0 * dim * pairs, pairs, read, q.nbytes)
 
 
+def is_plain(causal: str | None, window: int | None, mask: Any, q: Any, k: Any) -> bool:
+    """Whether scaled_dot_product_attention says it with ``is_causal``, without a mask."""
+    return mask is None and window is None and (causal != "bottom_right" or q.shape[2] == k.shape[2])
+
+
 def dims(request: Request) -> dict[str, int]:
     q, k = request.args["q"], request.args["k"]
     return {
         "B": q.shape[0], "H": q.shape[1], "Hkv": k.shape[1], "Lq": q.shape[2], "Lk": k.shape[2], "D": q.shape[3],
+        "plain": int(is_plain(request.args["causal"], request.args["window"], request.args["mask"], q, k)),
     }  # fmt: skip
 
 
@@ -364,6 +370,20 @@ CASES = (
     _case("large decode", heads=(4, 2), lengths=(1, 1100), dim=64),
 )
 
+# Enough tiles to fill a GPU, so that its kernels take the cuts they have for large inputs.
+DEVICE_CASES = (
+    _case("tiles, causal", heads=(32, 8), lengths=(400, 400), dim=128, batch=2, causal="top_left", with_lse=True),
+    _case("tiles, D=64 bottom right", heads=(16, 4), lengths=(257, 777), dim=64, batch=4, causal="bottom_right"),
+    _case("tiles, whole", heads=(48, 48), lengths=(384, 512), dim=128, with_lse=True, gradients=False),
+    _case("tiles, more queries than keys", heads=(24, 24), lengths=(700, 300), dim=128, causal="bottom_right"),
+    _case("tiles, window", heads=(48, 16), lengths=(300, 300), dim=128, causal="top_left", window=100),
+    _case("tiles, scale", heads=(48, 16), lengths=(300, 260), dim=64, scale=-0.2),
+    _masked("tiles, mask", (1, 64, 300, 130), (5, 299), heads=(64, 8), lengths=(300, 130), dim=80),
+    _case("decode, split", heads=(32, 8), lengths=(1, 8192), dim=128, with_lse=True),
+    _case("decode, many pairs", heads=(32, 8), lengths=(1, 512), dim=128, batch=40),
+    _case("few queries, split", heads=(8, 2), lengths=(4, 3001), dim=128, causal="bottom_right", window=2500),
+)
+
 BENCH_CASES = tuple(
     Case(
         f"Hq{h} Hkv{hkv} {n}x{m} D128{' causal' if causal else ''}",
@@ -442,6 +462,7 @@ CONTRACT = Contract(
     dims=dims,
     cases=CASES,
     bench_cases=BENCH_CASES,
+    device_cases=DEVICE_CASES,
     device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
 )

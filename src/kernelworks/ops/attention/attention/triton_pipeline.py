@@ -24,8 +24,8 @@ from kernelworks.build.triton import Kernel, Launch, configs, interpreting, mult
 
 CONFIGS = configs(__file__)
 
-# A store that never happens (a sum of weights is not negative). The assembler may not move the wait for the matrix units
-# that follows ahead of it, nor therefore ahead of the softmax; left to itself it does, and nothing overlaps.
+# A store that never happens (a sum of weights is not negative). The assembler may not move the wait for the matrix
+# units that follows ahead of it, nor therefore ahead of the softmax, as it does when left to itself.
 LATER = gl.constexpr(
     "{ .reg .pred never; .reg .u32 zero; mov.u32 zero, 0; setp.lt.f32 never, $1, 0f00000000;"
     " @never st.volatile.shared.f32 [zero], $1; mov.b32 $0, $1; }"
