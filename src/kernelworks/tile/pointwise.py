@@ -4,9 +4,9 @@ Contiguous tensors are one line of elements: program p takes ``COLUMNS`` of them
 column stride: program (p, q) takes ``ROWS`` rows and ``COLUMNS`` columns.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -17,6 +17,8 @@ from kernelworks.ops.layout import as_rows
 WIDEST = 2048  # columns of a tile of rows
 TILE = 2048  # elements of a tile of rows
 MOST_COLUMN_TILES = 65535  # CUDA's limit of the second grid dimension
+SMALL = 2**21  # elements: below, a launch costs the host more than the GPU
+MOST_READY = 1024
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -52,38 +54,60 @@ def tile(pointer, stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: i
         return pointer + first + row[:, None] + column[None, :]
 
 
-def launch_strided(
-    flat: Callable[..., tuple[Launch, int]],
-    strided: Callable[..., Launch],
-    kernel: str,
-    outputs: Sequence[Tensor],
-    inputs: Sequence[Tensor],
-    *more: Any,
-) -> None:
-    """Launches a kernel on dense outputs and any inputs, all of one shape.
+class Pointwise:
+    """Launches one elementwise kernel on dense outputs and any inputs, all of one shape and dtype.
 
-    Its arguments are the outputs, the inputs, M, N, then the row strides of the inputs; that of the outputs is N. Where
-    everything lies in the same order in memory, the launch and the columns of a program are ``flat(kernel, binary
-    digits of the number of elements, dtype, *more)``, else the launch is ``strided(kernel, ROWS, COLUMNS, dtype,
-    *more)``. Outputs in another order than that of their dimensions are then written by a copy.
+    The kernel's arguments are the outputs, the inputs, M, N, then the row strides of the inputs; that of the outputs is
+    N. Where everything lies in the same order in memory, ``flat(binary digits of the number of elements, dtype)`` gives
+    the launch and the columns of a program, else ``strided(ROWS, COLUMNS, dtype)`` the launch. Outputs in another order
+    than that of their dimensions are then written by a copy.
     """
-    n, order, dtype = outputs[0].numel(), outputs[0].stride(), outputs[0].dtype
-    if all(t.stride() == order for t in (*outputs, *inputs)):
-        launch, block = flat(kernel, n.bit_length(), dtype, *more)
-        launch((triton.cdiv(n, block), 1, 1), *outputs, *inputs, 1, n, *(0 for _ in inputs))
-        return
-    shape = outputs[0].shape
-    columns = shape[-1] if shape else 1
-    made = [t if t.is_contiguous() else t.new_empty(shape) for t in outputs]
-    if n:
-        rows = [as_rows(t) for t in inputs]
-        width = min(WIDEST, triton.next_power_of_2(columns))
-        height = max(1, TILE // width)
-        grid = (triton.cdiv(n // columns, height), triton.cdiv(columns, width), 1)
-        if grid[1] > MOST_COLUMN_TILES:
-            raise ValueError(f"a strided tensor may have up to {MOST_COLUMN_TILES * WIDEST} columns, got {columns}")
-        strides = [t.stride(0) if t.dim() == 2 and not t.is_contiguous() else columns for t in rows]
-        strided(kernel, height, width, dtype, *more)(grid, *made, *rows, n // columns, columns, *strides)
-    for target, value in zip(outputs, made, strict=True):
-        if target is not value:
-            target.copy_(value)
+
+    def __init__(
+        self, flat: Callable[[int, torch.dtype], tuple[Launch, int]], strided: Callable[[int, int, torch.dtype], Launch]
+    ) -> None:
+        self.flat, self.strided = flat, strided
+        self.ready: dict[tuple[int, torch.dtype, int], Callable[..., None]] = {}
+
+    def __call__(self, outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> None:
+        first = inputs[0]
+        for t in inputs:
+            if not t.is_contiguous():
+                return self._any(outputs, inputs)
+        again = self.ready.get((first.numel(), first.dtype, first.get_device()))
+        if again is None:
+            return self._contiguous(outputs, inputs)
+        return again(*outputs, *inputs)
+
+    def _contiguous(self, outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> None:
+        """As one line of elements. Small launches, whose cost is the host's, are settled for the calls that follow."""
+        n, dtype = inputs[0].numel(), inputs[0].dtype
+        launch, block = self.flat(n.bit_length(), dtype)
+        grid, arguments = (triton.cdiv(n, block), 1, 1), (*outputs, *inputs, 1, n, *(0 for _ in inputs))
+        if not 0 < n <= SMALL or any(t.data_ptr() % 16 for t in (*outputs, *inputs) if not t.is_meta):
+            return launch(grid, *arguments)
+        if len(self.ready) >= MOST_READY:
+            self.ready.clear()
+        again = self.ready[n, dtype, inputs[0].get_device()] = launch.prepared(grid, *arguments)
+        return again(*outputs, *inputs)
+
+    def _any(self, outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> None:
+        n, order, dtype = outputs[0].numel(), outputs[0].stride(), outputs[0].dtype
+        if all(t.stride() == order for t in (*outputs, *inputs)):
+            return self._contiguous(outputs, inputs)
+        shape = outputs[0].shape
+        columns = shape[-1] if shape else 1
+        made = [t if t.is_contiguous() else t.new_empty(shape) for t in outputs]
+        if n:
+            rows = [as_rows(t) for t in inputs]
+            width = min(WIDEST, triton.next_power_of_2(columns))
+            height = max(1, TILE // width)
+            grid = (triton.cdiv(n // columns, height), triton.cdiv(columns, width), 1)
+            if grid[1] > MOST_COLUMN_TILES:
+                raise ValueError(f"a strided tensor may have up to {MOST_COLUMN_TILES * WIDEST} columns, got {columns}")
+            strides = [t.stride(0) if t.dim() == 2 and not t.is_contiguous() else columns for t in rows]
+            self.strided(height, width, dtype)(grid, *made, *rows, n // columns, columns, *strides)
+        for target, value in zip(outputs, made, strict=True):
+            if target is not value:
+                target.copy_(value)
+        return None

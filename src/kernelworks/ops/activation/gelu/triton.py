@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernelworks.build.triton import Kernel, Launch, configs
 from kernelworks.tile.exp2 import exp2_gradual, exp2_squared
-from kernelworks.tile.pointwise import inside, launch_strided, tile, whole
+from kernelworks.tile.pointwise import Pointwise, inside, tile, whole
 from kernelworks.tile.reciprocal import reciprocal
 
 CONFIGS = configs(__file__)
@@ -135,37 +135,36 @@ _empty_like = torch.empty_like
 
 
 @functools.cache
-def _flat(kernel: str, bits: int, dtype: torch.dtype, approximate: str) -> tuple[Launch, int]:
+def _flat(kernel: str, tanh: bool, bits: int, dtype: torch.dtype) -> tuple[Launch, int]:
     """The launch for contiguous tensors of this many elements (its binary digits), and the elements of a program."""
-    chosen = CONFIGS.pick(kernel, bits=bits, dtype=dtype)
-    made = (FORWARD if kernel == "forward" else BACKWARD).at(TANH=approximate == "tanh", ROWS=0, **chosen)
-    return made, chosen["COLUMNS"]
+    chosen = CONFIGS.pick(kernel, bits=bits, tanh=tanh, dtype=dtype)
+    return (FORWARD if kernel == "forward" else BACKWARD).at(TANH=tanh, ROWS=0, **chosen), chosen["COLUMNS"]
 
 
 @functools.cache
-def _strided(kernel: str, rows: int, columns: int, dtype: torch.dtype, approximate: str) -> Launch:
+def _strided(kernel: str, tanh: bool, rows: int, columns: int, dtype: torch.dtype) -> Launch:
     chosen = CONFIGS.pick(f"{kernel}_strided", dtype=dtype)
-    made = FORWARD if kernel == "forward" else BACKWARD
-    return made.at(TANH=approximate == "tanh", ROWS=rows, COLUMNS=columns, **chosen)
+    return (FORWARD if kernel == "forward" else BACKWARD).at(TANH=tanh, ROWS=rows, COLUMNS=columns, **chosen)
+
+
+_run, _run_back = (
+    {
+        form: Pointwise(
+            functools.partial(_flat, kernel, form == "tanh"), functools.partial(_strided, kernel, form == "tanh")
+        )
+        for form in ("none", "tanh")
+    }
+    for kernel in ("forward", "backward")
+)
 
 
 def forward(x: Tensor, approximate: str, out: Any = None) -> Any:
     output = _empty_like(x) if out is None else out
-    if x.is_contiguous():
-        n = x.numel()
-        launch, block = _flat("forward", n.bit_length(), x.dtype, approximate)
-        launch((-(-n // block), 1, 1), output, x, 1, n, 0)
-    else:
-        launch_strided(_flat, _strided, "forward", [output], [x], approximate)
+    _run[approximate]((output,), (x,))
     return output
 
 
 def backward(grad: Tensor, x: Tensor, approximate: str, needs: list[bool], out: Any = None) -> Tensor:
     grad_x: Tensor = _empty_like(x) if out is None else out
-    if grad.is_contiguous() and x.is_contiguous():
-        n = x.numel()
-        launch, block = _flat("backward", n.bit_length(), x.dtype, approximate)
-        launch((-(-n // block), 1, 1), grad_x, grad, x, 1, n, 0, 0)
-    else:
-        launch_strided(_flat, _strided, "backward", [grad_x], [grad, x], approximate)
+    _run_back[approximate]((grad_x,), (grad, x))
     return grad_x

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernelworks.build.triton import Kernel, Launch, configs
 from kernelworks.tile.exp2 import exp2_gradual
-from kernelworks.tile.pointwise import inside, launch_strided, tile, whole
+from kernelworks.tile.pointwise import Pointwise, inside, tile, whole
 from kernelworks.tile.reciprocal import reciprocal
 
 CONFIGS = configs(__file__)
@@ -84,23 +84,19 @@ def _strided(kernel: str, rows: int, columns: int, dtype: torch.dtype) -> Launch
     return (FORWARD if kernel == "forward" else BACKWARD).at(ROWS=rows, COLUMNS=columns, **chosen)
 
 
+_run, _run_back = (
+    Pointwise(functools.partial(_flat, kernel), functools.partial(_strided, kernel))
+    for kernel in ("forward", "backward")
+)
+
+
 def forward(gate: Tensor, up: Tensor, out: Any = None) -> Any:
     output = _empty_like(gate) if out is None else out
-    if gate.is_contiguous() and up.is_contiguous():
-        n = gate.numel()
-        launch, block = _flat("forward", n.bit_length(), gate.dtype)
-        launch((-(-n // block), 1, 1), output, gate, up, 1, n, 0, 0)
-    else:
-        launch_strided(_flat, _strided, "forward", [output], [gate, up])
+    _run((output,), (gate, up))
     return output
 
 
 def backward(grad: Tensor, gate: Tensor, up: Tensor, needs: list[bool], out: Any = None) -> tuple[Tensor, Tensor]:
-    grad_gate, grad_up = (_empty_like(gate), _empty_like(up)) if out is None else out
-    if grad.is_contiguous() and gate.is_contiguous() and up.is_contiguous():
-        n = gate.numel()
-        launch, block = _flat("backward", n.bit_length(), gate.dtype)
-        launch((-(-n // block), 1, 1), grad_gate, grad_up, grad, gate, up, 1, n, 0, 0, 0)
-    else:
-        launch_strided(_flat, _strided, "backward", [grad_gate, grad_up], [grad, gate, up])
-    return grad_gate, grad_up
+    both = (_empty_like(gate), _empty_like(up)) if out is None else out
+    _run_back(both, (grad, gate, up))
+    return both
