@@ -321,15 +321,16 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class CounterCheck:
-    """One run of a kernel under Nsight Compute beside our model of its work. Bytes include what L2 kept away."""
+    """One run of a kernel under Nsight Compute, L2 empty before it, beside our model of its work."""
 
     name: str
     op: str
     seconds: float  # as the counters have it
     model_flop: float
-    counted_flop: float | None  # of the matrix units and of float32 instructions; None where none was counted
-    model_bytes: float
-    memory_bytes: float  # to and from device memory
+    counted_flop: float | None  # of the matrix units; None for a kernel that is no product
+    model_read_bytes: float
+    memory_read_bytes: float  # from device memory
+    memory_written_bytes: float  # what had left L2 when the kernel ended
     l2_bytes: float  # through L2
 
 

@@ -59,5 +59,27 @@ FIXTURES: dict[str, tuple[View, View]] = {
     "strided_copies": (_view(op="contiguous"), _view(op="contiguous", parts={"dispatch": 0.010})),
     "released_memory": (_view(op="free memory", parts={ALLOCATION: 0.010}), _view(op="python")),
     "python_between_ops": (_view(op="python", regime="host"), _view(op="python", regime="host", seconds=0.0001)),
+    "stored_logits": (
+        _view(op="_log_softmax (backward)", shapes=((16384, 128256),), device="cuda"),
+        _view(op="_log_softmax", shapes=((16384, 1000),), device="cuda"),
+    ),
+    "unfused_optimizer": (
+        _view(op="_foreach_addcdiv_", siblings=frozenset({"_foreach_addcdiv_", "_foreach_mul_"}), device="cuda"),
+        _view(op="_fused_adamw_", device="cuda"),
+    ),
+    "host_waits": (
+        _view(op="synchronisation", device="cuda"),
+        _view(op="synchronisation", calls=1, device="cuda"),
+    ),
+    "launch_bound": (
+        _view(op="launch latency", device="cuda"),
+        _view(op="launch latency", seconds=0.0001, device="cuda"),
+    ),
+    "device_allocation": (_view(op="cudaMalloc", device="cuda"), _view(op="synchronisation", device="cuda")),
+    "float32_products": (
+        _view(op="mm", regime="compute", device="cuda"),
+        _view(op="mm", regime="compute", dtypes=("bfloat16", "bfloat16"), device="cuda"),
+    ),
+    "tiny_kernels": (_view(regime="launch", device="cuda"), _view(regime="launch", calls=3, device="cuda")),
     "tiny_ops": (_view(regime="dispatch"), _view(regime="dispatch", calls=3)),
 }

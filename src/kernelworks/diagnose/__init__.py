@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib.metadata
-import platform
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,11 +11,12 @@ import torch
 from kernelworks.ceilings import ceilings as measured_ceilings
 from kernelworks.diagnose import overhead
 from kernelworks.diagnose.account import account, footer
-from kernelworks.diagnose.program import Program, from_function, from_target
+from kernelworks.diagnose.program import Program, from_function, from_target, versions
 from kernelworks.diagnose.regions import findings, regions, sentence, unmodelled
 from kernelworks.diagnose.timeline import observe
+from kernelworks.diagnose.timeline_gpu import uses_gpu
 from kernelworks.diagnose.trace import without_collection
-from kernelworks.records import Ceilings, Diagnosis
+from kernelworks.records import Ceilings, Diagnosis, GpuCeilings
 
 __all__ = ["diagnose", "run"]
 
@@ -30,7 +29,7 @@ def diagnose(
     *args: Any,
     fix: bool = False,
     program: str = "",
-    ceilings: Ceilings | None = None,
+    ceilings: Ceilings | GpuCeilings | None = None,
     budget_s: float = BUDGET_S,
     progress: Say | None = None,
 ) -> Diagnosis:
@@ -66,25 +65,45 @@ def run(
     fix: bool = False,
     progress: Say | None = None,
     *,
-    ceilings: Ceilings | None = None,
+    ceilings: Ceilings | GpuCeilings | None = None,
     budget_s: float = BUDGET_S,
+    counters: bool = False,
 ) -> Diagnosis:
     """``diagnose`` for a script with its arguments, or for ``file.py:function``.
+
+    ``counters`` (GPU programs only) also runs the program in a process of its own under Nsight Compute and holds our
+    flop and bytes against its counters; where they cannot be read a finding says why.
 
     Raises FileNotFoundError, AttributeError or TypeError where ``target`` names no such program, RuntimeError where a
     script exits with a code, and what ``diagnose`` raises.
     """
-    return _diagnose(from_target(target, args), fix, ceilings, budget_s, progress or _silent)
+    program, say = from_target(target, args), progress or _silent
+    return _diagnose(program, fix, ceilings, budget_s, say, (target, *args) if counters else ())
 
 
 def _silent(line: str) -> None:
     pass
 
 
-def _diagnose(program: Program, fix: bool, ceilings: Ceilings | None, budget_s: float, say: Say) -> Diagnosis:
+def _diagnose(
+    program: Program,
+    fix: bool,
+    ceilings: Ceilings | GpuCeilings | None,
+    budget_s: float,
+    say: Say,
+    counters: tuple[str, ...] = (),
+) -> Diagnosis:
+    say("warming up")
+    if uses_gpu(program.run):
+        from kernelworks.diagnose.gpu import diagnose_gpu
+
+        on = ceilings if isinstance(ceilings, GpuCeilings) else None
+        return diagnose_gpu(program, fix, on, budget_s, say, counters)
     if ceilings is None:
         say("what this machine can do")
         ceilings = measured_ceilings()
+    if not isinstance(ceilings, Ceilings):
+        raise TypeError("the program ran on the CPU, and ceilings are those of a GPU")
     say("what a call costs at least")
     floors = overhead.measure()
     timeline = observe(program.run, floors, budget_s=budget_s, say=say)
@@ -110,17 +129,7 @@ def _diagnose(program: Program, fix: bool, ceilings: Ceilings | None, budget_s: 
         findings=findings(problems, timeline),
         threads=threads,
         ceilings=ceilings,
-        versions=_versions(),
+        versions=versions(),
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         fix=done,
     )
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
-    for name in ("kernelworks", "transformers"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

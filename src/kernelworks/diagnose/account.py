@@ -14,6 +14,7 @@ The parts, in the footer's order:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -27,7 +28,7 @@ from kernelworks.diagnose.trace import Call, Place
 from kernelworks.diagnose.work import NOTHING, Work
 from kernelworks.records import Ceilings
 
-__all__ = ["PARTS", "Entry", "Group", "account", "footer"]
+__all__ = ["PARTS", "Entry", "Group", "account", "footer", "grouped"]
 
 USEFUL, MEMORY, COMPUTE = "useful at ceiling", "memory excess", "compute excess"
 DISPATCH, HOST, ALLOCATION, UNEXPLAINED = "dispatch", "host and sync", "allocation (page faults)", "unexplained"
@@ -47,6 +48,8 @@ class Entry:
     work: Work | None
     limit: Bound | None
     parts: dict[str, float]
+    critical: float = math.inf  # of the seconds, those on the critical path; on a CPU all of them
+    kernels: tuple[str, ...] = ()  # on a GPU
 
 
 @dataclass
@@ -57,10 +60,20 @@ class Group:
     place: Place
     shapes: str
     entries: list[Entry] = field(default_factory=list)
+    gap: str = ""  # the regime of a group of gaps between ops (on a GPU: between kernels); "" for ops
 
     @property
     def seconds(self) -> float:
         return sum(e.seconds for e in self.entries)
+
+    @property
+    def critical(self) -> float:
+        return sum(min(e.critical, e.seconds) for e in self.entries)
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The names of the kernels that its calls launched."""
+        return tuple(dict.fromkeys(name for e in self.entries for name in e.kernels))
 
     @property
     def modelled(self) -> bool:
@@ -71,7 +84,7 @@ class Group:
         total = dict.fromkeys(PARTS, 0.0)
         for entry in self.entries:
             for name, value in entry.parts.items():
-                total[name] += value
+                total[name] = total.get(name, 0.0) + value
         return {name: value for name, value in total.items() if value > 0}
 
     @property
@@ -93,10 +106,8 @@ class Group:
 
     @property
     def regime(self) -> str:
-        if self.op == PYTHON:
-            return "host"
-        if self.op == FREE:
-            return "allocation"
+        if self.gap:
+            return self.gap
         parts, entry = self.parts, self.typical
         if parts.get(ALLOCATION, 0.0) >= 0.5 * self.seconds:
             return "allocation"
@@ -124,7 +135,7 @@ def account(timeline: Timeline, floors: Floors, threads: int, ceilings: Ceilings
         gaps.append((moment.call, moment.gap - dispatch, pages.seconds(moment.call.freed, floors)))
     tail = Call("", 0, 0, place=Place())
     gaps.append((tail, timeline.tail, pages.seconds(timeline.tail_freed, floors)))
-    return sorted([*_grouped(entries), *_between(gaps)], key=lambda g: -g.seconds)
+    return sorted([*grouped(entries), *_between(gaps)], key=lambda g: -g.seconds)
 
 
 def footer(groups: Iterable[Group], wall: float) -> dict[str, float]:
@@ -191,7 +202,7 @@ class _FreedPages:
         return freed / PAGE * self.share * floors.free
 
 
-def _grouped(entries: list[Entry]) -> list[Group]:
+def grouped(entries: list[Entry]) -> list[Group]:
     """Calls by op, module, line and the likeness of their shapes."""
     alike: dict[tuple[str, str, str, bool], list[Entry]] = {}
     for entry in entries:
@@ -211,11 +222,12 @@ def _between(gaps: list[tuple[Call, float, float]]) -> list[Group]:
     slowest: dict[tuple[str, str], float] = {}
     for call, seconds, freeing in gaps:
         freed = min(seconds, freeing)
-        for op, part, value in ((FREE, ALLOCATION, freed), (PYTHON, HOST, seconds - freed)):
+        freeing_and_python = ((FREE, ALLOCATION, freed, "allocation"), (PYTHON, HOST, seconds - freed, "host"))
+        for op, part, value, waits_on in freeing_and_python:
             if value <= 0:
                 continue
             key = (op, call.place.module)
-            group = found.setdefault(key, Group(op, call.place, ""))
+            group = found.setdefault(key, Group(op, call.place, "", gap=waits_on))
             if value > slowest.get(key, 0.0):
                 slowest[key], group.place = value, Place(call.place.module, call.place.source)
             group.entries.append(Entry(call, value, NOTHING, None, {part: value}))

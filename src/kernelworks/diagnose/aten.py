@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from kernelworks.diagnose import formulas as f
+from kernelworks.diagnose.formulas_cuda import CUDA_FORMULAS
 
 __all__ = ["FORMULAS", "VIEWS", "formula"]
 
@@ -130,6 +131,7 @@ FORMULAS: dict[str, f.Formula] = {
     "_foreach_zero": f.zeroed,
     "_foreach_copy": f.lists(0), "_foreach_norm": f.lists(2, 0), "_fused_adamw": f.adamw, "_fused_adam": f.adamw,
     "_fused_sgd": f.lists(4),
+    **CUDA_FORMULAS,
     **dict.fromkeys(VIEWS, f.nothing),
 }  # fmt: skip
 

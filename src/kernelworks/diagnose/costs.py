@@ -12,7 +12,7 @@ from kernelworks.diagnose.trace import Call
 from kernelworks.diagnose.work import NOTHING, Arguments, Operand, Work
 from kernelworks.dispatch import OPS
 
-__all__ = ["work"]
+__all__ = ["PRODUCTS", "work"]
 
 # The elementary function that an op of ours spends its time on, where it is not exp.
 FUNCTIONS = {"gelu": "tanh", "gelu_backward": "tanh"}

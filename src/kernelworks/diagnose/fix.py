@@ -21,7 +21,7 @@ from kernelworks.diagnose.timeline import Timeline, plain_run
 from kernelworks.diagnose.trace import Trace, record
 from kernelworks.records import Ceilings, Fix
 
-__all__ = ["apply_fix"]
+__all__ = ["alternate", "apply_fix", "lines"]
 
 Say = Callable[[str], None]
 MOST_ROUNDS, LEAST_ROUNDS = 5, 2
@@ -44,8 +44,8 @@ def apply_fix(
     say("building the rows that the swapped program needs")
     with Swapped(roots) as swapped:
         program.run()
-        replaced = _lines((r.path, r.type, ", ".join(r.ops)) for s in swapped.swaps for r in s.replaced)
-        left = _lines((item.path, item.type, item.reason) for s in swapped.swaps for item in s.left)
+        replaced = lines((r.path, r.type, ", ".join(r.ops)) for s in swapped.swaps for r in s.replaced)
+        left = lines((item.path, item.type, item.reason) for s in swapped.swaps for item in s.left)
         say("surveying the swapped program")
         survey = Survey()
         trace = record(program.run, survey=survey)
@@ -55,7 +55,7 @@ def apply_fix(
     prediction = _predict(program, roots, timeline, trace, capture, floors, ceilings, say)
     say("comparing with float64")
     agreement = compare(roots.samples)
-    before, after, rounds = _alternate(program, roots, timeline.wall, budget_s, say)
+    before, after, rounds = alternate(program, roots, timeline.wall, budget_s, say)
     notes = [note for note in (agreement.note,) if note]
     if prediction.unknown:
         notes.append(f"{prediction.unknown} calls of ours could not be replayed: predicted from their bound")
@@ -109,10 +109,12 @@ def _faults(program: Program, roots: Roots) -> int:
     return count
 
 
-def _alternate(program: Program, roots: Roots, wall: float, budget_s: float, say: Say) -> tuple[float, float, int]:
+def alternate(
+    program: Program, roots: Roots, wall: float, budget_s: float, say: Say, *, most: int = MOST_ROUNDS
+) -> tuple[float, float, int]:
     """Median wall clocks as it was and swapped, in turns; the order within a turn changes too. One swapped run before
     the first turn is not counted. Noise that lasts hits both alike."""
-    rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, int(0.6 * budget_s / max(2 * wall, 1e-9))))
+    rounds = max(LEAST_ROUNDS, min(most, int(0.6 * budget_s / max(2 * wall, 1e-9))))
     before: list[float] = []
     after: list[float] = []
     with Swapped(roots):
@@ -134,7 +136,7 @@ def _seconds(program: Program) -> float:
     return time.perf_counter() - start
 
 
-def _lines(items: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
+def lines(items: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
     """One line for all modules of one type whose paths differ in indices only: how many, where, and the text."""
     found: dict[tuple[str, str, str], int] = {}
     for path, kind, text in items:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import importlib.util
 import inspect
 import io
+import platform
 import runpy
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +16,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Program", "from_function", "from_target"]
+import torch
+
+__all__ = ["Program", "from_function", "from_target", "versions"]
 
 
 @dataclass(frozen=True)
@@ -121,3 +125,14 @@ class _Script:
             except SystemExit as leave:
                 if leave.code not in (None, 0):
                     raise RuntimeError(f"{self.path.name} exited with {leave.code!r}") from leave
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that a program's times depend on."""
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    for name in ("kernelworks", "transformers"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -8,6 +8,7 @@ from kernelworks.diagnose.account import FREE, PYTHON, UNEXPLAINED, USEFUL, Grou
 from kernelworks.diagnose.rows import row_for
 from kernelworks.diagnose.rules import RULES, Advice, View
 from kernelworks.diagnose.timeline import Timeline
+from kernelworks.diagnose.timeline_gpu import GpuTimeline
 from kernelworks.diagnose.work import Arguments, Operand
 from kernelworks.records import Region
 
@@ -18,12 +19,15 @@ SMALL = 0.005  # of the wall clock
 NOISY_SCALE = 0.15  # profiled and plain runs further apart than this are said
 
 
-def regions(groups: Sequence[Group], wall: float, threads: int) -> tuple[tuple[Region, ...], dict[str, float]]:
+def regions(
+    groups: Sequence[Group], wall: float, threads: int, device: str = "cpu", kind: str | None = None
+) -> tuple[tuple[Region, ...], dict[str, float]]:
     """One region a group, and the seconds that each problem's regions take (hopeful), by problem."""
     siblings = _siblings(groups)
     found, problems = [], dict[str, float]()
     for group in groups:
-        view = _view(group, wall, threads, siblings.get((group.place.module, group.place.path), frozenset()))
+        near = siblings.get((group.place.module, group.place.path), frozenset())
+        view = _view(group, wall, threads, near, device, kind)
         advice = _advice(view, group)
         if advice.problem:
             problems[advice.problem] = problems.get(advice.problem, 0.0) + advice.high
@@ -35,19 +39,20 @@ def _siblings(groups: Sequence[Group]) -> dict[tuple[str, str], frozenset[str]]:
     """The ops called in each module."""
     found: dict[tuple[str, str], set[str]] = {}
     for group in groups:
-        if group.op not in (PYTHON, FREE):
-            found.setdefault((group.place.module, group.place.path), set()).add(group.op)
+        if not group.gap:
+            names = found.setdefault((group.place.module, group.place.path), set())
+            names.add(group.op.removesuffix(" (backward)"))
     return {key: frozenset(ops) for key, ops in found.items()}
 
 
-def _view(group: Group, wall: float, threads: int, siblings: frozenset[str]) -> View:
+def _view(group: Group, wall: float, threads: int, siblings: frozenset[str], device: str, kind: str | None) -> View:
     operands: list[Operand] = []
     row = ""
-    if group.op not in (PYTHON, FREE):
+    if not group.gap:
         call = group.typical.call
         for item in Arguments(call).items:
             operands += [o for o in (item if isinstance(item, list) else [item]) if isinstance(o, Operand)]
-        row = row_for(call, threads)
+        row = row_for(call, threads, device, kind)
     return View(
         op=group.op,
         module=group.place.module,
@@ -64,6 +69,8 @@ def _view(group: Group, wall: float, threads: int, siblings: frozenset[str]) -> 
         growing=".." in group.shapes,
         row=row,
         threads=threads,
+        device=device,
+        critical=group.critical,
     )
 
 
@@ -71,14 +78,16 @@ def _advice(view: View, group: Group) -> Advice:
     """The first rule that applies, else what the bound alone says."""
     if not group.modelled:
         return Advice("", "unmodelled: no formula for its work, so nothing is promised", 0.0, 0.0)
+    most = min(view.seconds, view.critical)
     for rule in RULES:
-        advice = rule.applies(view)
+        advice = rule.applies(view) if view.device in rule.devices else None
         if advice is not None:
-            high = min(max(advice.high, 0.0), view.seconds)
+            high = min(max(advice.high, 0.0), most)
             return Advice(advice.problem, advice.action, min(max(advice.low, 0.0), high), high)
-    if view.op == PYTHON:
-        return Advice("", NOTHING_TO_BE_HAD, 0.0, 0.0)
-    excess = view.excess()
+    excess = min(view.excess(), most)
+    if group.gap or most < 0.1 * view.seconds:
+        beside = "" if group.gap else "not on the critical path: "
+        return Advice("", f"{beside}{NOTHING_TO_BE_HAD}", 0.0, 0.0 if group.gap else excess)
     if view.achieved >= 0.8 or excess < SMALL * view.wall:
         return Advice("", NOTHING_TO_BE_HAD, 0.0, excess if view.achieved < 0.8 else 0.0)
     limit = group.typical.limit
@@ -88,7 +97,7 @@ def _advice(view: View, group: Group) -> Advice:
 
 def _region(group: Group, view: View, advice: Advice) -> Region:
     entry = group.typical
-    between = group.op in (PYTHON, FREE)
+    between = bool(group.gap)
     work = group.work
     return Region(
         op=group.op,
@@ -108,6 +117,7 @@ def _region(group: Group, view: View, advice: Advice) -> Region:
         bytes=work.read + work.written,
         modelled=group.modelled,
         parts=group.parts,
+        kernels=group.kernels,
     )
 
 
@@ -122,7 +132,7 @@ def unmodelled(found: Sequence[Region]) -> tuple[str, ...]:
     return tuple(f"{op}: {calls} calls, {_time(seconds)}" for op, (calls, seconds) in ordered)
 
 
-def findings(problems: dict[str, float], timeline: Timeline) -> tuple[str, ...]:
+def findings(problems: dict[str, float], timeline: Timeline | GpuTimeline) -> tuple[str, ...]:
     """The problems by the time they cost, and what to know about the measurement itself."""
     lines = [
         f"{problem}: up to {_time(seconds)} ({100 * seconds / timeline.wall:.0f}% of the wall clock)"
@@ -133,7 +143,13 @@ def findings(problems: dict[str, float], timeline: Timeline) -> tuple[str, ...]:
         lines.append(
             f"ambiguous: other processes used over 10% of the cores in {timeline.noisy} of {len(timeline.walls)} runs"
         )
-    if abs(timeline.scale - 1) > NOISY_SCALE:
+    if isinstance(timeline, GpuTimeline):
+        if abs(timeline.device - 1) > NOISY_SCALE / 2:
+            lines.append(
+                f"under the profiler kernels took {1 / timeline.device:.2f} times as long as without it, by the wall "
+                "clock; their times were scaled to fit"
+            )
+    elif abs(timeline.scale - 1) > NOISY_SCALE:
         lines.append(
             f"under the profiler, its own time taken off, the program took {1 / timeline.scale:.2f} times as long as "
             "without it; the times of single ops were scaled to fit"
@@ -154,7 +170,10 @@ def sentence(footer: dict[str, float], found: Sequence[Region], wall: float) -> 
     if high < SMALL * wall:
         return f"{head}; nothing worth having back"
     most = max(by_op, key=lambda op: by_op[op])
-    names = {PYTHON: "Python between ops", FREE: "memory given back and taken again"}
+    names = {
+        PYTHON: "Python between ops", FREE: "memory given back and taken again",
+        "launch latency": "waiting for launches", "torch's dispatch": "torch's dispatch of small ops",
+    }  # fmt: skip
     doubt = footer[UNEXPLAINED] / wall
     rest = f" ({100 * doubt:.0f}% of the time is unexplained)" if doubt > 0.1 else ""
     back = f"{_ms(low)} to {_ms(high)}" if low >= 0.01 * high else f"up to {_ms(high)}"

@@ -26,6 +26,7 @@ class Sample:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     inference: bool
+    training: bool = False  # gradients were wanted of the module
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ def find(run: Callable[[], Any]) -> Roots:
             modules.append(module)
         if not known or (seen == calls and len(modules) == 1):
             kept = copy.deepcopy((args, kwargs))
-            samples.append(Sample(module, kept[0], kept[1], torch.is_inference_mode_enabled()))
+            training = torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
+            samples.append(Sample(module, kept[0], kept[1], torch.is_inference_mode_enabled(), training))
 
     with _outermost(keep):
         run()

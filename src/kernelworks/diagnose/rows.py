@@ -26,10 +26,11 @@ OURS: dict[str, tuple[str, dict[str, int]]] = {
 TORCH = ("torch", "reference")
 
 
-def row_for(call: Call, threads: int) -> str:
+def row_for(call: Call, threads: int, device: str = "cpu", kind: str | None = None) -> str:
     """``kw.linear: avx512`` for the certified row that would be taken, "" where it is torch's own or we have no op.
 
-    Nothing is built for the question, so a row whose build fails later is named all the same.
+    ``kind`` is the kind of machine, by default this one. Nothing is built for the question, so a row whose build fails
+    later is named all the same.
     """
     known = OURS.get(call.name.removeprefix("aten::"))
     op = OPS.get(known[0]) if known else None
@@ -40,14 +41,14 @@ def row_for(call: Call, threads: int) -> str:
     for name, position in positions.items():
         if name in args:
             item = arguments[position]
-            args[name] = TensorSpec(item.shape, item.dtype, item.stride, "cpu") if isinstance(item, Operand) else item
+            args[name] = TensorSpec(item.shape, item.dtype, item.stride, device) if isinstance(item, Operand) else item
     request = Request(op.name, "forward", args, threads)
     for row in op.rows:
         if row.name in TORCH:
             return ""
         try:
-            if row.guard(request) is None and certificates.invalid(op.name, row) is None:
+            if row.guard(request) is None and certificates.invalid(op.name, row, kind) is None:
                 return f"kw.{op.name}: {row.name}"
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
             return ""
     return ""

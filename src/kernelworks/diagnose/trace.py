@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import sys
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,13 +21,27 @@ import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.autograd.profiler import profile, record_function
 
-__all__ = ["Call", "Place", "Trace", "join", "record", "without_collection"]
+__all__ = [
+    "Call",
+    "DeviceWork",
+    "Inputs",
+    "Place",
+    "Runtime",
+    "Trace",
+    "inputs_of",
+    "join",
+    "read",
+    "record",
+    "without_collection",
+]
 
 RUN = "kernelworks run"  # the annotation around one run of the program
 COMPILED = "## Call CompiledFxGraph"  # the annotation around a graph that torch.compile made
 MEMORY = "[memory]"
 LARGE = 128 * 1024  # bytes; malloc gives smaller blocks back to itself, not to the system
 FUNCTION, BACKWARD = 0, 1  # at::RecordScope
+RUNTIME = re.compile("cu(da)?[A-Z]")  # cudaLaunchKernel, cuLaunchKernelEx
+WAITS_OF_STREAMS = frozenset({"Context Sync", "Stream Sync", "Event Sync", "Stream Wait Event"})  # not work
 
 # The profiler's C++ names of dtypes.
 DTYPES = {
@@ -71,6 +86,8 @@ class Call:
     place: Place = Place()
     backward: bool = False
     freed: int = 0  # bytes of large blocks given back since the call before
+    correlation: int = 0  # by which what the device did for the call names it
+    runtime: list[Runtime] = field(default_factory=list)  # calls of the device's driver made in it or below
     event: Any = None  # the profiler's own record, until it is loaded
 
     def load(self) -> Call:
@@ -78,8 +95,9 @@ class Call:
         if self.event is not None:
             event, self.event = self.event, None
             self.overload = event.overload_name()
-            self.shapes = event.structured_input_shapes()
-            self.strides = event.structured_input_strides()
+            if not self.shapes and hasattr(event, "structured_input_shapes"):
+                self.shapes = event.structured_input_shapes()
+                self.strides = event.structured_input_strides()
             self.dtypes = [DTYPES.get(d) for d in event.dtypes()]
             self.scalars = event.concrete_inputs()
         return self
@@ -90,14 +108,58 @@ class Call:
         return 1 + sum(child.events for child in self.children)
 
     @property
+    def everything(self) -> Iterator[Call]:
+        """The call and all below it, in the order in which they start."""
+        yield self
+        for child in self.children:
+            yield from child.everything
+
+    @property
+    def correlations(self) -> list[int]:
+        return [call.correlation for call in self.everything]
+
+    @property
     def key(self) -> tuple[str, ...]:
         """The names of the call and of those under it: what two passes are matched by."""
         return (self.name, *(name for child in self.children for name in child.key))
 
 
 @dataclass(slots=True)
+class DeviceWork:
+    """A kernel, copy or fill that a GPU did. Times in ns, on the host's clock."""
+
+    name: str
+    start: int
+    end: int
+    stream: int
+
+    @property
+    def seconds(self) -> float:
+        return (self.end - self.start) / 1e9
+
+
+@dataclass(slots=True)
+class Runtime:
+    """A call of the GPU's driver or runtime (``cudaLaunchKernel``), with what the device did for it.
+
+    ``inner`` is the place of the innermost op that made it among the outermost op and all below it, in the order in
+    which they start (the outermost is 0).
+    """
+
+    name: str
+    start: int
+    end: int
+    works: list[DeviceWork] = field(default_factory=list)
+    inner: int = 0
+
+
+@dataclass(slots=True)
 class Trace:
-    """One run under the profiler. ``calls`` are the outermost ops on the thread that ran the program, in order."""
+    """One run under the profiler. ``calls`` are the outermost ops on the thread that ran the program, in order.
+
+    Where the program uses a GPU, autograd's thread counts too (the program's waits for it), and ``between`` are the
+    driver's calls outside any op.
+    """
 
     start: int
     end: int
@@ -106,6 +168,14 @@ class Trace:
     elsewhere: int  # ops on other threads: not on the critical path
     output: Any
     freed: int = 0  # bytes of large blocks given back after the last call
+    between: list[Runtime] = field(default_factory=list)
+    lost: float = 0.0  # seconds of device work that no call of the driver was found for
+
+    @property
+    def device_seconds(self) -> float:
+        """Seconds of device work, of several streams added."""
+        runtime = [r for call in self.calls for r in call.runtime] + self.between
+        return sum(work.seconds for r in runtime for work in r.works) + self.lost
 
 
 @contextlib.contextmanager
@@ -122,14 +192,24 @@ def _quiet() -> Iterator[None]:
         os.close(null)
 
 
-def record(run: Callable[[], Any], *, survey: contextlib.AbstractContextManager[list[Place]] | None = None) -> Trace:
-    """Runs the program once under the profiler. With ``survey`` (a ``places.Survey``) shapes and places are recorded.
+def record(
+    run: Callable[[], Any],
+    *,
+    survey: contextlib.AbstractContextManager[list[Place]] | None = None,
+    gpu: bool = False,
+    raw: Callable[[Any, list[Place]], None] | None = None,
+) -> Trace:
+    """Runs the program once under the profiler. With ``survey`` (a ``places.Survey``) shapes and places are recorded,
+    with ``gpu`` what the device did too; the program is then to wait for the device before it returns. ``raw`` is
+    given the profiler's own results and the places.
 
     Raises what the program raises.
     """
     survey_too = survey is not None
     profiler = profile(
         use_cpu=True,
+        use_device="cuda" if gpu else None,
+        use_kineto=gpu,  # else the device is timed by events, not traced
         record_shapes=survey_too,
         profile_memory=survey_too,
         experimental_config=_ExperimentalConfig(capture_overload_names=survey_too),
@@ -146,8 +226,11 @@ def record(run: Callable[[], Any], *, survey: contextlib.AbstractContextManager[
         finally:
             with _quiet():
                 profiler.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    results: Any = profiler.kineto_results
+    if raw is not None:
+        raw(results, places)
     with without_collection():
-        return _trace(profiler.kineto_results, places, output, surveyed=survey is not None)
+        return read(results.events(), places, output, inputs_of(results) if survey_too else None)
 
 
 @contextlib.contextmanager
@@ -162,37 +245,86 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _trace(results: Any, places: list[Place], output: Any, *, surveyed: bool) -> Trace:
-    events = results.events()
-    run = next((e for e in events if e.name() == RUN), None)
+def read(events: Iterable[Any], places: list[Place], output: Any, inputs: dict[int, Inputs] | None) -> Trace:
+    """The trace of one run from the profiler's events, or from recorded ones. ``inputs`` only of a survey."""
+    events = list(events)
+    run = next((e for e in events if e.name() == RUN and not _on_device(e)), None)
     if run is None:
         raise RuntimeError("torch's profiler recorded nothing: is another profiler running in this process?")
     start, end, thread = run.start_ns(), run.end_ns(), run.start_thread_id()
-    flat: list[Call] = []
+    surveyed = inputs is not None
+    flat: dict[int, list[Call]] = defaultdict(list)  # by thread
     frees: list[tuple[int, int]] = []
-    elsewhere = 0
+    device: list[Any] = []
+    runtime: list[Any] = []
     for event in events:
         name, begun = event.name(), event.start_ns()
-        if begun < start or begun >= end or name == RUN:
+        if begun < start or (name == RUN):
             continue
         if name == MEMORY:
-            if event.nbytes() <= -LARGE:
+            if event.nbytes() <= -LARGE and not _on_device(event) and begun < end:
                 frees.append((begun, -event.nbytes()))
-        elif event.start_thread_id() != thread:
-            elsewhere += 1
-        elif surveyed:
-            flat.append(Call(name, begun, event.end_ns(), event.scope(), sequence=event.sequence_nr(), event=event))
+        elif _on_device(event):
+            if not event.is_user_annotation() and name not in WAITS_OF_STREAMS and not name.startswith(PLACE):
+                device.append(event)
+        elif begun >= end:
+            continue
+        elif RUNTIME.match(name):
+            runtime.append(event)
         else:
-            flat.append(Call(name, begun, event.end_ns(), event.scope()))
-    flat.sort(key=lambda c: (c.start, -c.end))
-    calls = _outermost(_nest(flat), places)
-    if surveyed:
-        pointers = _pointers(results)
+            scope, number = event.scope(), event.correlation_id()
+            call = Call(name, begun, event.end_ns(), scope, correlation=number)
+            if surveyed or scope == BACKWARD:
+                call.sequence = event.sequence_nr()
+            call.event = event if surveyed else None
+            flat[event.start_thread_id()].append(call)
+    threads = [thread, *(t for t in flat if t != thread and (device or runtime) and _backward(flat[t]))]
+    seen = [call for t in threads for call in flat[t]]
+    seen.sort(key=lambda c: (c.start, -c.end))
+    calls = _outermost([root for t in threads for root in _nest(flat[t])], places)
+    if inputs is not None:
         for call in calls:
-            call.pointers = pointers.get((call.start, call.name), [])
-    trace = Trace(start, end, calls, len(flat), elsewhere, output)
+            for each in call.everything:
+                _know(each, inputs)
+    elsewhere = sum(len(found) for t, found in flat.items() if t not in threads)
+    trace = Trace(start, end, calls, len(seen), elsewhere, output)
     _free(trace, sorted(frees))
+    if device or runtime:
+        _link(trace, device, runtime)
     return trace
+
+
+def _know(call: Call, inputs: dict[int, Inputs]) -> None:
+    its = inputs.get(call.correlation)
+    if its is not None:
+        call.pointers, call.shapes, call.strides = its.pointers, its.shapes, its.strides
+
+
+def _on_device(event: Any) -> bool:
+    return str(event.device_type()).endswith("CUDA")
+
+
+def _backward(calls: list[Call]) -> bool:
+    """Whether a thread is autograd's: the program's thread waits while it works."""
+    return any(call.scope == BACKWARD for call in calls)
+
+
+def _link(trace: Trace, device: list[Any], runtime: list[Any]) -> None:
+    """Puts the driver's calls to the ops that made them, and what the device did to the driver's calls."""
+    works: dict[int, list[DeviceWork]] = defaultdict(list)
+    for event in sorted(device, key=lambda e: e.start_ns()):
+        work = DeviceWork(event.name(), event.start_ns(), event.end_ns(), event.device_resource_id())
+        works[event.correlation_id()].append(work)
+    owners = {number: (call, at) for call in trace.calls for at, number in enumerate(call.correlations) if number}
+    for event in sorted(runtime, key=lambda e: e.start_ns()):
+        made = Runtime(event.name(), event.start_ns(), event.end_ns(), works.pop(event.correlation_id(), []))
+        owner = owners.get(event.linked_correlation_id())
+        if owner is not None:
+            made.inner = owner[1]
+            owner[0].runtime.append(made)
+        else:
+            trace.between.append(made)
+    trace.lost = sum(work.seconds for left in works.values() for work in left)
 
 
 def _free(trace: Trace, frees: list[tuple[int, int]]) -> None:
@@ -205,25 +337,45 @@ def _free(trace: Trace, frees: list[tuple[int, int]]) -> None:
     trace.freed = sum(size for _, size in frees[at:])
 
 
-def _pointers(results: Any) -> dict[tuple[int, str], list[Any]]:
-    """Storage addresses of the tensor arguments of outermost ops; only the profiler's tree has them."""
-    found: dict[tuple[int, str], list[Any]] = {}
+@dataclass(slots=True)
+class Inputs:
+    """A call's tensor arguments as the profiler's tree knows them: storage addresses, and sizes and strides as in Call
+    (empty where the profiler's events say them)."""
+
+    pointers: list[Any]
+    shapes: list[Any] = field(default_factory=list)
+    strides: list[Any] = field(default_factory=list)
+
+
+def inputs_of(results: Any) -> dict[int, Inputs]:
+    """The inputs of calls by their correlation: of the outermost ops, since only the tree has addresses. Of all ops
+    where the events do not know the sizes in a list of tensors (before torch 2.12)."""
+    every = not hasattr(torch._C._autograd._KinetoEvent, "structured_input_shapes")
+    found: dict[int, Inputs] = {}
     waiting = list(results.experimental_event_tree())
     while waiting:
         node = waiting.pop()
-        fields = node.extra_fields
-        inputs = getattr(fields, "inputs", None)
-        if inputs and "::" in node.name:
-            found[node.start_time_ns, node.name] = [_address(item) for item in inputs]
-        else:
+        given = getattr(node.extra_fields, "inputs", None)
+        if given and "::" in node.name:
+            its = Inputs(_each(given, "storage_data_ptr", None))
+            if every:
+                its.shapes, its.strides = _each(given, "sizes", []), _each(given, "strides", [])
+            found[node.correlation_id] = its
+        if every or not (given and "::" in node.name):
             waiting.extend(node.children)
     return found
 
 
-def _address(item: Any) -> Any:
-    if isinstance(item, list):
-        return [_address(inner) for inner in item]
-    return getattr(item, "storage_data_ptr", None)
+def _each(inputs: Any, attribute: str, without: Any) -> list[Any]:
+    """One attribute of every tensor, of lists of tensors a list, else what stands for "no tensor"."""
+    found = []
+    for item in inputs:
+        if isinstance(item, list):
+            tensors = [inner for inner in item if hasattr(inner, attribute)]
+            found.append([getattr(inner, attribute) for inner in tensors] if tensors else without)
+        else:
+            found.append(getattr(item, attribute, without))
+    return found
 
 
 def _nest(flat: list[Call]) -> list[Call]:
@@ -256,7 +408,7 @@ def _outermost(roots: list[Call], places: list[Place]) -> list[Call]:
             place = places[int(call.name[len(PLACE) :])]
         elif call.scope == BACKWARD and call.sequence >= 0:
             known = forward.get(call.sequence)
-            backward = replace(known, faults=0) if known else backward
+            backward = replace(known, faults=0) if known else backward or Place()
         elif _is_op(call):
             call.place, call.backward = (backward, True) if backward else (place, False)
             calls.append(call)
@@ -269,7 +421,7 @@ def _outermost(roots: list[Call], places: list[Place]) -> list[Call]:
 
     for root in roots:
         visit(root, Place(), None)
-    return calls
+    return sorted(calls, key=lambda c: c.start)
 
 
 PLACE = "kernelworks place "  # the annotation that a survey puts round each call; its number follows
@@ -321,4 +473,4 @@ def join(timed: Trace, survey: Trace) -> list[Call]:
 
 
 def _dressed(timed: Call, known: Call) -> Call:
-    return replace(known.load(), start=timed.start, end=timed.end)
+    return replace(known.load(), start=timed.start, end=timed.end, runtime=timed.runtime)

@@ -7,16 +7,23 @@ from kernelworks.diagnose.rules import (
     decomposed_gate,
     decomposed_norm,
     decomposed_rope,
+    device_allocation,
+    float32_products,
     fresh_pages,
     gemv,
     growing_cat,
     half_without_hardware,
+    host_waits,
+    launch_bound,
     python_between_ops,
     released_memory,
     slow_row,
+    stored_logits,
     strided_copies,
     sync_in_loop,
+    tiny_kernels,
     tiny_ops,
+    unfused_optimizer,
     upcast,
 )
 from kernelworks.diagnose.rules.rule import Advice, Rule, View
@@ -25,6 +32,8 @@ __all__ = ["RULES", "Advice", "Rule", "View"]
 
 RULES: tuple[Rule, ...] = (
     half_without_hardware.RULE,
+    stored_logits.RULE,
+    unfused_optimizer.RULE,
     decode_attention.RULE,
     gemv.RULE,
     growing_cat.RULE,
@@ -39,4 +48,9 @@ RULES: tuple[Rule, ...] = (
     released_memory.RULE,
     python_between_ops.RULE,
     tiny_ops.RULE,
+    host_waits.RULE,
+    launch_bound.RULE,
+    device_allocation.RULE,
+    float32_products.RULE,
+    tiny_kernels.RULE,
 )

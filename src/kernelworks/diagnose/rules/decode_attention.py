@@ -18,4 +18,4 @@ def applies(view: View) -> Advice | None:
     return Advice("decode attention far from memory speed", action, view.excess(REACH), view.excess())
 
 
-RULE = Rule("decode_attention", applies)
+RULE = Rule("decode_attention", applies, ("cpu",))

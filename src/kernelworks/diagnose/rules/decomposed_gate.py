@@ -6,8 +6,8 @@ from kernelworks.diagnose.rules.rule import REACH, Advice, Rule, View
 
 
 def applies(view: View) -> Advice | None:
-    gate = view.op == "silu" and view.achieved < REACH
-    product = view.op == "mul" and view.module.endswith("mlp") and view.siblings <= {"mul", "silu", "linear"}
+    gate = view.plain == "silu" and view.achieved < REACH
+    product = view.plain == "mul" and view.module.endswith("mlp") and view.siblings <= {"mul", "silu", "linear"}
     if not gate and not product:
         return None
     return Advice("a gate made of two ops", "swap in kw.silu_mul: one op", 0.4 * view.excess(), view.excess())

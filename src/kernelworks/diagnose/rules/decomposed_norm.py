@@ -9,7 +9,7 @@ STEPS = frozenset({"pow", "square", "mean", "add", "rsqrt", "sqrt", "mul", "div"
 
 
 def applies(view: View) -> Advice | None:
-    if view.op not in STEPS or not view.siblings >= SIGNS:
+    if view.plain not in STEPS or not view.siblings >= SIGNS:
         return None
     steps = max(2, len(view.siblings & STEPS))  # one call of several takes their place
     high = view.seconds * (1 - 1 / (2 * steps))

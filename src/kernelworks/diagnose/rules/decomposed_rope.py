@@ -8,7 +8,7 @@ SIGNS = frozenset({"neg", "cat", "mul", "add"})
 
 
 def applies(view: View) -> Advice | None:
-    if view.op not in SIGNS or not view.siblings >= SIGNS or view.growing:
+    if view.plain not in SIGNS or not view.siblings >= SIGNS or view.growing:
         return None
     high = view.seconds * (1 - 1 / 8)  # one op instead of four for q and four for k
     return Advice("a rotary embedding made of many ops", "swap in kw.rope: one op for q and k", 0.6 * high, high)

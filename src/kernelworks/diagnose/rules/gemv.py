@@ -24,4 +24,4 @@ def applies(view: View) -> Advice | None:
     return Advice("weights read slower than memory gives them", action, view.excess(0.8), view.excess())
 
 
-RULE = Rule("gemv", applies)
+RULE = Rule("gemv", applies, ("cpu",))

@@ -14,4 +14,4 @@ def applies(view: View) -> Advice | None:
     return Advice("float16 products without hardware for them", action, view.excess(REACH), view.excess())
 
 
-RULE = Rule("half_without_hardware", applies)
+RULE = Rule("half_without_hardware", applies, ("cpu",))

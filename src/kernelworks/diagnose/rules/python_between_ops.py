@@ -12,4 +12,4 @@ def applies(view: View) -> Advice | None:
     return Advice("Python between ops", action, 0.0, 0.8 * view.seconds)
 
 
-RULE = Rule("python_between_ops", applies)
+RULE = Rule("python_between_ops", applies, ("cpu",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -30,6 +31,13 @@ class View:
     growing: bool = False  # whether the sizes differ from call to call
     row: str = ""  # "kw.linear: avx512", where a proved row of ours would be taken
     threads: int = 1
+    device: str = "cpu"
+    critical: float = math.inf  # of the seconds, those on the critical path
+
+    @property
+    def plain(self) -> str:
+        """The op's name without what says that it is part of a backward."""
+        return self.op.removesuffix(" (backward)")
 
     @property
     def share(self) -> float:
@@ -60,7 +68,9 @@ class Advice:
 
 @dataclass(frozen=True)
 class Rule:
-    """One problem. ``applies`` gives the advice, or None where the region does not have this problem."""
+    """One problem. ``applies`` gives the advice, or None where the region does not have this problem; it is asked about
+    programs on these ``devices`` only."""
 
     name: str
     applies: Callable[[View], Advice | None]
+    devices: tuple[str, ...] = ("cpu", "cuda")

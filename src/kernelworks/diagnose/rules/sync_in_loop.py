@@ -15,4 +15,4 @@ def applies(view: View) -> Advice | None:
     return Advice("numbers read from tensors in a loop", "read them once after the loop", 0.5 * high, high)
 
 
-RULE = Rule("sync_in_loop", applies)
+RULE = Rule("sync_in_loop", applies, ("cpu",))

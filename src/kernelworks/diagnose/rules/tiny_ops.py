@@ -14,4 +14,4 @@ def applies(view: View) -> Advice | None:
     return Advice("many tiny ops", action, 0.0, 0.8 * view.seconds)
 
 
-RULE = Rule("tiny_ops", applies)
+RULE = Rule("tiny_ops", applies, ("cpu",))

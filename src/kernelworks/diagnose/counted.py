@@ -1,0 +1,28 @@
+"""``python -m kernelworks.diagnose.counted TARGET [ARGUMENTS]``: the program, one run of it between the marks that
+``counters`` has ncu look between."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+
+import torch
+
+from kernelworks.diagnose.program import from_target
+from kernelworks.diagnose.timeline_gpu import waiting
+
+
+def main(arguments: list[str]) -> None:
+    program = from_target(arguments[0], arguments[1:])
+    run = waiting(program.run)
+    with contextlib.redirect_stdout(io.StringIO()):  # ncu's table goes there
+        run()
+        run()
+        torch.cuda.cudart().cudaProfilerStart()  # type: ignore[no-untyped-call]
+        run()
+        torch.cuda.cudart().cudaProfilerStop()  # type: ignore[no-untyped-call]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,141 @@
+"""A diagnosis of a program that runs on a GPU: the same records, made from the device's intervals."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Callable, Sequence
+
+import torch
+
+from kernelworks.ceilings import ceilings as measured_ceilings
+from kernelworks.diagnose import overhead, replay
+from kernelworks.diagnose.account import Group
+from kernelworks.diagnose.account_gpu import account, footer, kernels
+from kernelworks.diagnose.program import Program, versions
+from kernelworks.diagnose.regions import findings, regions, sentence, unmodelled
+from kernelworks.diagnose.timeline_gpu import GpuTimeline, observe
+from kernelworks.diagnose.trace import without_collection
+from kernelworks.records import Diagnosis, Fix, GpuCeilings, GpuTime, KernelTime, Region
+
+__all__ = ["diagnose_gpu", "described"]
+
+Say = Callable[[str], None]
+MOST_KERNELS = 200
+NOTABLE = 0.02  # of the wall clock
+
+
+def diagnose_gpu(
+    program: Program,
+    fix: bool,
+    ceilings: GpuCeilings | None,
+    budget_s: float,
+    say: Say,
+    counters: tuple[str, ...] = (),
+) -> Diagnosis:
+    """What ``diagnose`` does once the program has run and used a GPU. ``counters``: the program to start once more
+    under Nsight Compute, with its arguments."""
+    if ceilings is None:
+        say("what this GPU can do")
+        ceilings = measured_ceilings(device="cuda")
+    say("what a call costs at least")
+    floors = overhead.measure()
+    timeline = observe(program.run, floors, budget_s=budget_s, say=say)
+    say("sorting kernels into regions")
+    done = None
+    if fix:
+        from kernelworks.diagnose.fix_gpu import apply_fix  # it loads every op; a plain diagnosis needs none
+
+        done = apply_fix(program, timeline, floors, ceilings, budget_s=budget_s, say=say)
+    found = described(program.name, timeline, ceilings, done)
+    if counters and found.gpu is not None:
+        from kernelworks.diagnose.counters import checks
+
+        say("reading counters")
+        torch.cuda.empty_cache()  # the other process needs the memory
+        counted, line = checks(timeline, counters[0], counters[1:])
+        times = dataclasses.replace(found.gpu, counters=counted)
+        found = dataclasses.replace(found, gpu=times, findings=(*found.findings, line))
+    return found
+
+
+def described(name: str, timeline: GpuTimeline, ceilings: GpuCeilings, fix: Fix | None = None) -> Diagnosis:
+    """The record of a timeline, live or made from a recorded trace."""
+    threads = torch.get_num_threads()
+    with without_collection():
+        groups = account(timeline, ceilings)
+        parts = footer(groups, timeline.wall)
+        found, problems = regions(groups, timeline.wall, threads, "cuda", ceilings.kind)
+        times = _times(timeline, ceilings)
+    found = tuple(sorted(found, key=lambda r: (-r.high_s, -r.seconds)))
+    return Diagnosis(
+        program=name,
+        sentence=sentence(parts, found, timeline.wall),
+        wall_s=timeline.wall,
+        regions=found,
+        footer=parts,
+        unmodelled=unmodelled(found),
+        findings=(*findings(problems, timeline), *_findings(timeline, times, groups, found)),
+        threads=threads,
+        ceilings=ceilings,
+        versions=versions(),
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        fix=fix,
+        gpu=times,
+    )
+
+
+def _times(timeline: GpuTimeline, ceilings: GpuCeilings) -> GpuTime:
+    busy = sum(replay.busy_seconds(timeline.played))
+    on_device, host = replay.critical(timeline.program, timeline.played)
+    return GpuTime(
+        busy_s=busy,
+        idle_s=timeline.wall - busy,
+        critical_device_s=sum(on_device),
+        critical_host_s=sum(host.values()),
+        without_waits_s=timeline.replayed(waits=False),
+        without_host_s=timeline.replayed(host=0.0),
+        kernels=tuple(
+            KernelTime(
+                k.name, k.op, k.runs, k.seconds, k.bound_s, k.regime,
+                k.work.flop if k.work else 0.0, k.work.read + k.work.written if k.work else 0.0,
+            )
+            for k in kernels(timeline, ceilings)[:MOST_KERNELS]
+        ),
+    )  # fmt: skip
+
+
+def _findings(
+    timeline: GpuTimeline, times: GpuTime, groups: Sequence[Group], found: Sequence[Region]
+) -> tuple[str, ...]:
+    """What the replay says that no region does."""
+    wall = timeline.wall
+    busy, device, host = (
+        _percent(part, wall) for part in (times.busy_s, times.critical_device_s, times.critical_host_s)
+    )
+    lines = [
+        f"the GPU works for {busy} of the wall clock; {device} of the critical path is kernels, {host} the host and "
+        "its launches"
+    ]
+    waits = sum(1 for step in timeline.program if step.waits)
+    if waits > 1 and wall - times.without_waits_s >= NOTABLE * wall:
+        lines.append(
+            f"the host waits for the GPU {waits} times; with the last wait alone the run would take "
+            f"{_ms(times.without_waits_s)} ms of {_ms(wall)} (replayed)"
+        )
+    if wall - times.without_host_s >= NOTABLE * wall:
+        lines.append(
+            "launched without a host, as from a CUDA graph, the same kernels would take "
+            f"{_ms(times.without_host_s)} ms of {_ms(wall)} (replayed)"
+        )
+    if timeline.lost:
+        lines.append(f"{_ms(timeline.lost)} ms of device work belonged to no launch that was seen: not counted")
+    return tuple(lines)
+
+
+def _percent(seconds: float, wall: float) -> str:
+    return f"{100 * seconds / wall:.0f}%" if wall else "0%"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g}"

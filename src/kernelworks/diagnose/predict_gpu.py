@@ -1,0 +1,277 @@
+"""How long the swapped program will take on a GPU, before it is measured.
+
+The swapped program is surveyed once (its calls, not its times). Calls that the original makes too cost the host and the
+device what they cost there; each call of ours is replayed by itself, on arguments of its shapes and strides that come
+from device memory: its kernels' time as the profiler has it, its host time with nothing recording it. What the host and
+the device then do together is played as ``replay`` plays the original.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.diagnose.costs import work
+from kernelworks.diagnose.replay import LAUNCH, PYTHON, SYNC, Job, Step, play
+from kernelworks.diagnose.shapes import Signature, signature
+from kernelworks.diagnose.timeline_gpu import GpuTimeline, waiting
+from kernelworks.diagnose.trace import Call, Trace, record
+from kernelworks.diagnose.work import Arguments, Operand
+from kernelworks.dispatch import OPS, Op
+from kernelworks.records import GpuCeilings
+
+__all__ = ["Cost", "Prediction", "predict", "replayed"]
+
+OURS = "kernelworks::"
+CALLS = 8  # of each kind of call that a replay times
+MOST_COPIES, MOST_BYTES = 16, 8 << 30  # of a call's arguments
+# Where an integer argument counts rows of another: op -> argument and dimension.
+LIMITS = {"embedding": ("weight", 0), "cross_entropy": ("logits", -1), "linear_cross_entropy": ("weight", 0)}
+Kind = tuple[str, Signature]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds that one call takes the host, and its kernels the device."""
+
+    host: float
+    kernels: tuple[float, ...]
+    waits: bool = False
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds of one run after the swap; ``unknown`` calls of ours were never replayed and count at their bound."""
+
+    after: float
+    unknown: int
+
+
+# ---------------------------------------------------------------- replaying our calls
+
+
+def replayed(calls: Iterable[Call], l2_bytes: int) -> dict[Kind, Cost]:
+    """What each kind of call of ours takes, by name and shapes. Kinds that cannot be made up are left out."""
+    kinds: dict[Kind, Call] = {}
+    training = False
+    for call in calls:
+        training = training or call.backward
+        if call.name.startswith(OURS):
+            kinds.setdefault((call.name, signature(call)), call)
+    found: dict[Kind, Cost] = {}
+    for key, call in kinds.items():
+        try:
+            found[key] = _timed(call, l2_bytes, training=training and not call.backward)
+        except (TypeError, ValueError, RuntimeError, KeyError, IndexError):
+            continue  # arguments that only the program can make
+        finally:
+            torch.cuda.empty_cache()
+    return found
+
+
+def _timed(call: Call, l2_bytes: int, *, training: bool) -> Cost:
+    name = call.name.removeprefix(OURS)
+    pass_ = "backward" if name.endswith("_backward") else "forward"
+    op = OPS[name.removesuffix("_backward")]
+    first = _arguments(op, pass_, call)
+    size = sum(t.nbytes for t in _tensors(first))
+    copies = max(1, min(MOST_COPIES, math.ceil(2 * l2_bytes / max(size, 1)), MOST_BYTES // max(size, 1)))
+    sets = [first, *(_arguments(op, pass_, call) for _ in range(copies - 1))]
+    packet = getattr(torch.ops.kernelworks, name)
+
+    def through_torch() -> None:
+        for i in range(CALLS):
+            packet(*sets[i % copies])
+
+    def plainly(i: int) -> Any:
+        return op(*sets[i % copies]) if pass_ == "forward" else op.run("backward", tuple(sets[i % copies]))
+
+    with torch.no_grad():
+        through_torch()
+        trace = record(waiting(through_torch), gpu=True)
+        spans = [[w.seconds for r in c.runtime for w in r.works] for c in trace.calls if c.name == call.name]
+    if training and not op.contract.mutates:
+        for tensors in sets:
+            for tensor in _tensors(tensors):
+                if tensor.is_floating_point():
+                    tensor.requires_grad_()
+    with torch.enable_grad() if training else torch.inference_mode():
+        host = _host_seconds(plainly)
+    middle = sorted(spans, key=sum)[len(spans) // 2]
+    return Cost(host, tuple(middle))
+
+
+def _host_seconds(plainly: Any) -> float:
+    """Of one call, the device's queue never full."""
+    for i in range(3):
+        plainly(i)
+    seconds = []
+    for _ in range(3):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for i in range(CALLS):
+            plainly(i)
+        seconds.append((time.perf_counter() - start) / CALLS)
+        torch.cuda.synchronize()
+    return statistics.median(seconds)
+
+
+def _tensors(args: Iterable[Any]) -> list[Tensor]:
+    return [t for a in args for t in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(t, Tensor)]
+
+
+def _arguments(op: Op, pass_: str, call: Call) -> list[Any]:
+    """Random arguments of a call's shapes, strides and dtypes, its numbers, and defaults for what was not recorded."""
+    items = Arguments(call).items
+    schema = [a for a in torch._C.parse_schema(op.passes[pass_].schema).arguments if a.name != "row"]
+    named = {a.name: item for a, item in zip(schema, items, strict=False)}
+    name, dim = LIMITS.get(op.name, ("", 0))
+    rows = named[name].shape[dim] if isinstance(named.get(name), Operand) else 2
+    args: list[Any] = []
+    for argument in schema:
+        item = named.get(argument.name)
+        if isinstance(item, Operand):
+            args.append(_tensor(item, rows))
+        elif isinstance(item, list) and item and isinstance(item[0], Operand):
+            args.append([_tensor(o, rows) for o in item])
+        elif str(argument.type) == "List[bool]":
+            args.append([True] * len(op.passes[pass_].returns))
+        elif item is None and argument.has_default_value():
+            args.append(argument.default_value)
+        else:
+            args.append(item)
+    return args
+
+
+def _tensor(operand: Operand, rows: int) -> Tensor:
+    strided = torch.empty_strided(operand.shape, operand.stride, dtype=operand.dtype, device="cuda")
+    if operand.dtype.is_floating_point:
+        return strided.uniform_(-1.0, 1.0)
+    return strided.fill_(1) if operand.dtype is torch.bool else strided.random_(0, max(1, rows))
+
+
+# ---------------------------------------------------------------- what the original's calls cost
+
+
+@dataclass
+class _Known:
+    """Means over the original's calls: by op, shapes and module, and with ever less of that."""
+
+    costs: dict[Any, list[Cost]] = field(default_factory=dict)
+    gaps: dict[Any, list[float]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(timeline: GpuTimeline) -> _Known:
+        known = _Known()
+        hosts: dict[int, float] = {}
+        gaps: dict[int, float] = {}
+        waits: set[int] = set()
+        kernels: dict[int, list[float]] = {}
+        for step in timeline.program:
+            if step.call is None:
+                continue
+            at = hosts if step.kind != PYTHON else gaps
+            at[id(step.call)] = at.get(id(step.call), 0.0) + step.seconds * timeline.host
+            kernels.setdefault(id(step.call), []).extend(job.seconds * timeline.device for job in step.jobs)
+            if step.waits:
+                waits.add(id(step.call))
+        inside = ""
+        for call in timeline.calls:
+            key = id(call)
+            cost = Cost(hosts.get(key, 0.0), tuple(kernels.get(key, ())), key in waits)
+            for name in _names(call):
+                known.costs.setdefault(name, []).append(cost)
+            entering, inside = call.place.path != inside, call.place.path
+            for module in (call.place.module, ""):
+                known.gaps.setdefault((module, entering, call.backward), []).append(gaps.get(key, 0.0))
+        return known
+
+    def cost(self, call: Call) -> Cost | None:
+        for name in _names(call):
+            found = self.costs.get(name)
+            if found:
+                host = statistics.fmean(c.host for c in found)
+                usual = sorted(found, key=lambda c: sum(c.kernels))[len(found) // 2]
+                return Cost(host, usual.kernels, usual.waits)
+        return None
+
+    def host(self, call: Call) -> float:
+        """What calls of this op take the host, of any shape; else what calls do on average."""
+        found = self.costs.get(call.name) or [c for costs in self.costs.values() for c in costs]
+        return statistics.fmean(c.host for c in found) if found else 0.0
+
+    def gap(self, call: Call, *, entering: bool) -> float:
+        for key in ((call.place.module, entering, call.backward), ("", entering, call.backward)):
+            if key in self.gaps:
+                return statistics.fmean(self.gaps[key])
+        return 0.0
+
+
+def _names(call: Call) -> tuple[Any, ...]:
+    sized = tuple((tuple(n.bit_length() for n in shape), dtype) for shape, dtype in signature(call))
+    return (
+        (call.name, call.backward, signature(call), call.place.module),
+        (call.name, call.backward, signature(call)),
+        (call.name, call.backward, sized),
+    )
+
+
+# ---------------------------------------------------------------- together
+
+
+def predict(timeline: GpuTimeline, survey: Trace, costs: dict[Kind, Cost], ceilings: GpuCeilings) -> Prediction:
+    """The swapped program's wall clock from its survey, the original's timeline and the replays."""
+    known = _Known.of(timeline)
+    near: dict[Any, list[Cost]] = {}
+    for (name, shapes), cost in costs.items():
+        near.setdefault((name, _rounded(shapes)), []).append(cost)
+    program: list[Step] = []
+    unknown = 0
+    inside = ""
+    for call in survey.calls:
+        program.append(Step(PYTHON, known.gap(call, entering=call.place.path != inside), call))
+        inside = call.place.path
+        found: Cost | None
+        if call.name.startswith(OURS):
+            alike = near.get((call.name, _rounded(signature(call))), [None])
+            found = costs.get((call.name, signature(call))) or alike[0]
+            unknown += found is None
+        else:
+            found = known.cost(call)
+        found = found or Cost(known.host(call), _at_its_bound(call, ceilings))
+        jobs = tuple(Job("", seconds, 0, call) for seconds in found.kernels)
+        program.append(Step(SYNC if found.waits else LAUNCH, found.host, call, jobs, waits=found.waits))
+    program.append(Step(SYNC, _last_wait(timeline.program) * timeline.host, waits=True))
+    return Prediction(play(program, timeline.pace, host=1.0).wall, unknown)
+
+
+def _last_wait(program: Sequence[Step]) -> float:
+    return next((step.seconds for step in reversed(program) if step.waits), 0.0)
+
+
+def _rounded(shapes: Signature) -> Any:
+    return tuple((tuple(n.bit_length() for n in shape), dtype) for shape, dtype in shapes)
+
+
+def _at_its_bound(call: Call, ceilings: GpuCeilings) -> tuple[float, ...]:
+    """One kernel at 60% of its bound for a call that launched something; none for one that launched nothing."""
+    from kernelworks.ceilings.bound import bound
+
+    its = work(call)
+    launched = any(r.works for r in call.runtime)
+    if not launched:
+        return ()
+    if its is None:
+        return (ceilings.launch_us * 1e-6,)
+    least = bound(
+        its.flop, its.transcendental, its.read + its.written, math.inf, its.dtype, 1, ceilings,
+        written_bytes=its.written, function=its.function,
+    )  # fmt: skip
+    return (least.seconds / 0.6,)

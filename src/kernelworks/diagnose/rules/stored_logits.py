@@ -1,0 +1,35 @@
+"""The logits of a large vocabulary are written, widened and read again for the loss, and once more for its gradient."""
+
+from __future__ import annotations
+
+import math
+
+from kernelworks.diagnose.rules.rule import Advice, Rule, View
+
+LOSSES = frozenset(
+    {
+        "cross_entropy_loss",
+        "_log_softmax",
+        "log_softmax",
+        "_log_softmax_backward_data",
+        "nll_loss_nd",
+        "nll_loss",
+        "nll_loss_forward",
+        "nll_loss_backward",
+    }
+)
+STEPS = LOSSES | {"to", "_to_copy", "float", "contiguous", "view", "copy_", "pad"}
+ROWS, VOCABULARY = 64, 8192
+
+
+def applies(view: View) -> Advice | None:
+    rows = view.shapes[0][:-1] if view.shapes and view.shapes[0] else ()
+    if view.plain not in STEPS or math.prod(rows) < ROWS or not rows or view.shapes[0][-1] < VOCABULARY:
+        return None
+    if view.plain not in LOSSES and "loss" not in view.source:
+        return None
+    action = "kw.linear_cross_entropy: the last product and the loss in one op, the logits never stored"
+    return Advice("logits stored for the loss", action, 0.5 * view.seconds, 0.9 * view.seconds)
+
+
+RULE = Rule("stored_logits", applies, ("cuda",))
