@@ -5,6 +5,7 @@ query sees, so that the larger part of the work holds no comparison. Few queries
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from kernelworks.build.triton import Kernel, Launch, configs
 from kernelworks.ops.attention.attention import new_output, readable
 from kernelworks.ops.attention.attention.triton_backward import gradients
-from kernelworks.ops.attention.attention.triton_decode import MOST_ROWS, decode
+from kernelworks.ops.attention.attention.triton_decode import MOST_ROWS, decode, decode_again
 from kernelworks.ops.attention.attention.triton_pipeline import pipeline_at, pipelined
 
 CONFIGS = configs(__file__)
@@ -232,6 +233,40 @@ def forward(
         heads // kv_heads, queries, keys, dim, shift, window or 0, LOG2E * (abs(factor) or 1.0),
     )  # fmt: skip
     return (output, lse) if with_lse else output
+
+
+def prepare_forward(
+    q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
+    with_lse: bool,
+) -> Callable[..., Any] | None:  # fmt: skip
+    """For few queries, what serves calls like this one without working anything out again."""
+    queries, keys = q.shape[2], k.shape[2]
+    if mask is not None or not (q.numel() and keys) or queries * q.shape[1] > MOST_ROWS * k.shape[1]:
+        return None
+    if any(readable(t) is not t for t in (q, k, v)):
+        return None
+    lse_shape, device, empty, float32 = q.shape[:3], q.device, torch.empty, torch.float32
+    run = decode_again(
+        q, k, v, new_output(q), empty(lse_shape, dtype=float32, device=device) if with_lse else None,
+        causal is not None, keys - queries if causal == "bottom_right" else 0, window or 0,
+        q.shape[3] ** -0.5 if scale is None else float(scale),
+    )  # fmt: skip
+
+    def call(
+        q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None,
+        mask: Tensor | None, with_lse: bool, out: Any = None,
+    ) -> Any:  # fmt: skip
+        if out is not None:
+            return forward(q, k, v, causal, window, scale, mask, with_lse, out)
+        output = new_output(q)
+        if with_lse:
+            lse = empty(lse_shape, dtype=float32, device=device)
+            run(q, k, v, output, lse)
+            return output, lse
+        run(q, k, v, output)
+        return output
+
+    return call
 
 
 def backward(

@@ -7,6 +7,8 @@ into two numbers of the inputs' dtype.
 """
 
 import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -19,13 +21,13 @@ from kernelworks.build.triton import Kernel, Launch, configs, interpreting, mult
 CONFIGS = configs(__file__)
 MOST_ROWS = 16  # queries times heads of a group; more of them fill the tiles of the other kernel
 MOST_SHARES = 64
-LOG2E = 1.4426950408889634
+NONE = (0, 0, 0, 0)  # strides of no mask
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _share(  # type: ignore[no-untyped-def]
-    q, k, v, mask, output, lse, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, o_b, o_h, o_l, m_b, m_h, m_q, m_k,
-    partial, shares, pairs, H, group, Lq, Lk, D, shift, window, scale, length, CAUSAL: tl.constexpr,
+    q, k, v, mask, output, lse, partial, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, o_b, o_h, o_l, m_b, m_h, m_q,
+    m_k, shares, pairs, H, group, Lq, Lk, D, shift, window, scale, length, CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr,
     WHOLE_D: tl.constexpr, EVEN: tl.constexpr, EARLY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -192,27 +194,76 @@ def _blocks(dim: int, dtype: torch.dtype) -> tuple[int, int]:
     return options["BN"], options["RESIDENT"]
 
 
+@dataclass(frozen=True)
+class _Cut:
+    """How one call is cut: its launches with their grids and the integers that follow the tensors."""
+
+    share: Launch
+    share_grid: tuple[int, int, int]
+    share_numbers: tuple[float, ...]
+    join: Launch | None  # None where one program takes all keys
+    join_grid: tuple[int, int, int]
+    join_numbers: tuple[int, ...]
+    size: int  # float32 numbers between the two
+
+
+def _cut(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, output: Tensor, causal: bool, shift: int, window: int,
+    scale: float,
+) -> _Cut:  # fmt: skip
+    batch, heads, queries, dim = q.shape
+    kv_heads, keys = k.shape[1], k.shape[2]
+    block, resident = _blocks(dim, q.dtype)
+    pairs, group = batch * kv_heads, heads // kv_heads
+    shares, length = _shares(pairs, -(-keys // 256) * 256, block, resident * multiprocessors(q.device))
+    split = shares > 1
+    outs = output.stride()[:3]
+    return _Cut(
+        share=_share_at(dim, q.dtype, causal, window > 0, split, keys % block == 0 and not causal and mask is None),
+        share_grid=(shares * pairs, 1, 1),
+        share_numbers=(
+            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *outs, *(mask.stride() if mask is not None else NONE),
+            shares, pairs, heads, group, queries, keys, dim, shift, window, scale, length,
+        ),
+        join=_join_at(dim, shares) if split else None,
+        join_grid=(queries * heads * batch, 1, 1),
+        join_numbers=(*outs, pairs, heads, group, queries, dim, shares),
+        size=pairs * shares * group * queries * (dim + 3),
+    )  # fmt: skip
+
+
 def decode(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, output: Tensor, lse: Tensor | None, causal: bool, shift: int,
     window: int, scale: float,
 ) -> None:  # fmt: skip
     """Writes ``output`` (and ``lse``). ``mask`` is None or expanded to [B, H, Lq, Lk]."""
-    batch, heads, queries, dim = q.shape
-    kv_heads, keys = k.shape[1], k.shape[2]
-    block, resident = _blocks(dim, q.dtype)
-    pairs = batch * kv_heads
-    shares, length = _shares(pairs, -(-keys // 256) * 256, block, resident * multiprocessors(q.device))
-    group, split = heads // kv_heads, shares > 1
-    partial = q.new_empty(pairs * shares * group * queries * (dim + 3), dtype=torch.float32) if split else None
-    at = _share_at(dim, q.dtype, causal, window > 0, split, keys % block == 0 and not causal and mask is None)
-    o_b, o_h, o_l, _ = output.stride()
-    at(
-        (shares * pairs, 1, 1), q, k, v, mask, None if split else output, None if split else lse, *q.stride()[:3],
-        *k.stride()[:3], *v.stride()[:3], o_b, o_h, o_l, *(mask.stride() if mask is not None else (0, 0, 0, 0)),
-        partial, shares, pairs, heads, group, queries, keys, dim, shift, window, scale, length,
-    )  # fmt: skip
-    if split:
-        _join_at(dim, shares)(
-            (queries * heads * batch, 1, 1), partial, output, lse, o_b, o_h, o_l, pairs, heads, group, queries, dim,
-            shares,
-        )  # fmt: skip
+    cut = _cut(q, k, v, mask, output, causal, shift, window, scale)
+    if cut.join is None:
+        cut.share(cut.share_grid, q, k, v, mask, output, lse, None, *cut.share_numbers)
+    else:
+        partial = torch.empty(cut.size, dtype=torch.float32, device=q.device)
+        cut.share(cut.share_grid, q, k, v, mask, None, None, partial, *cut.share_numbers)
+        cut.join(cut.join_grid, partial, output, lse, *cut.join_numbers)
+
+
+def decode_again(
+    q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor | None, causal: bool, shift: int, window: int,
+    scale: float,
+) -> Callable[..., None]:  # fmt: skip
+    """``run(q, k, v, output)``, or ``run(q, k, v, output, lse)`` where lse is given here: the same for tensors like
+    these, with everything else settled."""
+    cut = _cut(q, k, v, None, output, causal, shift, window, scale)
+    outputs = (output,) if lse is None else (output, lse)
+    if cut.join is None:
+        return cut.share.prepared(cut.share_grid, q, k, v, None, output, lse, None, *cut.share_numbers)
+    size, empty, float32, device = cut.size, torch.empty, torch.float32, q.device
+    partial = empty(size, dtype=float32, device=device)
+    share = cut.share.prepared(cut.share_grid, q, k, v, None, None, None, partial, *cut.share_numbers)
+    join = cut.join.prepared(cut.join_grid, partial, *outputs, *(() if lse is not None else (None,)), *cut.join_numbers)
+
+    def run(q: Tensor, k: Tensor, v: Tensor, *outputs: Tensor) -> None:
+        partial = empty(size, dtype=float32, device=device)
+        share(q, k, v, partial)
+        join(partial, *outputs)
+
+    return run
