@@ -266,21 +266,32 @@ def _gpu_cases(root: Path, hashes: Hashes) -> str:
     return "\n".join([*lines, "", *_left_out(changed), _provenance(found, name), ""])
 
 
+def _model_lines(figures: Mapping[str, Any]) -> list[str]:
+    """What ``benchmarks/h200_models.py`` measured: a training step, and decoding."""
+    lines = []
+    step = figures.get("train")
+    if step:
+        ms, peak = step["ms"], step["peak_gb"]
+        eager, ours = (f"{quantity.seconds(ms[arm] / 1e3)}, {peak[arm]:.1f} GB" for arm in ("eager", "swapped"))
+        what = f"training step, {step['parameters'] / 1e9:.2f}B parameters, {step['rows']} x {step['length']} tokens"
+        lines.append(f"| {what} | {eager} | {ours} | **{quantity.ratio(ms['eager'] / ms['swapped'])}** |")
+    for run in figures.get("decode", ()):
+        ms = run["ms_a_token"]
+        eager, ours = (quantity.seconds(ms[arm] / 1e3) for arm in ("eager", "swapped"))
+        what = f"decode, batch {run['batch']}, a token"
+        lines.append(f"| {what} | {eager} | {ours} | **{quantity.ratio(ms['eager'] / ms['swapped'])}** |")
+    return lines
+
+
 def _gpu_models(root: Path, hashes: Hashes) -> str:
     name = "h200-models.json"
     found = _read(root, name)
     if found is None:
         return ""
-    figures = found.get("figures", found)
-    rows = figures["rows"] if isinstance(figures, dict) else figures
-    name_of = found["machine"]["name"] if "machine" in found else "GPU"
-    lines = [f"| model on one {name_of} | torch eager | after `kw.swap` | speedup over eager |", "|---|---:|---:|---:|"]
-    for row in rows:
-        if "eager_ms" in row and "swapped_ms" in row:
-            eager, ours = (quantity.seconds(row[key] / 1e3) for key in ("eager_ms", "swapped_ms"))
-            over = quantity.ratio(row["eager_ms"] / row["swapped_ms"])
-            lines.append(f"| {row['case']} | {eager} | {ours} | **{over}** |")
-    return "\n".join([*lines, "", _provenance(found, name), ""])
+    changed = [row for row, was in found.get("sources", {}).items() if was != hashes.get(row)]
+    lines = [f"| on one {found['machine']['name']}, bfloat16 | torch eager | after `kw.swap` | speedup over eager |"]
+    lines += ["|---|---:|---:|---:|", *_model_lines(found.get("figures", {})), ""]
+    return "\n".join([*([] if changed else lines), *_left_out(changed), _provenance(found, name), ""])
 
 
 PARTS: dict[str, Callable[[Path, Hashes], str]] = {

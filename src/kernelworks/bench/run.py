@@ -212,10 +212,11 @@ def _still_right(b: _Bench) -> None:
             entrant.wrong = entrant.wrong or (f"after timing: {wrong}" if wrong else "")
 
 
-def _raced(b: _Bench, budget_s: float, *, cold: bool, quiet: Quiets) -> Race:
-    """Two races of half the budget, the second from the other end, pooled."""
+def _raced(b: _Bench, budget_s: float, known: Ceilings | GpuCeilings, *, cold: bool, quiet: Quiets) -> Race:
+    """Two races of half the budget, the second from the other end, pooled. On a GPU a device copy runs beside work that
+    memory limits."""
     arms: dict[str, Callable[[int], object]] = {e.name: e for e in b.entrants}
-    if b.device == "cuda":
+    if b.device == "cuda" and limit(b.op, _request(b), known, math.inf).regime not in ("compute", "transcendental"):
         copy = copy_of(b.op.contract.cost(_request(b)).bytes)
         arms[COPY] = lambda index: copy()
     halves = [
@@ -347,7 +348,7 @@ def bench(
             for cache in caches if device == "cpu" else ("cold",):
                 cold = cache == "cold"
                 budget = budget_s or (0.8 if device == "cpu" else 0.1)
-                timed = None if _gate(b) else _raced(b, budget, cold=cold, quiet=quiet)
+                timed = None if _gate(b) else _raced(b, budget, known, cold=cold, quiet=quiet)
                 if timed is not None:
                     _still_right(b)
                 results.append(_result(b, None if _gate(b) else timed, known, cold=cold))

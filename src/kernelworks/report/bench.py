@@ -38,14 +38,16 @@ def benches(results: Sequence[BenchResult]) -> RenderableType:
     lines: list[RenderableType] = []
     for op in dict.fromkeys(r.op for r in results):
         group = [r for r in results if r.op == op]
-        lines += [Text(op, style="bold"), _table(group), Text()]
+        lines += [Text(op, style="bold"), _table(group)]
+        lines += [Text(f"{r.case} {r.dtype}: {r.gate}", style="bold red") for r in group if r.gate]
+        lines += [Text()]
     return Group(*lines)
 
 
 def _table(results: Sequence[BenchResult]) -> Table:
     names = list(dict.fromkeys(arm.name for r in results for arm in r.arms))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, caption_justify="left")
-    table.add_column("case", overflow="fold")
+    table.add_column("case", overflow="fold", min_width=14)
     for name in names:
         table.add_column(f"{name}\nus", justify="right", no_wrap=True)
     table.add_column("bound\nus", justify="right", no_wrap=True)
@@ -53,8 +55,8 @@ def _table(results: Sequence[BenchResult]) -> Table:
     gpu = any(result.device == "cuda" for result in results)
     if gpu:
         table.add_column("of the\ncopy", justify="right")
-        table.add_column("host, us:\nours, eager", justify="right", no_wrap=True)
-    table.add_column("waits on")
+        table.add_column("host us\nours, eager", justify="right", no_wrap=True)
+    table.add_column("waits on", min_width=7)
     table.add_column("over the\nbest baseline", justify="right")
     for result in results:
         table.add_row(
@@ -95,7 +97,8 @@ def _arm(result: BenchResult, name: str) -> Text:
     if arm is None:
         return Text("-", style="dim")
     spread = (arm.high_us - arm.low_us) / arm.median_us / 2 if arm.median_us > 0 else 0.0
-    return Text.assemble(quantity.figures(arm.median_us), (f" ±{quantity.percent(spread)}", "dim"))
+    between = "\n" if result.device == "cuda" else " "  # a GPU has more arms than a line has room for
+    return Text.assemble(quantity.figures(arm.median_us), (f"{between}±{quantity.percent(spread)}", "dim"))
 
 
 def _share(result: BenchResult) -> float | None:
@@ -109,9 +112,12 @@ def _share(result: BenchResult) -> float | None:
 
 def _speedup(result: BenchResult) -> Text:
     if result.gate:
-        return Text(f"no figure: {result.gate}", style="bold red")
+        return Text("no figure: wrong, see below", style="bold red")
     mine, other = ours(result), best_baseline(result)
     if mine is None or other is None or mine.median_us <= 0:
         return Text("-", style="dim")
     value = other.median_us / mine.median_us
-    return Text.assemble((quantity.ratio(value), "green" if value >= 1 else "yellow"), (f" {other.name}", "dim"))
+    between = "\n" if result.device == "cuda" else " "
+    return Text.assemble(
+        (quantity.ratio(value), "green" if value >= 1 else "yellow"), (f"{between}{other.name}", "dim")
+    )

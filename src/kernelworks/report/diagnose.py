@@ -10,11 +10,23 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kernelworks.records import Diagnosis, Fix, Region
+from kernelworks.records import CounterCheck, Diagnosis, Fix, KernelTime, Region
 from kernelworks.report import quantity
 from kernelworks.report.terminal import bar, style_of
 
-__all__ = ["MOST_ROWS", "diagnosis", "fix", "footer", "headline", "hit", "regions", "summary", "worst_first"]
+__all__ = [
+    "MOST_ROWS",
+    "counters",
+    "diagnosis",
+    "fix",
+    "footer",
+    "headline",
+    "hit",
+    "kernels",
+    "regions",
+    "summary",
+    "worst_first",
+]
 
 MOST_ROWS = 12  # on the terminal; the JSON and the page hold every region
 WIDE = 118  # columns from which the next action stands in the table's own column
@@ -31,6 +43,10 @@ def diagnosis(record: Diagnosis, width: int) -> RenderableType:
     """Everything that ``kernelworks diagnose`` prints for one program, for a terminal ``width`` columns wide."""
     parts: list[RenderableType] = [Text(), Text(headline(record), style="bold"), _context(record), Text()]
     parts += [regions(record, width), Text(), footer(record.footer, record.wall_s, width)]
+    if record.gpu is not None:
+        parts += [Text(), kernels(record.gpu.kernels, width)]
+        if record.gpu.counters:
+            parts += [Text(), counters(record.gpu.counters)]
     for title, lines in (("findings", record.findings), ("not modelled", record.unmodelled)):
         if lines:
             parts += [Text(), Text(title, style="bold"), *(_bullet(line) for line in lines)]
@@ -167,6 +183,52 @@ def footer(parts: dict[str, float], wall_s: float, width: int) -> RenderableType
         legend.add_row(Text.assemble(("■ ", style_of(name)), name), quantity.seconds(value), f"{shares[name]:.1f}%")
     legend.add_row(Text("  wall clock", style="bold"), quantity.seconds(wall_s), f"{sum(shares.values()):.1f}%")
     return Group(Text("where the time went", style="bold"), line, legend)
+
+
+def kernels(found: tuple[KernelTime, ...], width: int, most_rows: int = MOST_ROWS) -> Table:
+    """The kernels that took the most time, each against its bound."""
+    table = Table(title="kernels", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.show_edge, table.expand, table.width, table.caption_justify = False, True, min(width, WIDEST), "left"
+    table.add_column("kernel", overflow="ellipsis", no_wrap=True, ratio=2)
+    table.add_column("op", overflow="ellipsis", no_wrap=True, ratio=1)
+    for heading in ("runs", "time", "least", "achieved"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("waits on", no_wrap=True)
+    for kernel in found[:most_rows]:
+        share = kernel.bound_s / kernel.seconds if kernel.seconds else 1.0
+        modelled = kernel.regime != "unmodelled"
+        table.add_row(
+            kernel.name,
+            kernel.op,
+            str(kernel.runs),
+            quantity.seconds(kernel.seconds),
+            quantity.seconds(kernel.bound_s) if modelled else "-",
+            quantity.percent(share) if modelled else "-",
+            Text(kernel.regime, style=style_of(kernel.regime)),
+        )
+    if len(found) > most_rows:
+        rest = found[most_rows:]
+        table.caption = f"and {len(rest)} more, {quantity.seconds(sum(k.seconds for k in rest))} together"
+    return table
+
+
+def counters(found: tuple[CounterCheck, ...]) -> Table:
+    """Our model of kernels' work beside what the hardware counted."""
+    table = Table(title="counters", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.show_edge = False
+    table.add_column("op", no_wrap=True)
+    for heading in ("read, MB: model", "counted", "matrix GFLOP: model", "counted"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for check in sorted({c.op: c for c in found}.values(), key=lambda c: -c.memory_read_bytes):
+        product = check.counted_flop is not None
+        table.add_row(
+            check.op,
+            quantity.figures(check.model_read_bytes / 1e6),
+            quantity.figures(check.memory_read_bytes / 1e6),
+            quantity.figures(check.model_flop / 1e9) if product else "",
+            quantity.figures((check.counted_flop or 0.0) / 1e9) if product else "",
+        )
+    return table
 
 
 def fix(record: Fix) -> RenderableType:
