@@ -106,6 +106,11 @@ def _cross_entropy(logits: Tensor, target: Tensor, ignore_index: int, reduction:
     return F.cross_entropy(logits, target, ignore_index=ignore_index, reduction=reduction)
 
 
+def _linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int) -> Tensor:
+    logits = F.linear(x, weight, bias).float()
+    return F.cross_entropy(logits.flatten(0, -2), target.flatten(), ignore_index=ignore_index)
+
+
 def _embedding(ids: Tensor, weight: Tensor) -> Tensor:
     return F.embedding(ids, weight)
 
@@ -114,7 +119,7 @@ def _embedding(ids: Tensor, weight: Tensor) -> Tensor:
 EAGER: dict[str, Baseline] = {
     "rms_norm": _rms_norm, "layer_norm": _layer_norm, "softmax": _softmax, "gelu": _gelu, "silu_mul": _silu_mul,
     "rope": _rope, "linear": _linear, "attention": _attention, "cross_entropy": _cross_entropy,
-    "embedding": _embedding,
+    "embedding": _embedding, "linear_cross_entropy": _linear_cross_entropy,
 }  # fmt: skip
 
 # Where inductor generates a kernel of its own; for the others it calls the very kernel that eager calls.

@@ -210,6 +210,12 @@ BENCH_CASES = tuple(
     for m, k, n, dtypes in ((64, 256, 8000, (torch.float32, torch.bfloat16)), (16, 384, 32000, (torch.float32,)))
 )
 
+# On a GPU: a language model's last product, small and large.
+DEVICE_BENCH_CASES = tuple(
+    Case(f"{m}x{k}x{n}", lambda g, d, m=m, k=k, n=n: _make(g, d, (m, k), n), dtypes=(torch.bfloat16,))  # type: ignore[misc]
+    for m, k, n in ((4096, 2048, 32000), (8192, 2048, 128256))
+)
+
 DEVICE_CASES = (
     _case("M=1200 K=256 N=32003", (1200, 256), 32003),
     _case("M=640 K=512 N=20000, bias", (640, 512), 20000, bias=True),
@@ -251,5 +257,6 @@ CONTRACT = Contract(
     cases=CASES,
     bench_cases=BENCH_CASES,
     device_cases=DEVICE_CASES,
+    device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
 )
