@@ -282,17 +282,16 @@ def growing(past: Any) -> Any:
     """
     if past is None or _is_compiling() or _grad_enabled():
         return past
-    view_type = _growing_type()
-    if type(past) is not view_type.__bases__[0] or past.offloading:  # type: ignore[attr-defined]
+    if type(past) is not _dynamic_cache() or past.offloading:
         return past
-    view: Any = object.__new__(view_type)
+    view: Any = object.__new__(_growing_type())
     view.__dict__ = past.__dict__
     return view
 
 
 def extended(past: Any, keys: Tensor, values: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
     """A layer's keys and values with new ones behind them, as ``past.update`` gives; in place in a plain cache."""
-    if type(past) is _growing_type().__bases__[0] and not _grad_enabled() and not past.offloading:
+    if type(past) is _dynamic_cache() and not _grad_enabled() and not past.offloading:
         layers = past.layers
         if layer_idx < len(layers) and _plain_layer(layers[layer_idx]):
             return append(layers[layer_idx], keys, values)
@@ -301,16 +300,21 @@ def extended(past: Any, keys: Tensor, values: Tensor, layer_idx: int) -> tuple[T
 
 
 def _plain_layer(layer: Any) -> bool:
-    plain: bool = layer.__class__ is _dynamic_layer() and layer.is_initialized and layer.keys.dim() == 4
-    return plain
+    return type(layer) is _dynamic_layer() and bool(layer.is_initialized) and layer.keys.dim() == 4
 
 
 @functools.cache
-def _dynamic_layer() -> type:
+def _dynamic_cache() -> Any:
+    from transformers.cache_utils import DynamicCache
+
+    return DynamicCache
+
+
+@functools.cache
+def _dynamic_layer() -> Any:
     from transformers.cache_utils import DynamicLayer
 
-    plain: type = DynamicLayer
-    return plain
+    return DynamicLayer
 
 
 @functools.cache

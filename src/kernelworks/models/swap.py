@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from kernelworks.models import attention
+from kernelworks.models import attention, language
 from kernelworks.models.decoder import decoder_layer, parts_of
 from kernelworks.models.forwards import activations, known, reason_left
 from kernelworks.models.rebind import Rebinder
@@ -185,7 +185,10 @@ class _Walk:
             else:
                 self.replaced.append(Replaced(path, type(module).__name__, *found))
         self._layers()
+        fused = [(p, m) for p, m in self.result.model.named_modules() if language.recognised(m)]
         self._losses()
+        for path, module in fused:
+            self._fused_loss(path, module)
         self.result.replaced, self.result.left = tuple(self.replaced), tuple(self.left)
 
     def _registry(self) -> None:
@@ -267,6 +270,12 @@ class _Walk:
                     self.result._set(module, "_loss_function", rebound.function)
                     name = f"{path}.loss_function".lstrip(".")
                     self.replaced.append(Replaced(name, function.__name__, "loss", rebound.calls))
+
+    def _fused_loss(self, path: str, module: Any) -> None:
+        """A causal language model whose loss comes from the hidden states: in training its logits are never stored."""
+        self.result._set(module, "_kernelworks_loss", language.found_in(module))
+        self._install(module, language.with_fused_loss())
+        self.replaced.append(Replaced(path, type(module).__name__, "language model's loss", ("linear_cross_entropy",)))
 
 
 def _own_method(cls: type, name: str) -> bool:

@@ -1,0 +1,205 @@
+"""A causal language model's loss from the hidden states: transformers' loss and gradients, without the logits."""
+
+from __future__ import annotations
+
+import copy
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+import torch
+from torch import nn
+from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from kernelworks.models import language, swap
+
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 300,
+    "pad_token_id": 0,
+}
+
+
+def llama() -> nn.Module:
+    return LlamaForCausalLM(LlamaConfig(**SIZES))
+
+
+def qwen3() -> nn.Module:
+    return Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=16, tie_word_embeddings=True))
+
+
+def gemma() -> nn.Module:
+    return GemmaForCausalLM(GemmaConfig(**SIZES, head_dim=16))
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def fused(monkeypatch) -> list[int]:
+    """Counts the losses that were computed from hidden states, with the op's row for any device."""
+    monkeypatch.setattr(language, "_taken", lambda *a: True)
+    ran: list[int] = []
+    original = language.linear_cross_entropy
+    monkeypatch.setattr(language, "linear_cross_entropy", lambda *a, **k: (ran.append(1), original(*a, **k))[1])
+    return ran
+
+
+def batch(rows: int = 2, length: int = 16) -> dict[str, torch.Tensor]:
+    ids = torch.randint(1, 300, (rows, length), generator=torch.Generator().manual_seed(1))
+    labels = ids.clone()
+    labels[0, :5] = -100
+    return {"input_ids": ids, "labels": labels}
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> None:
+    """float32 through two layers of width 64: a few hundred roundings of numbers near one."""
+    assert not a.isnan().any()
+    assert (a - b).abs().max() <= 500 * 2.0**-24 * max(1.0, float(b.abs().max()))
+
+
+def step(model: nn.Module, **given) -> tuple[object, dict[str, torch.Tensor]]:
+    model.zero_grad()
+    output = model(**given)
+    output.loss.backward()
+    return output, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("make", [llama, qwen3, gemma])
+@pytest.mark.parametrize(
+    "extra", [{}, {"num_items_in_batch": 13}, {"num_items_in_batch": torch.tensor(40)}, {"ignore_index": 7}]
+)
+def test_loss_and_gradients_without_logits(make, extra, fused) -> None:
+    model = make().train()
+    given = batch() | extra
+    if "ignore_index" in extra:
+        given["labels"] = given["labels"].clamp_min(7)
+    want, gradients = step(model, **given)
+    with swap(model, verbose=False) as swapped:
+        assert "language model's loss" in {r.kind for r in swapped.replaced}
+        got, found = step(model, **given)
+        assert got.logits is None and got.loss.dtype is torch.float32
+        assert len(fused) == 1
+    close(got.loss.detach(), want.loss.detach())
+    assert gradients.keys() == found.keys()
+    for name, gradient in gradients.items():
+        close(found[name], gradient)
+    assert step(model, **given)[0].logits is not None and len(fused) == 1
+
+
+def test_left_to_torch_where_the_op_has_no_other_row() -> None:
+    model, given = llama().train(), batch()
+    with swap(model, verbose=False):
+        assert model(**given).logits is not None
+
+
+def test_labels_shifted_by_the_caller(fused) -> None:
+    model, given = llama().train(), batch()
+    shifted = torch.nn.functional.pad(given["labels"], (0, 1), value=-100)[..., 1:]
+    want = model(**given).loss
+    with swap(model, verbose=False):
+        close(model(**given, shift_labels=shifted).loss.detach(), want.detach())
+    assert len(fused) == 1
+
+
+def test_nothing_to_learn_from(fused) -> None:
+    model, given = llama().train(), batch()
+    given["labels"][:] = -100
+    with swap(model, verbose=False):
+        assert model(**given).loss.isnan()
+        output, gradients = step(model, **given, num_items_in_batch=4)
+        assert output.loss == 0 and len(fused) == 2
+        assert all(not g.any() for g in gradients.values())
+
+
+def test_evaluation_and_plain_calls_keep_the_logits(fused) -> None:
+    model, given = llama().eval(), batch()
+    want = model(**given)
+    with swap(model, verbose=False):
+        got = model(**given)
+        close(got.logits.detach(), want.logits.detach())
+        close(got.loss.detach(), want.loss.detach())
+        model.train()
+        assert model(given["input_ids"]).logits.shape == (2, 16, 300)
+        assert model(given["input_ids"], logits_to_keep=1).logits.shape == (2, 1, 300)
+        assert model(**given, return_dict=False)[0].dim() == 0
+    assert len(fused) == 1
+
+
+def test_what_else_the_head_or_the_loss_may_be(fused) -> None:
+    given = batch()
+
+    def runs(change) -> bool:
+        model = llama().train()
+        with swap(model, verbose=False):
+            change(model)
+            before = len(fused)
+            model(**given).loss.backward()
+            return len(fused) > before
+
+    assert runs(lambda m: None)
+    assert runs(lambda m: m.load_state_dict(copy.deepcopy(m.state_dict()), assign=True))
+    assert not runs(lambda m: m.lm_head.register_forward_hook(lambda *a: None))
+    assert not runs(lambda m: setattr(m, "lm_head", nn.Sequential(m.lm_head)))
+    assert not runs(lambda m: setattr(m, "loss_function", lambda logits, labels, **k: logits.sum()))
+    assert not runs(lambda m: m.lm_head.__dict__.update(forward=lambda x: x @ m.lm_head.weight.T))
+
+
+def test_a_copy_uses_its_own_head(fused) -> None:
+    model, given = llama().train(), batch()
+    with swap(model, verbose=False):
+        other = copy.deepcopy(model)
+        other.lm_head.weight.data.zero_()
+        close(other(**given).loss.detach(), torch.tensor(300.0).log())
+        assert len(fused) == 1
+
+
+def test_autocast(fused) -> None:
+    model, given = llama().train(), batch()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        want, gradients = step(model, **given)
+        with swap(model, verbose=False):
+            got, found = step(model, **given)
+    assert len(fused) == 1 and got.logits is None
+    assert abs(got.loss - want.loss) <= 2.0**-8 * want.loss
+    for name, gradient in gradients.items():
+        assert found[name].dtype is torch.float32
+        assert (found[name] - gradient).norm() <= 0.05 * gradient.norm()
+
+
+def test_checkpointing_and_several_steps(fused) -> None:
+    """Three steps of the optimiser: parameters stay as close as the arithmetic allows."""
+    model = qwen3().train()
+    twin = copy.deepcopy(model)
+    model.gradient_checkpointing_enable()
+    with swap(model, verbose=False):
+        for each in (model, twin):
+            optimizer = torch.optim.SGD(each.parameters(), lr=0.1)
+            for _ in range(3):
+                step(each, **batch())
+                optimizer.step()
+    assert len(fused) == 3
+    for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+        close(a.detach(), b.detach())
+
+
+def test_torch_compile(fused) -> None:
+    torch._dynamo.reset()
+    model, given = qwen3().train(), batch()
+    want, gradients = step(model, **given)
+    with swap(model, verbose=False):
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        model.zero_grad()
+        got = compiled(**given, use_cache=False)
+        got.loss.backward()
+        assert got.logits is None
+    close(got.loss.detach(), want.loss.detach())
+    for name, parameter in model.named_parameters():
+        close(parameter.grad, gradients[name])
