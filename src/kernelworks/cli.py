@@ -132,6 +132,9 @@ def diagnose(
         list[str] | None, typer.Argument(help="The script's own arguments, after `--`.", metavar="[-- ARGUMENTS]")
     ] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Swap proved kernels in, check outputs, measure again.")] = False,
+    counters: Annotated[
+        bool, typer.Option("--counters", help="On a GPU: check our flop and bytes against Nsight Compute's counters.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for the page and the JSON.", show_default="kernelworks-out")
     ] = None,
@@ -150,7 +153,7 @@ def diagnose(
     if not Path(_file(program)).is_file():
         _fail(f"there is no file {_file(program)}; give FILE.py or FILE.py:FUNCTION", USAGE)
     with _faults(), console.progress("diagnose") as progress:
-        record: Diagnosis = run(program, tuple(arguments or ()), fix=fix, progress=progress)
+        record: Diagnosis = run(program, tuple(arguments or ()), fix=fix, progress=progress, counters=counters)
     if json:
         _print_json(record)
     else:
@@ -217,6 +220,7 @@ def prove(
     what: Annotated[str | None, typer.Argument(help="OP or OP.ROW; every op without it.", metavar="[OP[.ROW]]")] = None,
     case: Annotated[str | None, typer.Option(help="Only this case, to see a failure again.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Only this dtype.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes that share the cases of a row.")] = None,
     missing: Annotated[bool, typer.Option("--missing", help="Only rows that lack a certificate here.")] = False,
     json: Json = False,
 ) -> None:
@@ -233,7 +237,7 @@ def prove(
     proofs: list[Proof] = []
     with _faults((ValueError,)), console.progress("prove") as progress:
         for op, row in _to_prove(what, case, missing=missing):
-            proofs += run(op, row, case=case, dtype=dtype, progress=progress)
+            proofs += run(op, row, case=case, dtype=dtype, jobs=jobs, progress=progress)
     if json:
         _print_json(proofs)
     elif proofs:

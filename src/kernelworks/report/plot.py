@@ -27,7 +27,8 @@ __all__ = ["CAUSES", "bandwidths", "cause", "pyramid", "roofline"]
 CAUSES = {
     "useful": "useful", "memory": "memory", "compute": "compute", "transcendental": "transcendental",
     "dispatch": "dispatch", "launch": "dispatch", "host": "host", "allocation": "allocation", "latency": "latency",
-    "ridge": "compute", "unexplained": "unexplained", "unmodelled": "unexplained", "ambiguous": "unexplained",
+    "sync": "latency", "fusion": "transcendental", "ridge": "compute",
+    "unexplained": "unexplained", "unmodelled": "unexplained", "ambiguous": "unexplained",
 }  # fmt: skip
 LEVEL_VARIABLES = {"L1": "useful", "L2": "allocation", "L3": "compute", "DRAM": "memory", "HBM": "memory"}
 _VARIABLES = ("ink", "muted", "line", "paper", *dict.fromkeys(CAUSES.values()))

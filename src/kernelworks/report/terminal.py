@@ -26,6 +26,8 @@ STYLES = {
     "dispatch": "red",
     "launch": "red",
     "host": "bright_red",
+    "sync": "bright_yellow",
+    "fusion": "magenta",
     "allocation": "cyan",
     "latency": "bright_black",
     "unmodelled": "bright_black",
