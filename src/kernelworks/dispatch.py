@@ -271,12 +271,23 @@ class Op:
         key = ("training", row, _get_threads(), *(spec(a) for a in args))
         if key not in self._plans:
             self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))
-            taken = choose(self, self.request("forward", args), row).row
+            taken = self._trainer(args, row)
             with self._planning:
-                has = "training" in taken.passes
-                self._plans[key] = (taken.load("training"), taken.load("resumed")) if has else None
+                self._plans[key] = taken and (taken.load("training"), taken.load("resumed"))
         found: tuple[Plan, Plan] | None = self._plans[key]
         return found
+
+    def _trainer(self, args: tuple[Any, ...], row: str | None) -> Row | None:
+        """The row whose training pass serves a call: the one asked for, if it has one, or the first above torch's."""
+        request = Request(self.name, "training", self.request("forward", args).args, _get_threads())
+        if row is not None:
+            return choose(self, request, row).row if "training" in self.row(row).passes else None
+        for candidate in _order(self, request)[0]:
+            if candidate.source is None:
+                break
+            if "training" in candidate.passes and _unusable(self, candidate, request, certified=True) is None:
+                return candidate
+        return None
 
     def request(self, pass_: str, args: Sequence[Any]) -> Request:
         named = dict(zip(self.passes[pass_].names, (spec(a) for a in args), strict=True))

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads, triton_row
+from kernelworks.build.rows import cpp_rows, cuda_row, in_float64, into, python_row, threads, triton_row
 from kernelworks.dispatch import Op, Pass
 from kernelworks.ops.layout import as_rows
+from kernelworks.ops.reduction.cross_entropy import sm90
 from kernelworks.ops.reduction.cross_entropy.contract import CONTRACT, REDUCTIONS, reference
 from kernelworks.ops.reduction.cross_entropy.mutants import MUTANTS
 
@@ -123,10 +124,13 @@ def _fake_backward(grad: Tensor, logits: Tensor, target: Tensor, ignore_index: i
     return logits.new_empty(logits.shape)
 
 
+PASSES = ("forward", "backward", "training", "resumed")
+
 OP = Op(
     CONTRACT,
     [
-        triton_row(Path(__file__).parent, passes=("forward", "backward", "training", "resumed")),
+        cuda_row(Path(__file__).parent, guard=sm90.guard, passes=PASSES),
+        triton_row(Path(__file__).parent, passes=PASSES),
         *cpp_rows(Path(__file__).parent, forward=_forward, backward=_backward),
         python_row("torch", _torch, _torch_backward),
         python_row("reference", _reference, functools.partial(_torch_backward, compute=torch.float64)),

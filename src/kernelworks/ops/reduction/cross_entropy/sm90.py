@@ -1,0 +1,133 @@
+"""cross_entropy on Hopper, in CUDA C++: a cluster of blocks keeps a row in registers, so that it is read once."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.build.cuda import Kernel
+from kernelworks.contract import Request
+from kernelworks.ops.layout import as_rows
+from kernelworks.ops.reduction.cross_entropy.contract import REDUCTIONS
+
+__all__ = ["backward", "forward", "guard", "resumed", "training"]
+
+SOURCE = Path(__file__).with_suffix(".cu")
+THREADS, VECTORS, BYTES = 256, 8, 16  # as in the source: of a block, and what a thread holds
+MOST_BLOCKS = 16  # of a cluster
+FEWEST = 4096  # elements of a row; below, a block has too little to do
+
+
+def _each(dtype: torch.dtype) -> int:
+    """Elements in what a thread loads at once."""
+    return BYTES // dtype.itemsize
+
+
+def guard(request: Request) -> str | None:
+    """Why these kernels do not take a request, or None."""
+    logits = request.args["logits"]
+    (m, n), each = logits.shape, _each(logits.dtype)
+    most = MOST_BLOCKS * THREADS * VECTORS * each
+    if not FEWEST <= n <= most:
+        return f"takes {FEWEST} to {most} classes in {logits.dtype}"
+    if n % each or logits.stride[1] != 1 or (m > 1 and logits.stride[0] % each):
+        return "loads 16 bytes at a time: rows must be of whole 16 bytes, classes on end"
+    return None
+
+
+@functools.cache
+def _kernel(name: str, dtype: torch.dtype | None, threads: int, cluster: int = 1) -> Kernel:
+    suffix = "" if dtype is None else "_" + str(dtype).removeprefix("torch.")
+    return Kernel(SOURCE, name + suffix, threads=threads, cluster=cluster)
+
+
+class Rows:
+    """Rows of logits as the kernels take them, and how a cluster shares one."""
+
+    def __init__(self, logits: Tensor, target: Tensor, ignore_index: int, reduction: str) -> None:
+        (self.m, self.n), each = logits.shape, _each(logits.dtype)
+        self.logits = as_rows(logits)
+        if self.logits.data_ptr() % BYTES:
+            self.logits = self.logits.clone(memory_format=torch.contiguous_format)
+        self.target, self.ignore_index, self.reduction = target.contiguous(), ignore_index, reduction
+        self.stride = self.logits.stride(0) if self.m > 1 else self.n
+        self.blocks = 1
+        while self.blocks * THREADS * VECTORS * each < self.n:
+            self.blocks *= 2
+        self.per_block = -(-self.n // (self.blocks * each)) * each
+        self.count: Tensor | None = None
+
+    def counted(self) -> None:
+        """Lets the gradient be divided by the number of rows that are not ignored, where the reduction is a mean."""
+        if self.reduction == "mean" and self.m:
+            self.count = torch.empty(1, dtype=torch.int32, device=self.logits.device)
+            _kernel("count_rows", None, 1024)((1, 1, 1), self.target, self.count, self.m, self.ignore_index)
+
+    def run(
+        self, gradient: Tensor | None, losses: Tensor | None, grad: Tensor | None = None, *, ones: bool = False
+    ) -> None:  # fmt: skip
+        """Row losses and the gradient for ``grad`` (1 where it is None), those that are given. With ``ones``, rows into
+        which 1 flows are left as they are."""
+        if self.m:
+            _kernel("rows", self.logits.dtype, THREADS, self.blocks)(
+                (self.m * self.blocks, 1, 1), self.logits, self.target, grad, self.count, gradient, losses, self.stride,
+                int(grad is not None and grad.dim() == 1), self.n, self.per_block, self.ignore_index, int(ones),
+            )  # fmt: skip
+
+    def losses(self) -> Tensor:
+        """Room for the rows' losses."""
+        return torch.empty(self.m, dtype=torch.float64, device=self.logits.device)
+
+    def reduced(self, losses: Tensor, out: Tensor | None) -> Tensor:
+        """The loss from the rows' losses."""
+        loss = out
+        if loss is None:
+            shape = (self.m,) if self.reduction == "none" else ()
+            loss = torch.empty(shape, dtype=self.logits.dtype, device=self.logits.device)
+        code = REDUCTIONS.index(self.reduction)
+        _kernel("reduce", self.logits.dtype, 1024)(
+            (1, 1, 1), losses, self.target, loss, self.m, self.ignore_index, code
+        )  # fmt: skip
+        return loss
+
+
+def forward(logits: Tensor, target: Tensor, ignore_index: int, reduction: str, out: Tensor | None = None) -> Tensor:
+    rows = Rows(logits, target, ignore_index, reduction)
+    losses = rows.losses()
+    rows.run(None, losses)
+    return rows.reduced(losses, out)
+
+
+def _gradient(logits: Tensor) -> Tensor:
+    return torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
+
+
+def backward(
+    grad: Tensor, logits: Tensor, target: Tensor, ignore_index: int, reduction: str, out: Any = None
+) -> Tensor:
+    rows, gradient = Rows(logits, target, ignore_index, reduction), _gradient(logits)
+    rows.counted()
+    rows.run(gradient, None, grad.contiguous())
+    return gradient if out is None else out.copy_(gradient)
+
+
+def training(
+    logits: Tensor, target: Tensor, ignore_index: int, reduction: str, needs: list[bool]
+) -> tuple[Tensor, Any]:
+    """The loss, and what `resumed` needs: the rows, and the gradient for a 1 that flows in."""
+    rows, gradient = Rows(logits, target, ignore_index, reduction), _gradient(logits)
+    rows.counted()
+    losses = rows.losses()
+    rows.run(gradient, losses)
+    return rows.reduced(losses, None), (rows, gradient)
+
+
+def resumed(kept: Any, grad: Tensor) -> tuple[Tensor]:
+    """The gradient: as it was kept where 1 flows in (the kernel looks), else made again from the logits."""
+    rows, gradient = kept
+    rows.run(gradient, None, grad.contiguous(), ones=True)
+    return (gradient,)
