@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from rich.console import Console, RenderableType
+from typer.testing import CliRunner
 
 from kernelworks import ceilings, certificates, readme, tune
 from kernelworks import map as kernel_map
 from kernelworks.bench import limit, predict
 from kernelworks.build import configs as tables
+from kernelworks.cli import app
 from kernelworks.contract import Request, spec
 from kernelworks.dispatch import OPS
 from kernelworks.machine import Gpu
@@ -424,3 +430,91 @@ def test_models_are_shown_while_no_gpu_row_has_changed(tmp_path: Path) -> None:
 def test_a_union_of_records_takes_the_one_that_fits() -> None:
     assert _alternative((Ceilings, GpuCeilings), json.loads(to_json(record()))) is GpuCeilings
     assert _alternative((Ceilings, GpuCeilings), json.loads(to_json(cpu_record()))) is Ceilings
+
+
+# ---------------------------------------------------------------- the kernels that measure
+
+WALKS = """
+import torch
+from kernelworks.ceilings import gpu_kernels as kernels
+tiles, programs = 10, 4
+source = torch.rand(tiles * kernels.TILE)
+target, sums = torch.zeros_like(source), torch.zeros(programs)
+kernels.COPY((programs, 1, 1), source, target, tiles, 1)
+assert torch.equal(source, target)
+kernels.READ((programs, 1, 1), source, sums, tiles, 3)
+assert abs(sums.sum().item() / (3 * source.double().sum().item()) - 1) < 1e-5
+kernels.WRITE((programs, 1, 1), target, 2.0, tiles, 3)
+assert bool((target == 2).all())
+out = torch.zeros(kernels.LANES)
+for kernel in kernels.FUNCTION.values():
+    kernel((1, 1, 1), out, 2)
+    assert bool(out.isfinite().all())
+kernels.MULTIPLY_ADD((1, 1, 1), out, 0.5, 1.0, 1)
+x = torch.arange(kernels.LANES).float() * 0.5**16
+assert torch.allclose(out, x + 2 * (1 - 0.5**16))
+"""
+
+
+def test_the_measuring_kernels_move_what_is_counted() -> None:
+    """In Triton's interpreter: every tile is walked on every pass, and chains of functions stay finite."""
+    run = [sys.executable, "-c", WALKS]
+    done = subprocess.run(run, capture_output=True, text=True, env={**os.environ, "TRITON_INTERPRET": "1"}, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_measuring_kernels_compile_without_spills() -> None:
+    from kernelworks.build.triton import compiling
+    from kernelworks.ceilings import gpu_kernels as kernels
+
+    x = torch.empty(1 << 20, device="meta")
+    with compiling() as found:
+        for walk in (kernels.READ, kernels.COPY):
+            walk((4, 1, 1), x, x, 128, 3)
+        kernels.WRITE((4, 1, 1), x, 1.0, 128, 3)
+        for kernel in kernels.FUNCTION.values():
+            kernel((4, 1, 1), x, 1024)
+        kernels.MULTIPLY_ADD((4, 1, 1), x, 0.5, 0.5, 1024)
+        kernels.NOTHING((1, 1, 1), x)
+    assert len(found) == 5 + len(kernels.FUNCTION)
+    assert all(made.resources()["local"] == 0 for made in found)
+
+
+# ---------------------------------------------------------------- the command line
+
+
+def cli(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.mark.parametrize(
+    "command", [("machine", "--device", "cuda"), ("bench", "rms_norm", "--device", "cuda"), ("tune", "softmax"),
+                ("explain", "rms_norm", "--device", "cuda"), ("machine", "--device", "tpu")],
+)  # fmt: skip
+def test_a_device_that_is_not_there_is_usage(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("kernelworks.machine", "kernelworks.tune", "kernelworks.arguments"):
+        monkeypatch.setattr(importlib.import_module(module), "has_gpu", lambda: False)
+    found = cli(*command)
+    assert found.exit_code == 2, found.output
+    assert "cuda" in found.stderr.lower()
+
+
+def test_machine_shows_both_devices_or_the_one_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def known(progress: Any, again: bool = False, device: str = "cpu") -> Ceilings | GpuCeilings:
+        return record() if device == "cuda" else cpu_record()
+
+    monkeypatch.setattr(importlib.import_module("kernelworks.ceilings"), "ceilings", known)
+    monkeypatch.setattr(importlib.import_module("kernelworks.machine"), "has_gpu", lambda: True)
+    both = cli("machine", "--html", str(tmp_path / "machine.html"))
+    assert "memory pyramid" in both.stdout and "Imaginary GPU" in both.stdout
+    assert "Imaginary GPU" in (tmp_path / "machine.html").read_text()
+    assert [item["name"] for item in json.loads(cli("machine", "--json").stdout)] == ["x", "Imaginary GPU"]
+    assert from_json(GpuCeilings, cli("machine", "--device", "cuda", "--json").stdout) == record()
+
+
+def test_stale_rows_are_named_and_are_no_failure(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_map, "has_gpu", lambda: False)
+    certify("another source")
+    found = cli("map", "rms_norm", "--stale")
+    assert found.exit_code == 0
+    assert f"rms_norm.triton: stale certificate: the source changed since it was proved (on {KIND})" in found.stdout
