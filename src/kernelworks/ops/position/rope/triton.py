@@ -42,59 +42,6 @@ def _store(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _turn(  # type: ignore[no-untyped-def]
-    to, x, cos, sin, batch, first_head, first_position, steps, H, L, to_b, to_h, to_l, x_b, x_h, x_l, table_b, table_l,
-    WHOLE: tl.constexpr, BACK: tl.constexpr, INTERLEAVED: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
-    HEADS: tl.constexpr, POSITIONS: tl.constexpr, WIDTH: tl.constexpr, REST: tl.constexpr,
-):  # fmt: skip
-    head = tl.arange(0, HEADS)[:, None, None]
-    position = tl.arange(0, POSITIONS)[None, :, None]
-    column = tl.arange(0, WIDTH)[None, None, :]
-    x_step, to_step = HEADS * x_h, HEADS * to_h
-    x_row = x + batch * x_b + first_head * x_h + first_position * x_l + head * x_h + position * x_l
-    to_row = to + batch * to_b + first_head * to_h + first_position * to_l + head * to_h + position * to_l
-    table = batch * table_b + first_position * table_l + position * table_l
-    heads, here = H - first_head, position < L - first_position
-    inside = here & (column < (R if INTERLEAVED else R // 2))
-    cos_a, cos_b = _load(cos + table, column, None if WHOLE else inside, INTERLEAVED, R)
-    sin_a, sin_b = _load(sin + table, column, None if WHOLE else inside, INTERLEAVED, R)
-    a, b = _load(x_row, column, None if WHOLE else inside & (head < heads), INTERLEAVED, R)
-    for step in range(1, steps):  # the next heads are on their way while these are turned
-        mask = None if WHOLE else inside & (head + step * HEADS < heads)
-        next_a, next_b = _load(x_row + step * x_step, column, mask, INTERLEAVED, R)
-        mask = None if WHOLE else inside & (head + (step - 1) * HEADS < heads)
-        _store(to_row + (step - 1) * to_step, column, mask, a, b, cos_a, cos_b, sin_a, sin_b, BACK, INTERLEAVED, R)
-        a, b = next_a, next_b
-    mask = None if WHOLE else inside & (head + (steps - 1) * HEADS < heads)
-    _store(to_row + (steps - 1) * to_step, column, mask, a, b, cos_a, cos_b, sin_a, sin_b, BACK, INTERLEAVED, R)
-    if REST > 0:
-        rest = R + tl.arange(0, REST)[None, None, :]
-        for step in range(steps):
-            copied = here & (head + step * HEADS < heads) & (rest < D)
-            values = tl.load(x_row + step * x_step + rest, mask=copied)
-            tl.store(to_row + step * to_step + rest, values, mask=copied)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _tensor(  # type: ignore[no-untyped-def]
-    to, x, cos, sin, batch, first_head, first_position, H, L, to_b, to_h, to_l, x_b, x_h, x_l, table_b, table_l,
-    BACK: tl.constexpr, INTERLEAVED: tl.constexpr, R: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
-    STEPS: tl.constexpr, POSITIONS: tl.constexpr, WIDTH: tl.constexpr, REST: tl.constexpr,
-):  # fmt: skip
-    to_b, to_h, to_l = tl.cast(to_b, tl.int64), tl.cast(to_h, tl.int64), tl.cast(to_l, tl.int64)
-    x_b, x_h, x_l = tl.cast(x_b, tl.int64), tl.cast(x_h, tl.int64), tl.cast(x_l, tl.int64)
-    table_b, table_l = tl.cast(table_b, tl.int64), tl.cast(table_l, tl.int64)
-    steps = tl.minimum(tl.cdiv(H - first_head, HEADS), STEPS)
-    EXACT: tl.constexpr = (R if INTERLEAVED else R // 2) == WIDTH
-    if EXACT & (first_head + HEADS * steps <= H) & (first_position + POSITIONS <= L):
-        _turn(to, x, cos, sin, batch, first_head, first_position, steps, H, L, to_b, to_h, to_l, x_b, x_h, x_l,
-              table_b, table_l, True, BACK, INTERLEAVED, R, D, HEADS, POSITIONS, WIDTH, REST)  # fmt: skip
-    else:
-        _turn(to, x, cos, sin, batch, first_head, first_position, steps, H, L, to_b, to_h, to_l, x_b, x_h, x_l,
-              table_b, table_l, False, BACK, INTERLEAVED, R, D, HEADS, POSITIONS, WIDTH, REST)  # fmt: skip
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def _rope(  # type: ignore[no-untyped-def]
     to_q, to_k, q, k, cos, sin, H, Hkv, L, tiles, groups, to_q_b, to_q_h, to_q_l, to_k_b, to_k_h, to_k_l,
     q_b, q_h, q_l, k_b, k_h, k_l, table_b, table_l,
@@ -102,16 +49,43 @@ def _rope(  # type: ignore[no-untyped-def]
     STEPS: tl.constexpr, POSITIONS: tl.constexpr, WIDTH: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
     batch = (tl.program_id(0) // tiles).to(tl.int64)
-    position = (tl.program_id(0) % tiles) * POSITIONS
-    group = tl.program_id(1)
-    if group < groups:
-        head = group * HEADS * STEPS
-        _tensor(to_q, q, cos, sin, batch, head, position, H, L, to_q_b, to_q_h, to_q_l, q_b, q_h, q_l, table_b,
-                table_l, BACK, INTERLEAVED, R, D, HEADS, STEPS, POSITIONS, WIDTH, REST)  # fmt: skip
-    else:
-        head = (group - groups) * HEADS * STEPS
-        _tensor(to_k, k, cos, sin, batch, head, position, Hkv, L, to_k_b, to_k_h, to_k_l, k_b, k_h, k_l, table_b,
-                table_l, BACK, INTERLEAVED, R, D, HEADS, STEPS, POSITIONS, WIDTH, REST)  # fmt: skip
+    first_position = (tl.program_id(0) % tiles) * POSITIONS
+    of_q = tl.program_id(1) < groups
+    first_head = (tl.program_id(1) - tl.where(of_q, 0, groups)) * HEADS * STEPS
+    heads = tl.where(of_q, H, Hkv) - first_head
+    x, x_b, x_h, x_l = _chosen(of_q, q, q_b, q_h, q_l, k, k_b, k_h, k_l)
+    to, to_b, to_h, to_l = _chosen(of_q, to_q, to_q_b, to_q_h, to_q_l, to_k, to_k_b, to_k_h, to_k_l)
+    head = tl.arange(0, HEADS)[:, None, None]
+    position = tl.arange(0, POSITIONS)[None, :, None]
+    column = tl.arange(0, WIDTH)[None, None, :]
+    x += batch * x_b + first_head * x_h + first_position * x_l + head * x_h + position * x_l
+    to += batch * to_b + first_head * to_h + first_position * to_l + head * to_h + position * to_l
+    table = batch * table_b + first_position.to(tl.int64) * table_l + position.to(tl.int64) * table_l
+    here = position < L - first_position
+    inside = here & (column < (R if INTERLEAVED else R // 2))
+    steps = tl.minimum(tl.cdiv(heads, HEADS), STEPS)
+    cos_a, cos_b = _load(cos + table, column, inside, INTERLEAVED, R)
+    sin_a, sin_b = _load(sin + table, column, inside, INTERLEAVED, R)
+    a, b = _load(x, column, inside & (head < heads), INTERLEAVED, R)
+    for step in range(1, steps):  # the next heads are on their way while these are turned
+        next_a, next_b = _load(x + step * HEADS * x_h, column, inside & (head + step * HEADS < heads), INTERLEAVED, R)
+        mask = inside & (head + (step - 1) * HEADS < heads)
+        _store(to + (step - 1) * HEADS * to_h, column, mask, a, b, cos_a, cos_b, sin_a, sin_b, BACK, INTERLEAVED, R)
+        a, b = next_a, next_b
+    mask = inside & (head + (steps - 1) * HEADS < heads)
+    _store(to + (steps - 1) * HEADS * to_h, column, mask, a, b, cos_a, cos_b, sin_a, sin_b, BACK, INTERLEAVED, R)
+    if REST > 0:
+        rest = R + tl.arange(0, REST)[None, None, :]
+        for step in range(steps):
+            mask = here & (head + step * HEADS < heads) & (rest < D)
+            tl.store(to + step * HEADS * to_h + rest, tl.load(x + step * HEADS * x_h + rest, mask=mask), mask=mask)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _chosen(first, x, x_b, x_h, x_l, y, y_b, y_h, y_l):  # type: ignore[no-untyped-def]
+    """One of two tensors, with its strides in 64 bits."""
+    b, h, l_ = tl.where(first, x_b, y_b), tl.where(first, x_h, y_h), tl.where(first, x_l, y_l)
+    return tl.where(first, x, y), b.to(tl.int64), h.to(tl.int64), l_.to(tl.int64)
 
 
 ROPE = Kernel(_rope)
