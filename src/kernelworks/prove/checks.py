@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.configs import configs
 from kernelworks.contract import FLOATS, Case, Mutant
 from kernelworks.dispatch import Op
 from kernelworks.prove.parity import judge
@@ -29,8 +28,8 @@ def _large_cases(op: Op, row: str) -> list[Truth]:
     device = device_of(op, row)
 
     def size(case: Case) -> int:
-        made = truth(op, case, torch.float32, 0, "cpu")
-        return sum(t.numel() for t in flat_outputs(list(made.args.values())) if isinstance(t, Tensor))
+        made = case.make(torch.Generator().manual_seed(0), torch.float32)
+        return sum(t.numel() for t in flat_outputs(list(made.values())) if isinstance(t, Tensor))
 
     usable = sorted((c for c in op.contract.cases if torch.float32 in c.dtypes), key=size, reverse=True)
     found: list[Truth] = []
@@ -167,12 +166,6 @@ def _graph_replay(op: Op, row: str) -> str:
     return "" if _equal(want, got) else "another answer when replayed from a graph"
 
 
-def _configurations(op: Op, row: str) -> str:
-    """Runs last: every configuration of the tuning table was tried by some case."""
-    missed = configs(op.room / "tuning.toml").missed(row)
-    return f"no case reaches {'; '.join(missed)}" if missed else ""
-
-
 CHECKS: dict[str, Callable[[Op, str], str]] = {
     "deterministic": _deterministic,
     "two_threads": _two_threads,
@@ -184,7 +177,6 @@ GPU_CHECKS: dict[str, Callable[[Op, str], str]] = {
     "two_threads": _two_threads,
     "two_streams": _two_streams,
     "graph_replay": _graph_replay,
-    "configurations": _configurations,
 }
 
 

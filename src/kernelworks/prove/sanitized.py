@@ -24,7 +24,7 @@ MOST_CALLS = 12
 
 
 def _size(op: Op, case: Case) -> int:
-    made = truth(op, case, case.dtypes[0], 0, "cpu").args
+    made = case.make(torch.Generator().manual_seed(0), case.dtypes[0])
     return sum(t.numel() for t in flat_outputs(list(made.values())) if isinstance(t, Tensor))
 
 

@@ -83,11 +83,8 @@ def _truth(
         for name in names:
             exact[name] = exact[name].clone().requires_grad_()
         results = flat_outputs(contract.reference(**exact))
-        grads = tuple(
-            torch.randn(o.shape, generator=generator, device="cpu").to(dtype).to(o.device)
-            for o in results
-            if o.requires_grad
-        )
+        drawn = (torch.randn(o.shape, generator=generator, device="cpu") for o in results if o.requires_grad)
+        grads = tuple((torch.ones_like(g) if case.ones else g).to(dtype).to(results[0].device) for g in drawn)
         used = [o for o in results if o.requires_grad]
         leaves = [exact[n] for n in names]
         found: tuple[Tensor | None, ...] = torch.autograd.grad(

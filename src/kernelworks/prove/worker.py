@@ -51,7 +51,9 @@ def _say(**what: Any) -> None:
     print(to_json(what, indent=None), flush=True)
 
 
-def _prove(op: Op, rows: list[str], only_case: str | None, only_dtype: str | None) -> list[_Tally]:
+def _prove(op: Op, rows: list[str], only_case: str | None, only_dtype: str | None, shard: str) -> list[_Tally]:
+    mine, of = (int(number) for number in shard.split("/"))
+    turn = -1
     tallies = [_Tally(row) for row in rows]
     on_gpu = {t.row for t in tallies if op.row(t.row).device == "cuda"}
     device_cases = op.contract.device_cases if on_gpu else ()
@@ -63,6 +65,9 @@ def _prove(op: Op, rows: list[str], only_case: str | None, only_dtype: str | Non
         for dtype in case.dtypes:
             name = str(dtype).removeprefix("torch.")
             if only_dtype is not None and name != only_dtype:
+                continue
+            turn += 1
+            if turn % of != mine:
                 continue
             for tally in tallies:
                 if case in device_cases and tally.row not in on_gpu:
@@ -81,15 +86,18 @@ def main() -> None:
     parser.add_argument("rows")
     parser.add_argument("--case")
     parser.add_argument("--dtype")
+    parser.add_argument("--shard", default="0/1", help="which part of the cases, of how many")
     args = parser.parse_args()
     from kernelworks import ops  # fills OPS
 
     torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty is filled with NaN: poison for gradients
     op = OPS[args.op]
-    tallies = _prove(op, args.rows.split(","), args.case, args.dtype)
+    if not args.shard.endswith("/1"):
+        torch.set_num_threads(2)  # processes beside this one need the cores too
+    tallies = _prove(op, args.rows.split(","), args.case, args.dtype, args.shard)
     survivors: list[str] = []
     wrong_errors: list[str] = []
-    if args.case is None and args.dtype is None:
+    if args.case is None and args.dtype is None and args.shard.startswith("0/"):
         survivors = surviving_mutants(op)
         wrong_errors = [wrong for _, wrong in bad_inputs(op, getattr(ops, op.name)) if wrong]
         for tally in tallies:
@@ -97,6 +105,8 @@ def main() -> None:
                 _say(at=[tally.row, name, ""])
                 tally.check(op, name, check(op, tally.row))
             tally.check(op, "bad_inputs", wrong_errors[0] if wrong_errors else "")
+            if op.row(tally.row).device == "cuda":
+                tally.checks["configurations"] = True  # whether all were run is known when all processes are done
             tally.check(op, "mutants", f"no case rejects {', '.join(survivors)}" if survivors else "")
     for tally in tallies:
         _say(
@@ -109,6 +119,7 @@ def main() -> None:
             mutants=len(op.mutants),
             rejected=len(op.mutants) - len(survivors),
             seconds=tally.seconds,
+            missed=configs(op.room / "tuning.toml").missed(tally.row),
         )
 
 
