@@ -28,7 +28,7 @@ from kernelworks.build import BuildError, library
 from kernelworks.contract import Contract, Mutant, Request, Row, spec
 from kernelworks.machine import kind_of
 
-__all__ = ["OPS", "Choice", "Op", "Pass", "choose"]
+__all__ = ["OPS", "Choice", "Op", "Pass", "choose", "preferences"]
 
 LIBRARY: Any = torch.library.Library("kernelworks", "DEF")  # type: ignore[no-untyped-call]
 OPS: dict[str, Op] = {}  # filled by the rooms that `kernelworks.ops` lists, in that order
@@ -62,6 +62,11 @@ def _tuning(path: Path) -> tuple[Mapping[str, Any], ...]:
         return tuple(tomllib.loads(path.read_text(encoding="utf-8")).get("prefer", ()))
     except FileNotFoundError:
         return ()
+
+
+def preferences(op: Op) -> tuple[Mapping[str, Any], ...]:
+    """The entries of an op's tuning table that put rows in another order, as written."""
+    return _tuning(op.room / "tuning.toml")
 
 
 def _matches(entry: Mapping[str, Any], request: Request, dims: Mapping[str, int]) -> bool:
