@@ -52,7 +52,7 @@ def apply_fix(
     say("replaying our ops one by one, to predict the gain")
     costs = replayed(trace.calls, ceilings.l2_bytes)
     with without_collection():
-        prediction = predict(timeline, trace, costs, ceilings)
+        prediction = predict(timeline, trace.calls, costs, ceilings)
     say("comparing with float64")
     _give_back()
     agreement = compare(roots.samples)
@@ -67,7 +67,7 @@ def apply_fix(
         left=left,
         before_s=before,
         after_s=after,
-        predicted_gain_s=before * (1 - prediction.after / timeline.wall),
+        predicted_gain_s=before * (1 - prediction.share),
         gain_s=before - after,
         error_before=agreement.before,
         error_after=agreement.after,

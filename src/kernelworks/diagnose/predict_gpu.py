@@ -22,7 +22,7 @@ from kernelworks.diagnose.costs import work
 from kernelworks.diagnose.replay import LAUNCH, PYTHON, SYNC, Job, Step, play
 from kernelworks.diagnose.shapes import Signature, signature
 from kernelworks.diagnose.timeline_gpu import GpuTimeline, waiting
-from kernelworks.diagnose.trace import Call, Trace, record
+from kernelworks.diagnose.trace import Call, record
 from kernelworks.diagnose.work import Arguments, Operand
 from kernelworks.dispatch import OPS, Op
 from kernelworks.records import GpuCeilings
@@ -48,9 +48,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds of one run after the swap; ``unknown`` calls of ours were never replayed and count at their bound."""
+    """Seconds of one run after the swap, and their share of the original's; ``unknown`` calls of ours were never
+    replayed and count at their bound."""
 
     after: float
+    share: float
     unknown: int
 
 
@@ -226,16 +228,28 @@ def _names(call: Call) -> tuple[Any, ...]:
 # ---------------------------------------------------------------- together
 
 
-def predict(timeline: GpuTimeline, survey: Trace, costs: dict[Kind, Cost], ceilings: GpuCeilings) -> Prediction:
-    """The swapped program's wall clock from its survey, the original's timeline and the replays."""
+def predict(timeline: GpuTimeline, calls: Sequence[Call], costs: dict[Kind, Cost], ceilings: GpuCeilings) -> Prediction:
+    """The swapped program's time from its survey's calls, the original's timeline and the replays.
+
+    ``share`` is of the original's own calls put together in the same way, so that what that leaves out cancels.
+    """
     known = _Known.of(timeline)
+    after, unknown = _together(timeline, known, calls, costs, ceilings)
+    before, _ = _together(timeline, known, timeline.calls, costs, ceilings)
+    share = after / before if before else 1.0
+    return Prediction(timeline.wall * share, share, unknown)
+
+
+def _together(
+    timeline: GpuTimeline, known: _Known, calls: Sequence[Call], costs: dict[Kind, Cost], ceilings: GpuCeilings
+) -> tuple[float, int]:
     near: dict[Any, list[Cost]] = {}
     for (name, shapes), cost in costs.items():
         near.setdefault((name, _rounded(shapes)), []).append(cost)
     program: list[Step] = []
     unknown = 0
     inside = ""
-    for call in survey.calls:
+    for call in calls:
         program.append(Step(PYTHON, known.gap(call, entering=call.place.path != inside), call))
         inside = call.place.path
         found: Cost | None
@@ -249,7 +263,7 @@ def predict(timeline: GpuTimeline, survey: Trace, costs: dict[Kind, Cost], ceili
         jobs = tuple(Job("", seconds, 0, call) for seconds in found.kernels)
         program.append(Step(SYNC if found.waits else LAUNCH, found.host, call, jobs, waits=found.waits))
     program.append(Step(SYNC, _last_wait(timeline.program) * timeline.host, waits=True))
-    return Prediction(play(program, timeline.pace, host=1.0).wall, unknown)
+    return play(program, timeline.pace).wall, unknown
 
 
 def _last_wait(program: Sequence[Step]) -> float:
