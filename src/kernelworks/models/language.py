@@ -160,10 +160,10 @@ def _plain_head(model: Any) -> bool:
         return False
     if head._forward_hooks or head._forward_pre_hooks or head._backward_hooks or head._backward_pre_hooks:
         return False
-    weight: Any = head._parameters.get("weight")
-    if weight is None or weight.__class__ not in PLAIN or weight.shape[0] != model.config.vocab_size:
+    weight = head._parameters.get("weight")
+    if weight is None or not PLAIN.issuperset((type(weight),)) or weight.dtype not in FLOATS:
         return False
-    return weight.dtype in FLOATS and bool(found.serves(weight))
+    return weight.shape[0] == model.config.vocab_size and bool(found.serves(weight))
 
 
 def loss_of(
