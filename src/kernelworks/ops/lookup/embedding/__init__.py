@@ -33,9 +33,9 @@ def embedding(ids: Tensor, weight: Tensor, *, out: Any = None, row: str | None =
     Error bound: none, the values are copied. Gradient of a row that n ids looked up: ``u |sum| + n 2^-24 sum |grad|``;
     the sum is kept in float32, in an order that follows from the ids alone: the same bits for any number of threads.
     Cost: no arithmetic; reads ids and the looked-up rows once and writes output once.
-    Raises: IndexError for an id outside [0, V), before anything is written; on a GPU, where nothing waits for the answer,
-    the row of such an id is NaN and the next call raises. TypeError, ValueError naming the argument; RuntimeError where
-    ``row`` cannot run.
+    Raises: IndexError for an id outside [0, V), before anything is written; on a GPU, where nothing waits for the
+    answer, the row of such an id is NaN and the next call raises. TypeError, ValueError naming the argument;
+    RuntimeError where ``row`` cannot run.
     Source: torch.nn.functional.embedding.
     """
     return OP.call(ids, weight, out, row)

@@ -37,6 +37,14 @@ def _forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _keys(keys, ids, n, V, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """ids in 32 bits, which sort in two thirds of the time; V for one outside the table, which no row then finds."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    id_ = tl.load(ids + i, mask=i < n, other=0).to(tl.int64)
+    tl.store(keys + i, tl.where((id_ >= 0) & (id_ < V), id_, V).to(tl.int32), mask=i < n)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _starts(starts, sorted_ids, n, V, STEPS, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """How many of the sorted ids are less than v, for v from 0 to V, by bisection."""
     v = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -97,8 +105,9 @@ def _backward(  # type: ignore[no-untyped-def]
     tl.store(grad_weight + v * D + column, total, mask=column < D)
 
 
-FORWARD, STARTS, PIECES, BACKWARD = Kernel(_forward), Kernel(_starts), Kernel(_pieces), Kernel(_backward)
-SEARCHED = 128  # rows of the table that a program of _starts takes
+FORWARD, BACKWARD = Kernel(_forward), Kernel(_backward)
+KEYS, STARTS, PIECES = Kernel(_keys), Kernel(_starts), Kernel(_pieces)
+BLOCK = 256  # ids that a program of _keys takes, and rows of the table that one of _starts does
 
 
 @functools.cache
@@ -161,11 +170,15 @@ def backward(grad: Tensor, ids: Tensor, weight: Tensor, needs: list[bool], out: 
     if n == 0 or D == 0:
         return grad_weight.zero_()
     rows = _rows(grad.reshape(n, D))
-    sorted_ids, places = torch.sort(ids.reshape(-1), stable=True)
+    keys = ids.reshape(-1)
+    if ids.dtype == torch.int64 and V < 2**31 - 1:
+        keys = ids.new_empty(n, dtype=torch.int32)
+        KEYS.at(BLOCK=BLOCK, num_warps=4)((-(-n // BLOCK), 1, 1), keys, ids.contiguous(), n, V)
+    sorted_ids, places = torch.sort(keys, stable=True)
     pieces, launch, tile, width = _backward_at(D, weight.dtype)
     starts = ids.new_empty(V + 1, dtype=torch.int64)
     across = -(-D // width)
-    STARTS.at(BLOCK=SEARCHED, num_warps=4)((-(-(V + 1) // SEARCHED), 1, 1), starts, sorted_ids, n, V, n.bit_length())
+    STARTS.at(BLOCK=BLOCK, num_warps=4)((-(-(V + 1) // BLOCK), 1, 1), starts, sorted_ids, n, V, n.bit_length())
     partial = weight.new_empty((max(1, n // tile), D), dtype=torch.float32)
     pieces((n // tile, across, 1), partial, rows, sorted_ids, places, D, rows.stride(0))
     launch((V, across, 1), grad_weight, rows, starts, places, partial, D, rows.stride(0))
