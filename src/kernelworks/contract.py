@@ -113,13 +113,15 @@ class Case:
     """One input. ``make(generator, dtype)`` gives the arguments by name, in ``dtype``; the generator is seeded.
 
     ``layouts`` says that the input is also tried as strided, offset and unaligned views of the same values.
-    ``gradients`` says that the backward is compared too (off where the derivative does not exist or overflows).
+    ``gradients`` says that the backward is compared too (off where the derivative does not exist or overflows), with
+    random numbers flowing in, or, with ``ones``, 1, as ``loss.backward()`` has it.
     """
 
     name: str
     make: Callable[[torch.Generator, torch.dtype], dict[str, Any]]
     gradients: bool = True
     layouts: bool = False
+    ones: bool = False
     dtypes: tuple[torch.dtype, ...] = FLOATS
 
 

@@ -187,6 +187,11 @@ CASES = (
     _case("several threads", (1031, 67)),
 )
 
+DEVICE_CASES = (
+    _case("many tensors", *((16 * i, 40) for i in range(1, 300)), (7,), (3, 5)),
+    _case("large tensors, float32 state", (2048, 1024), (4099, 513), state_dtype=torch.float32),
+)
+
 BENCH_CASES = tuple(
     Case(f"{count} x {m}x{n}", lambda g, d, s=((m, n),) * count: _make(g, d, s), dtypes=(torch.float32,))  # type: ignore[misc]
     for count, m, n in ((1, 2048, 2048), (16, 384, 384))
@@ -235,6 +240,7 @@ CONTRACT = Contract(
     dims=dims,
     cases=CASES,
     bench_cases=BENCH_CASES,
+    device_cases=DEVICE_CASES,
     device_bench_cases=DEVICE_BENCH_CASES,
     mutates=("params", "exp_avgs", "exp_avg_sqs"),
     errors=ERRORS,

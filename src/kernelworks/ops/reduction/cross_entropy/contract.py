@@ -143,9 +143,27 @@ CASES = (
     _case("many rows, none", 1027, 48, reduction="none"),
     Case("logits of 90", _large),
     Case("first and last class", _last_class),
+    *(
+        _case(f"{r} N={n}, 1 flows in", 5, n, reduction=r, ones=True)
+        for r, n in zip(REDUCTIONS, (33, 4096, 32003), strict=True)
+    ),
     Case("ignore_index is a class", lambda g, d: _make(g, d, 7, 19, ignore_index=2)),
     *(Case(f"all ignored, {r}", lambda g, d, r=r: _all_ignored(g, d, r)) for r in REDUCTIONS),  # type: ignore[misc]
 )
+
+# Vocabularies, cut into every number of pieces; rows that do not start at 16 bytes; the longest that one launch takes.
+DEVICE_CASES = (
+    *(
+        _case(f"{m}x{n} {reduction}", m, n, reduction=reduction)
+        for m, n, reduction in (
+            (64, 5000, "none"), (33, 8192, "mean"), (40, 16384, "sum"), (48, 32000, "mean"), (70, 50257, "mean"),
+            (50, 50304, "none"), (300, 65536, "mean"), (37, 128256, "mean"), (20, 151936, "sum"), (5, 262144, "mean"),
+            (3, 300001, "mean"),
+        )
+    ),
+    *(_case(f"300x{n}, 1 flows in", 300, n, ones=True) for n in (1000, 32000, 50257, 128256)),
+    _case("wide apart, 20x128256", 20, 128256, kind="large_mean"),
+)  # fmt: skip
 
 BENCH_CASES = tuple(
     Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, m, n), dtypes=dtypes)  # type: ignore[misc]
@@ -195,6 +213,7 @@ CONTRACT = Contract(
     dims=dims,
     cases=CASES,
     bench_cases=BENCH_CASES,
+    device_cases=DEVICE_CASES,
     device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
 )

@@ -175,9 +175,10 @@ def _make(
 
 
 def _case(
-    name: str, shape: tuple[int, ...], n: int, *, layouts: bool = False, gradients: bool = True, **how: Any
-) -> Case:
-    return Case(name, lambda g, d: _make(g, d, shape, n, **how), layouts=layouts, gradients=gradients)
+    name: str, shape: tuple[int, ...], n: int, *, layouts: bool = False, gradients: bool = True, ones: bool = False,
+    **how: Any,
+) -> Case:  # fmt: skip
+    return Case(name, lambda g, d: _make(g, d, shape, n, **how), layouts=layouts, gradients=gradients, ones=ones)
 
 
 def _all_ignored(generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
@@ -201,6 +202,7 @@ CASES = (
     _case("shape [2, 3, K], bias", (2, 3, 40), 21, bias=True, layouts=True),
     _case("logits of 30", (6, 32), 77, scale=30.0),
     _case("ignore_index is a class", (7, 16), 19, ignore_index=2),
+    _case("1 flows in", (33, 20), 101, bias=True, ones=True),
     _case("no rows", (0, 8), 10),
     Case("all ignored", _all_ignored),
 )
@@ -218,7 +220,7 @@ DEVICE_BENCH_CASES = tuple(
 
 DEVICE_CASES = (
     _case("M=1200 K=256 N=32003", (1200, 256), 32003),
-    _case("M=640 K=512 N=20000, bias", (640, 512), 20000, bias=True),
+    _case("M=640 K=512 N=20000, bias", (640, 512), 20000, bias=True, ones=True),
 )
 
 

@@ -127,6 +127,20 @@ CASES = (
     Case("long, from -inf", _late_start, gradients=False),
 )
 
+# Rows of every way to hold them, shorter and longer than what stays in registers; columns.
+DEVICE_CASES = (
+    *(
+        Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"))  # type: ignore[misc]
+        for m, n in (
+            (4099, 128), (3001, 1024), (700, 2048), (701, 4096), (300, 8192), (301, 9999), (200, 16384), (100, 32768),
+            (50, 32769), (20, 100003), (9, 131072), (3, 1000003),
+        )
+    ),
+    Case("wide apart, 200x16384", lambda g, d: {"x": normal(g, d, 200, 16384, scale=20.0), "dim": -1}),
+    _along((64, 300, 129), 1),
+    _along((5000, 130), 0),
+)  # fmt: skip
+
 BENCH_CASES = tuple(
     Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"), dtypes=dtypes)  # type: ignore[misc]
     for m, n, dtypes in (
@@ -171,6 +185,7 @@ CONTRACT = Contract(
     dims=dims,
     cases=CASES,
     bench_cases=BENCH_CASES,
+    device_cases=DEVICE_CASES,
     device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
 )

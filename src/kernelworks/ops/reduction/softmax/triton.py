@@ -207,17 +207,3 @@ def backward(grad: Tensor, output: Tensor, dim: int, out: Any = None) -> Tensor:
     blocks = triton.cdiv(inner, taken)
     launch((size // (n * inner) * blocks, 1, 1), grad.contiguous(), output.contiguous(), grad_x, n, inner, blocks)
     return grad_x
-
-
-def _space(N: int) -> list[dict[str, int]]:
-    """What `kernelworks tune softmax` tries along rows: tiles of 8 to 32 elements a thread."""
-    row = triton.next_power_of_2(N)
-    return [
-        {"ROWS": rows, "num_warps": warps}
-        for rows in (1, 2, 4)
-        for warps in (2, 4, 8, 16, 32)
-        if 8 <= rows * row / (32 * warps) <= 32
-    ]
-
-
-SPACE = {"forward": _space, "backward": _space}
