@@ -365,16 +365,27 @@ def test_a_winner_is_read_before_the_table_that_ships_and_changes_the_hash(own_t
     assert tables.table_of(own_tables) == []
 
 
-def test_softmax_offers_configurations_that_run() -> None:
-    module, watched = tune._module(OPS["softmax"], "triton", {})
-    for n in (16, 1024, 4096, 16384):
-        offered = module.SPACE["forward"](N=n)
-        assert all(set(c) == {"ROWS", "num_warps"} for c in offered)
-    assert len(module.SPACE["forward"](N=4096)) > 3
-    point = ("forward", (("N", 4096),), torch.bfloat16)
-    watched.forced[point] = {"ROWS": 3, "num_warps": 1}
-    assert module.CONFIGS.pick("forward", N=4096, dtype=torch.bfloat16) == {"ROWS": 3, "num_warps": 1}
-    assert module.CONFIGS.pick("forward", N=1024, dtype=torch.bfloat16) != {"ROWS": 3, "num_warps": 1}
+def test_every_offer_names_settings_that_a_configuration_of_its_kernel_has() -> None:
+    offers = 0
+    for op in OPS.values():
+        table = tables.configs(op.room / "tuning.toml")
+        for space in table.spaces:
+            offers += 1
+            same = [e for e in table.entries if (e["row"], e["kernel"]) == (space["row"], space["kernel"])]
+            assert any(set(e["set"]) == set(space["set"]) for e in same), f"{op.name}: {space}"
+            assert any(isinstance(v, list) and len(v) > 1 for v in space["set"].values()), f"{op.name}: one candidate"
+    assert offers
+
+
+def test_a_candidate_answers_only_the_pick_that_it_is_for() -> None:
+    watched = tune._module(OPS["softmax"], "triton", {})[1]
+    offered = watched.base.candidates("forward", N=4096, dtype=torch.bfloat16)
+    assert len(offered) > 3 and all(type(v) is int for c in offered for v in c.values())
+    watched.forced["forward", (("N", 4096),), torch.bfloat16] = offered[0]
+    assert watched.pick("forward", N=4096, dtype=torch.bfloat16) == offered[0]
+    assert watched.pick("forward", N=1024, dtype=torch.bfloat16) == watched.base.pick(
+        "forward", N=1024, dtype=torch.bfloat16
+    )
     assert len(watched.points) == 2
 
 

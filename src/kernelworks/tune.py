@@ -1,14 +1,18 @@
 """Tune a GPU row: try the configurations that its room offers, on this GPU, and keep those that are right and faster.
 
-A room's triton.py offers candidates in ``SPACE``, by the kernel's name in tuning.toml:
+A room offers candidates in its tuning.toml, every combination of the listed values; they enter no hash:
 
-    SPACE = {"forward": [{"num_warps": 4}, {"num_warps": 8}, {"num_warps": 16}]}
+    [[space]]
+    row = "triton"
+    kernel = "forward"
+    when = { N = [1, 4096] }
+    set = { ROWS = [1, 2], num_warps = [4, 8, 16] }
 
-or, for a kernel whose candidates depend on the size, a function of the dims that the row picks by. Each candidate runs
-in a copy of the module of its own, is held to the float64 bound on every case (a configuration may be wrong where its
-neighbour is right), and those that pass are timed interleaved. A winner that beats what is used today by more than
-noise goes into this user's table for this kind of GPU, which is read before the one that ships; then the row is proved
-again, so that the certificate covers what was written. Calls take it from the next process on.
+Each candidate runs in a copy of the room's module of its own, is held to the float64 bound on every case (a
+configuration may be wrong where its neighbour is right), and those that pass are timed interleaved. A winner that beats
+what is used today by more than noise goes into this user's table for this kind of GPU, which is read before the one
+that ships; then the row is proved again, so that the certificate covers what was written. Calls take it from the next
+process on.
 """
 
 from __future__ import annotations
@@ -39,7 +43,6 @@ __all__ = ["best", "tune"]
 GAIN = 1.02  # over what is used today: less is noise, and every entry is one more to prove
 
 Point = tuple[str, tuple[tuple[str, int], ...], torch.dtype | None]  # kernel, dims, dtype of one pick
-Space = Mapping[str, Sequence[dict[str, Any]] | Callable[..., Sequence[dict[str, Any]]]]
 Progress = Callable[..., None]
 
 
@@ -183,7 +186,7 @@ def tune(
         budget_s: timed seconds a candidate. keep: whether winners are written and the row is proved with them.
     Returns: what was tried for each kernel and size, and the proof of the row (none where nothing was written). A
         table whose proof fails is taken back.
-    Raises: ValueError where there is no such op, row or case, or the room offers no ``SPACE``; RuntimeError without a
+    Raises: ValueError where there is no such op, row or case, or the room offers nothing to try; RuntimeError without a
         GPU.
     """
     if op not in OPS:
@@ -193,9 +196,9 @@ def tune(
     found = OPS[op]
     found.row(row)
     source = found.row(row).source
-    space = {} if source is None or source.name != "triton.py" else getattr(_module(found, row, {})[0], "SPACE", {})
-    if not space or source is None:
-        raise ValueError(f"{op}.{row} offers no configurations to choose from (SPACE in its triton.py)")
+    offered = [] if source is None else [s for s in configs(source).spaces if s["row"] == row]
+    if not offered or source is None:
+        raise ValueError(f"{op}.{row} offers no configurations to choose from ([[space]] in its tuning.toml)")
     there = found.contract.device_bench_cases or found.contract.bench_cases
     unknown = set(cases or ()) - {c.name for c in there}
     if unknown:
@@ -205,14 +208,14 @@ def tune(
         for dtype in case.dtypes:
             if progress is not None:
                 progress(f"{op} {case.name} {str(dtype).removeprefix('torch.')}")
-            results += _case(found, row, case, dtype, space, budget_s)
+            results += _case(found, row, case, dtype, budget_s)
     winners = [r for r in results if r.chosen != r.used]
     if not keep or not winners:
         return results, []
     return results, _kept(found, row, source, winners, progress)
 
 
-def _case(op: Op, row: str, case: Case, dtype: torch.dtype, space: Space, budget_s: float) -> list[Tuned]:
+def _case(op: Op, row: str, case: Case, dtype: torch.dtype, budget_s: float) -> list[Tuned]:
     expected = truth(op, case, dtype, 0, "cuda", op.row(row).inner)
     results, seen = [], set[Point]()
     for pass_ in (p for p in op.row(row).passes if p in op.passes):
@@ -222,11 +225,11 @@ def _case(op: Op, row: str, case: Case, dtype: torch.dtype, space: Space, budget
         module, watched = _module(op, row, {})
         getattr(module, pass_)(*args)
         for point, used in list(watched.points.items()):
-            if point[0] in space and point not in seen:
+            kernel, dims, kind = point
+            offered = watched.base.candidates(kernel, row=row, dtype=kind, **dict(dims))
+            if offered and point not in seen:
                 seen.add(point)
-                offered = space[point[0]]
-                tried = offered(**dict(point[1])) if callable(offered) else offered
-                results.append(_tuned(op, row, pass_, case, dtype, expected, point, tried, dict(used), budget_s))
+                results.append(_tuned(op, row, pass_, case, dtype, expected, point, offered, dict(used), budget_s))
     truth.cache_clear()
     torch.cuda.empty_cache()
     return results

@@ -10,13 +10,20 @@
 The first entry whose ``when`` holds is taken: ranges are inclusive, a name that is left out may be anything. Nothing is
 searched when an op is called.
 
-``kernelworks tune`` writes what it found better on this user's GPU into a table of the same form in the cache folder,
-which is read first; its entries enter the hash of the row like the others, so they need a proof of their own.
+    [[space]]
+    row = "triton"
+    kernel = "forward"
+    set = { BLOCK = [1024, 2048], num_warps = [4, 8] }
+
+offers what ``kernelworks tune`` may try, every combination of the values; it enters no hash. What ``tune`` found better
+on this user's GPU lies in a table of the same form in the cache folder, which is read first; its entries enter the hash
+of the row like the others, so they need a proof of their own.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import tomllib
@@ -39,6 +46,7 @@ class Configs:
         self.path = path
         self.tuned = table_of(path)
         self.entries: list[dict[str, Any]] = [*self.tuned, *_read(path)]
+        self.spaces = _read(path, "space")
         self.picked: set[int] = set()  # entries that something ran with, for the proof
 
     def pick(
@@ -50,6 +58,18 @@ class Configs:
                 self.picked.add(number)
                 return dict(entry["set"])
         raise LookupError(f"{self.path} has no configuration of {row}.{kernel} for dtype {dtype}, {dims}")
+
+    def candidates(
+        self, kernel: str, *, row: str = "triton", dtype: torch.dtype | None = None, **dims: int
+    ) -> list[dict[str, Any]]:
+        """What may be tried for a pick: every combination of the values that its ``[[space]]`` tables list."""
+        found: list[dict[str, Any]] = []
+        for space in self.spaces:
+            if space["row"] == row and space["kernel"] == kernel and _holds(space.get("when", {}), dtype, dims):
+                values = (v if isinstance(v, list) else [v] for v in space["set"].values())
+                made = [dict(zip(space["set"], chosen, strict=True)) for chosen in itertools.product(*values)]
+                found += [m for m in made if m not in found]
+        return found
 
     def missed(self, row: str) -> list[str]:
         """The entries of a row that nothing has picked in this process."""
@@ -86,9 +106,9 @@ def _tuned_path(beside: Path) -> Path | None:
     return environment.cache_dir("tuning") / gpu().kind / f"{room.parent.name}.{room.name}.toml"
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def _read(path: Path, table: str = "config") -> list[dict[str, Any]]:
     try:
-        entries: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8")).get("config", [])
+        entries: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8")).get(table, [])
     except FileNotFoundError:
         return []
     return entries
