@@ -1,0 +1,46 @@
+"""What the GPU's row does with an id outside the table, tried in Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+PROGRAM = """
+import torch
+from kernelworks.dispatch import OPS
+from kernelworks import ops
+from kernelworks.ops.lookup.embedding import triton as row
+
+weight = torch.randn(4, 8)
+ids = torch.tensor([[0, 1], [7, 2]])
+out = torch.zeros(2, 2, 8)
+try:
+    row.forward(ids, weight, out)
+except IndexError as error:
+    print(error)
+print(bool(out[1, 0].isnan().all()), bool((out[1, 1] == weight[2]).all()))
+kept, words = row._faults("cpu")
+words[0], words[1] = 3, 4  # as a GPU leaves it after the call has returned
+try:
+    row.forward(ids[:1], weight)
+except IndexError as error:
+    print(error)
+print(bool((row.forward(ids[:1], weight) == weight[ids[:1]]).all()))
+grad = torch.ones(2, 2, 8)
+print(row.backward(grad, ids, weight, [True])[:, 0].tolist())
+"""
+
+
+def test_an_id_outside_the_table_is_reported_and_its_row_is_nan() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [
+        "ids must be in [0, 4), weight's rows; this call had another at position 2",
+        "True True",
+        "ids must be in [0, 4), weight's rows; an earlier call had another at position 2",
+        "True",
+        "[1.0, 1.0, 1.0, 0.0]",
+    ], done.stdout + done.stderr
