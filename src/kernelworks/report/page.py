@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
-from kernelworks.records import Ceilings, Diagnosis, Fix, GpuCeilings, Region
+from kernelworks.records import Ceilings, Diagnosis, Fix, GpuCeilings, GpuTime, Region
 from kernelworks.report import gpu, plot, quantity, roofs
 from kernelworks.report.diagnose import headline, hit, whole_percents, worst_first
 
@@ -63,11 +63,44 @@ def diagnosis(record: Diagnosis) -> str:
             _went(record.footer, record.wall_s),
             _fix(record.fix) if record.fix else "",
             _regions(ordered),
+            _kernels(record.gpu) if record.gpu else "",
             _roofline(picture),
             _list("Findings", record.findings),
             _list("Not modelled", record.unmodelled),
         ),
     )
+
+
+MOST_KERNELS = 40
+
+
+def _kernels(times: GpuTime) -> str:
+    """The kernels that took the most time, each against its bound, and what counters say of our model of them."""
+    shown = times.kernels[:MOST_KERNELS]
+    rows = [
+        (
+            f"{k.name} ({k.op})",
+            str(k.runs),
+            quantity.seconds(k.seconds),
+            quantity.seconds(k.bound_s),
+            quantity.percent(k.bound_s / k.seconds) if k.seconds else "",
+            k.regime,
+        )
+        for k in shown
+    ]
+    headings = ("kernel (op)", "runs", "time", "least", "achieved", "waits on")
+    counted = [
+        (
+            f"{c.name} ({c.op})",
+            quantity.figures(c.model_read_bytes / 1e6),
+            quantity.figures(c.memory_read_bytes / 1e6),
+            quantity.figures(c.model_flop / 1e9) if c.counted_flop else "",
+            quantity.figures(c.counted_flop / 1e9) if c.counted_flop else "",
+        )
+        for c in times.counters
+    ]
+    columns = ("kernel (op)", "MB read, model", "counted", "matrix GFLOP, model", "counted")
+    return _table("Kernels", headings, rows) + (_table("Counters", columns, counted) if counted else "")
 
 
 def _went(parts: dict[str, float], wall_s: float) -> str:
