@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -294,6 +295,48 @@ def test_a_cache_from_inference_mode_is_not_written_outside_it() -> None:
         with torch.no_grad():
             decode(model, past, 2)
     assert past.get_seq_length() == 12
+
+
+class Keeping(DynamicCache):
+    """A cache that keeps what it is given, as it is."""
+
+    def __init__(self, config) -> None:
+        super().__init__(config=config)
+        self.given: list[torch.Tensor] = []
+
+    def update(self, key_states, value_states, layer_idx, *args, **kwargs):
+        self.given += [key_states, value_states]
+        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+
+
+@pytest.mark.parametrize("make", [llama, qwen3])
+@torch.inference_mode()
+def test_what_a_cache_keeps_is_not_written_again(make) -> None:
+    """Steps of one token write their intermediate results where the step before did; a cache may have kept those."""
+    model = make().eval()
+    with swap(model, verbose=False):
+        decode(model, model(ids(1, 8), use_cache=True).past_key_values, 4)
+        past = Keeping(model.config)
+        want = decode(model, DynamicCache(config=model.config), 6)
+        assert torch.equal(decode(model, past, 6), want)
+    for i in range(4):
+        kept = torch.cat(past.given[i::4], 2)
+        layer = past.layers[i // 2]
+        assert torch.equal(kept, (layer.keys, layer.values)[i % 2])
+
+
+def test_threads_decode_at_once() -> None:
+    model = qwen3().eval()
+
+    def run(seed: int) -> torch.Tensor:
+        with torch.inference_mode():
+            prompt = torch.randint(1, 300, (1, 8), generator=torch.Generator().manual_seed(seed))
+            return decode(model, model(prompt, use_cache=True).past_key_values, 40)
+
+    with swap(model, verbose=False), ThreadPoolExecutor(4) as pool:
+        want = [run(seed) for seed in range(8)]
+        for a, b in zip(pool.map(run, range(8)), want, strict=True):
+            assert torch.equal(a, b)
 
 
 @torch.no_grad()

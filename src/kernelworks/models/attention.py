@@ -26,7 +26,7 @@ from kernelworks.ops.attention.attention import attention as attention_op
 
 __all__ = [
     "IMPLEMENTATION", "configurations", "decoding_row", "extended", "growing", "grows", "known_function", "looks_up",
-    "register", "with_growing",
+    "register", "to_every_key", "with_growing",
 ]  # fmt: skip
 
 IMPLEMENTATION = "kernelworks"
@@ -92,10 +92,10 @@ def decoding_row(query: Tensor, key: Tensor, value: Tensor) -> Callable[..., Any
         return None
     args = (query, key, value, None, None, None, None, False)
     row = choose(ATTENTION, ATTENTION.request("forward", args)).row
-    return _to_every_key if row.name == "torch" and query.is_cuda else row.load("forward")
+    return to_every_key if row.name == "torch" and query.is_cuda else row.load("forward")
 
 
-def _to_every_key(
+def to_every_key(
     query: Tensor, key: Tensor, value: Tensor, causal: None, window: None, scale: float | None, mask: None, lse: bool
 ) -> Tensor:
     """As transformers calls torch for one query: any heads that share keys are torch's to pair up."""
@@ -251,6 +251,7 @@ class Storage:
     keys: Tensor
     values: Tensor
     filled: int
+    both: Tensor | None = None  # [2, B, H, room, D], what keys and values are parts of
 
 
 def grows(forward: Any) -> bool:
@@ -289,12 +290,19 @@ def growing(past: Any) -> Any:
     return view
 
 
-def extended(past: Any, keys: Tensor, values: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
-    """A layer's keys and values with new ones behind them, as ``past.update`` gives; in place in a plain cache."""
+def extended(
+    past: Any, keys: Tensor, values: Tensor, layer_idx: int, pair: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """A layer's keys and values with new ones behind them, as ``past.update`` gives; in place in a plain cache.
+
+    ``pair`` is what keys and values lie side by side in, [2, ...], where they do and will be overwritten.
+    """
     if type(past) is _dynamic_cache() and not _grad_enabled() and not past.offloading:
         layers = past.layers
         if layer_idx < len(layers) and _plain_layer(layers[layer_idx]):
-            return append(layers[layer_idx], keys, values)
+            return append(layers[layer_idx], keys, values, pair)
+    if pair is not None:  # another kind of cache may keep what it is given
+        keys, values = keys.clone(), values.clone()
     updated: tuple[Tensor, Tensor] = past.update(keys, values, layer_idx)
     return updated
 
@@ -333,7 +341,7 @@ def _growing_type() -> type:
     return GrowingCache
 
 
-def append(layer: Any, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+def append(layer: Any, keys: Tensor, values: Tensor, pair: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Adds tokens to one layer: what ``torch.cat`` would give, without copying what is there already."""
     before: int = layer.keys.shape[2]
     after = before + keys.shape[2]
@@ -353,20 +361,28 @@ def append(layer: Any, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
             result: tuple[Tensor, Tensor] = type(layer).update(layer, keys, values)
             return result
         room = after + max(64, after // 4)
-        storage = Storage(_with_room(layer.keys, room), _with_room(layer.values, room), before)
-        layer._kernelworks_storage = storage
+        storage = layer._kernelworks_storage = _with_room(layer.keys, layer.values, room)
     added = keys.shape[2]
-    storage.keys.narrow(2, before, added).copy_(keys)
-    storage.values.narrow(2, before, added).copy_(values)
+    if pair is not None and storage.both is not None:
+        storage.both.narrow(3, before, added).copy_(pair)
+    else:
+        storage.keys.narrow(2, before, added).copy_(keys)
+        storage.values.narrow(2, before, added).copy_(values)
     storage.filled = after
     layer.keys = storage.keys.narrow(2, 0, after)
     layer.values = storage.values.narrow(2, 0, after)
     return layer.keys, layer.values
 
 
-def _with_room(tensor: Tensor, room: int) -> Tensor:
-    """The tokens of [B, H, L, D] at the start of a tensor that holds ``room`` tokens."""
-    batch, heads, length, size = tensor.shape
-    larger = tensor.new_empty((batch, heads, room, size))
-    larger.narrow(2, 0, length).copy_(tensor)
-    return larger
+def _with_room(keys: Tensor, values: Tensor, room: int) -> Storage:
+    """The tokens of [B, H, L, D] twice at the start of tensors that hold ``room`` tokens, side by side if alike."""
+    batch, heads, length, size = keys.shape
+    both = keys.new_empty((2, batch, heads, room, size)) if keys.shape == values.shape else None
+    if both is not None:
+        storage = Storage(both[0], both[1], length, both)
+    else:
+        wide = values.new_empty((*values.shape[:2], room, values.shape[3]))
+        storage = Storage(keys.new_empty((batch, heads, room, size)), wide, length)
+    storage.keys.narrow(2, 0, length).copy_(keys)
+    storage.values.narrow(2, 0, length).copy_(values)
+    return storage

@@ -6,7 +6,8 @@ It runs only while nothing could tell the difference: no compiler, no hook on an
 still the one that was there when the model was swapped. Otherwise the layer's own forward runs.
 
 In inference each op is bound to the row that the dispatcher chooses for the shapes of the step (``Bound``), so that
-a call costs its launch and nothing else. In training autograd records the ops; matrix products on a GPU are torch's.
+a call costs its launch and nothing else; in decoding even the places of intermediate results stay the same. In training
+autograd records the ops; matrix products on a GPU are torch's.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import functools
 import inspect
 import operator
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +27,7 @@ import torch.nn.modules.module as torch_module
 from torch import Tensor, nn
 from torch.autograd import profiler
 
-from kernelworks.dispatch import Op
+from kernelworks.dispatch import Op, choose
 from kernelworks.models import attention, calls
 from kernelworks.models.gates import is_silu
 from kernelworks.models.rebind import same_code
@@ -39,6 +41,9 @@ __all__ = ["Bound", "Parts", "decoder_layer", "parts_of"]
 _is_compiling = torch.compiler.is_compiling
 _grad_enabled = torch.is_grad_enabled
 _get_threads = torch.get_num_threads
+_get_ident = threading.get_ident
+_inference_mode = torch.is_inference_mode_enabled
+_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
 _watched = (
     torch._C._len_torch_dispatch_stack,
     torch._C._len_torch_function_stack,
@@ -72,10 +77,12 @@ _CALLS = {
 class Bound:
     """The calls of one layer, each bound at its first use to the row that serves calls like it, past all checks.
 
-    Right for the shapes, dtypes, strides and device of that first use only; who keeps one answers for that.
+    Right for the shapes, dtypes, strides and device of that first use only; who keeps one answers for that. With
+    ``steady`` the calls also write where they wrote before, which saves an allocation each: right for one thread on one
+    stream, and for results that nobody keeps.
     """
 
-    __slots__ = (*_CALLS, "decoding")
+    __slots__ = (*_CALLS, "decoding", "pair", "steady", "value_row")
     before: Call
     q: Call
     k: Call
@@ -90,11 +97,14 @@ class Bound:
     silu_mul: Call
     down: Call
     decoding: dict[int, Call | None] | None  # bits of the number of keys -> the row of attention for a single query
+    value_row: tuple[Call | None, torch.Size]
+    pair: Tensor | None  # [2, B, heads, 1, D]: the key and the value of a token side by side, to be kept by one copy
 
-    def __init__(self, bind: Callable[[Bound, str, Op], Call], decoding: dict[int, Call | None] | None = None) -> None:
+    def __init__(self, bind: Callable[[Bound, str, Op], Call], *, steady: bool = False) -> None:
         for name, op in _CALLS.items():
             setattr(self, name, bind(self, name, op))
-        self.decoding = decoding
+        self.decoding = {} if bind is _at_first_use else None
+        self.pair, self.value_row, self.steady = None, (None, torch.Size()), steady
 
     def decoding_row(self, query: Tensor, key: Tensor, value: Tensor) -> Call | None:
         """The row of attention from single queries to every key. Each token brings a new number of keys, so rows are
@@ -105,17 +115,41 @@ class Bound:
         try:
             return self.decoding[bits]
         except KeyError:
-            row = self.decoding[bits] = attention.decoding_row(query, key, value)
+            row = attention.decoding_row(query, key, value)
+            if row is not None and self.steady and row is not attention.to_every_key:
+                row = functools.partial(row, out=torch.empty(query.shape, dtype=query.dtype, device=query.device))
+            self.decoding[bits] = row
             return row
 
 
 def _at_first_use(bound: Bound, name: str, op: Op) -> Call:
     def call(*args: Any) -> Any:
-        row = op._plan("forward", args, None, None, None)
+        row: Call = op._plan("forward", args, None, None, None)
+        result = row(*args)
+        if bound.steady and choose(op, op.request("forward", args)).row.source is not None:
+            row = _writing(bound, name, row, result)
         setattr(bound, name, row)
-        return row(*args)
+        return result
 
     return call
+
+
+def _writing(bound: Bound, name: str, row: Call, result: Any) -> Call:
+    """The row, from its next call on writing where it wrote now. The key and the value of a token are what a cache may
+    keep, so they have a place of their own, and only where they can share it."""
+    if name == "v":
+        bound.value_row = row, result.shape
+        return row
+    if name != "rope":
+        return functools.partial(row, out=result)
+    query, key = result
+    value_row, value_shape = bound.value_row
+    if value_row is None or key.numel() != value_shape.numel():
+        return row
+    pair = key.new_empty((2, *key.shape))
+    bound.v = functools.partial(value_row, out=pair[1].view(value_shape))
+    bound.pair = pair
+    return functools.partial(row, out=(query.contiguous(), pair[0]))
 
 
 # What autograd, modes and profilers see: the ops themselves.
@@ -162,16 +196,19 @@ class Parts:
         gradients = _grad_enabled()
         if gradients or _watched[0]() or _watched[1]() or _watched[2]() or profiler._is_profiler_enabled:
             return _OPEN_ON_GPU if gradients and hidden_states.is_cuda else _OPEN
-        key = (
-            hidden_states.shape, hidden_states.stride(), hidden_states.dtype, hidden_states.get_device(), cos.shape,
-            cos.stride(), _get_threads(),
+        steady, device = hidden_states.shape[1] == 1, hidden_states.get_device()
+        key: tuple[Any, ...] = (
+            hidden_states.shape, hidden_states.stride(), hidden_states.dtype, device, cos.shape, cos.stride(),
+            _get_threads(),
         )  # fmt: skip
+        if steady:
+            key = (*key, _get_ident(), _inference_mode(), _stream(device) if device >= 0 else 0)
         known = self.bound.get(key)
         if known is not None and all(map(_is, known[1], weights)):
             return known[0]
         if len(self.bound) >= MOST_SHAPES:
             self.bound.clear()
-        bound = Bound(_at_first_use, {})
+        bound = Bound(_at_first_use, steady=steady)
         self.bound[key] = bound, weights
         return bound
 
@@ -214,6 +251,7 @@ def _in_one_piece(
     # of a single token, [B, L, heads, D] and [B, heads, L, D] are the same bytes
     heads = (batch, -1, 1, module.head_dim) if length == 1 else (batch, length, -1, module.head_dim)
 
+    pair = call.pair  # before the calls below may set it for the next token
     x = call.before(hidden_states, weights[14], eps[0], None)
     query = call.q(x, q_weight, q_bias).view(heads)
     key = call.k(x, k_weight, k_bias).view(heads)
@@ -225,7 +263,7 @@ def _in_one_piece(
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     query, key = call.rope(query, key, cos, sin, False)
     if past is not None:
-        key, value = attention.extended(past, key, value, module.layer_idx)
+        key, value = attention.extended(past, key, value, module.layer_idx, pair)
     dropout = module.attention_dropout if module.training else 0.0
     row = call.decoding_row(query, key, value) if length == 1 and attention_mask is None and not dropout else None
     if row is not None:
