@@ -30,7 +30,17 @@ from triton.compiler import ASTSource
 from kernelworks.build.configs import Configs, configs
 from kernelworks.build.launcher import COOPERATIVE, SERIALIZATION, TRITON, UNKNOWN, launcher, load, succeed
 
-__all__ = ["Compiled", "Configs", "Kernel", "Launch", "compiling", "configs", "interpreting", "multiprocessors"]
+__all__ = [
+    "Compiled",
+    "Configs",
+    "Kernel",
+    "Launch",
+    "compiling",
+    "configs",
+    "interpreting",
+    "multiprocessors",
+    "recording",
+]
 
 WITHOUT_GPU = (9, 0)  # the compute capability that kernels are compiled for on meta tensors
 TYPES = {
@@ -103,6 +113,25 @@ def compiling() -> Iterator[list[Compiled]]:
         _compiled_hooks.remove(found.append)
 
 
+class _Seen(threading.local):
+    """The launches of this thread while somebody records them."""
+
+    launches: list[tuple[Launch, tuple[int, int, int], tuple[Any, ...]]] | None = None
+
+
+_seen = _Seen()
+
+
+@contextmanager
+def recording() -> Iterator[list[tuple[Launch, tuple[int, int, int], tuple[Any, ...]]]]:
+    """Collects (launch, grid, arguments) of what this thread launches inside; it is launched all the same."""
+    before, _seen.launches = _seen.launches, []
+    try:
+        yield _seen.launches
+    finally:
+        _seen.launches = before
+
+
 class Kernel:
     """A ``triton.jit`` function. ``at(**constants)`` fixes its constexprs and options; what that returns launches."""
 
@@ -136,6 +165,8 @@ class Launch:
         self._lock = threading.Lock()
 
     def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
+        if _seen.launches is not None:
+            _seen.launches.append((self, grid, arguments))
         device = arguments[0].get_device()
         if device < 0 or self._launch is None:
             return self._first(grid, device, arguments)
@@ -181,6 +212,11 @@ class Launch:
         self._scratch = max(self._scratch, made.scratch_bytes)
         launcher().bind(self.site, function.number, device, *arguments)
 
+    @property
+    def scratches(self) -> bool:
+        """Whether a launch takes scratch memory of its own."""
+        return self._scratch > 0
+
     def prepared(self, grid: tuple[int, int, int], *arguments: Any) -> Callable[..., None]:
         """This launch with all but its tensors settled: what is returned takes the tensors alone, in order, of the
         dtypes given here and on the same device. A third less host time than calling the launch."""
@@ -213,6 +249,7 @@ class Launch:
     def compiled(self, arguments: Sequence[Any], capability: tuple[int, int]) -> Compiled:
         """This kernel compiled for arguments like these. Cost: 0.1 to 5 s the first time on a machine."""
         names = [p.name for p in self.kernel.function.params]
+        plain = {p.name for p in self.kernel.function.params if p.do_not_specialize}  # one build for all their values
         signature: dict[str, str] = {}
         constants: dict[tuple[int, ...], Any] = {}
         attributes: dict[tuple[int, ...], Any] = {}
@@ -225,7 +262,7 @@ class Launch:
             signature[name] = type_
             if type_ == "constexpr":
                 constants[(i,)] = None
-            elif divisible:
+            elif divisible and name not in plain:
                 attributes[(i,)] = [["tt.divisibility", 16]]
         options = {k: v for k, v in self.constants.items() if k not in names}
         unknown = [k for k in options if k not in OPTIONS]

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend
 
 from kernelworks.build.cpp import built, library, source_hash
 from kernelworks.build.rows import cpp_rows, in_float64, python_row, threads, triton_row
-from kernelworks.contract import Row
+from kernelworks.contract import Request, Row
 from kernelworks.dispatch import Op, Pass
 from kernelworks.ops.attention.attention.contract import CONTRACT, is_plain, reference, shift_of, visible
 from kernelworks.ops.attention.attention.mutants import MUTANTS
@@ -175,6 +175,13 @@ def _loader(row: Row, sources: list[Path]) -> Callable[[str], Callable[..., Any]
     return load
 
 
+def _triton_guard(request: Request) -> str | None:
+    q = request.args["q"]
+    if q.dtype == torch.float32 and q.shape[3] > 128:
+        return "float32 tiles of more than 128 numbers a row do not fit the registers"
+    return None
+
+
 # ---------------------------------------------------------------- torch and reference rows
 
 
@@ -287,7 +294,7 @@ def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *args: Any) ->
 OP = Op(
     CONTRACT,
     [
-        triton_row(ROOM, inner="input"),
+        triton_row(ROOM, inner="input", guard=_triton_guard),
         *_rows(),
         python_row("torch", _torch, _torch_backward),
         python_row("reference", _reference, functools.partial(_torch_backward, exact=True)),

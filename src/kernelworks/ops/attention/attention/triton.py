@@ -22,6 +22,18 @@ from kernelworks.ops.attention.attention.triton_pipeline import pipeline_at, pip
 CONFIGS = configs(__file__)
 LOG2E = 1.4426950408889634
 CONTIGUOUS = torch.contiguous_format
+NUMBERS = (
+    "H",
+    "group",
+    "Lq",
+    "Lk",
+    "shift",
+    "window",
+    "m_b",
+    "m_h",
+    "m_q",
+    "m_k",
+)  # whose divisibility helps nothing: one build serves all
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -79,7 +91,7 @@ def _sweep(  # type: ignore[no-untyped-def]
     return acc, total, top, some
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=NUMBERS)  # type: ignore[untyped-decorator]
 def _forward(  # type: ignore[no-untyped-def]
     q, k, v, mask, output, lse, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, o_b, o_h, o_l, m_b, m_h, m_q, m_k,
     H, group, Lq, Lk, D, shift, window, factor, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SIGN: tl.constexpr,
@@ -172,12 +184,12 @@ def _forward_at(
     dim: int, dtype: torch.dtype, causal: bool, window: bool, sign: int, tma: bool, tiles: int, queries: int
 ) -> tuple[Launch, int]:
     """The launch, and the queries of a tile. ``tiles``: how many there are of 128 queries."""
-    padded = max(16, triton.next_power_of_2(dim))
+    padded = max(64, triton.next_power_of_2(dim))
     options = CONFIGS.pick("forward", D=dim, dtype=dtype, tiles=tiles, queries=queries)
     options["TMA"] = tma and options["TMA"]
     launch = FORWARD.at(
-        CAUSAL=causal, WINDOW=window, SIGN=sign, DP=padded, WHOLE_D=dim == padded,
-        PRECISION="ieee" if dtype == torch.float32 else "tf32", **options,
+        CAUSAL=causal, WINDOW=window, SIGN=sign, DP=padded, WHOLE_D=options["TMA"] or dim == padded,
+        PRECISION="tf32x3" if dtype == torch.float32 else "tf32", **options,
     )  # fmt: skip
     return launch, options["BM"]
 
@@ -270,8 +282,8 @@ def prepare_forward(
 
 
 def backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, causal: str | None, window: int | None,
-    scale: float | None, mask: Tensor | None, needs: list[bool], out: Any = None,
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor | None, causal: str | None,
+    window: int | None, scale: float | None, mask: Tensor | None, needs: list[bool], out: Any = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """As the room's other launches: the gradients of q, k and v."""
     results: Any = out if out is not None else tuple(torch.empty_like(t, memory_format=CONTIGUOUS) for t in (q, k, v))
@@ -279,7 +291,7 @@ def backward(
         for result in results:
             result.zero_()
         return results[0], results[1], results[2]
-    if lse.numel() == 0:  # the forward was not asked for it
+    if lse is None or lse.numel() == 0:  # the forward was not asked for it
         output, lse = forward(q, k, v, causal, window, scale, mask, True)
     grad, q, k, v, output = (readable(t) for t in (grad, q, k, v, output))
     if mask is not None:

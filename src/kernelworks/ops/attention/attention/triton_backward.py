@@ -16,10 +16,11 @@ from torch import Tensor
 from kernelworks.build.triton import Kernel, Launch, configs
 
 CONFIGS = configs(__file__)
-LOG2E = 1.4426950408889634
+# Whose divisibility helps nothing: one build serves all.
+NUMBERS = ("H", "Hkv", "heads", "group", "Lq", "Lk", "shift", "window", "m_b", "m_h", "m_q", "m_k")
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=NUMBERS)  # type: ignore[untyped-decorator]
 def _prepare(  # type: ignore[no-untyped-def]
     grad, output, lse, rows, g_b, g_h, g_l, o_b, o_h, o_l, H, heads, Lq, D, BM: tl.constexpr, DP: tl.constexpr,
 ):  # fmt: skip
@@ -87,7 +88,7 @@ def _over_queries(  # type: ignore[no-untyped-def]
     return dk, dv
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=NUMBERS)  # type: ignore[untyped-decorator]
 def _keys(  # type: ignore[no-untyped-def]
     q, k, v, grad, rows, mask, dk, dv, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, m_b, m_h, m_q, m_k,
     Hkv, group, heads, Lq, Lk, D, shift, window, scale, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BM: tl.constexpr,
@@ -190,7 +191,7 @@ def _over_keys(  # type: ignore[no-untyped-def]
     return dq
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=NUMBERS)  # type: ignore[untyped-decorator]
 def _queries(  # type: ignore[no-untyped-def]
     q, k, v, grad, rows, mask, dq, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, m_b, m_h, m_q, m_k,
     H, group, Lq, Lk, D, shift, window, scale, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BM: tl.constexpr,
@@ -260,17 +261,17 @@ def _launches(
     dim: int, dtype: torch.dtype, causal: bool, window: bool, tma: bool
 ) -> tuple[Launch, Launch, Launch, int, int, int]:
     """The three launches, and the rows of a tile in each."""
-    padded = max(16, triton.next_power_of_2(dim))
-    fixed = {
-        "CAUSAL": causal, "WINDOW": window, "DP": padded, "WHOLE_D": dim == padded,
-        "PRECISION": "ieee" if dtype == torch.float32 else "tf32",
-    }  # fmt: skip
+    padded = max(64, triton.next_power_of_2(dim))
     prepare, keys, queries = (CONFIGS.pick(name, D=dim, dtype=dtype) for name in ("prepare", "keys", "queries"))
     for options in (keys, queries):
         options["TMA"] = tma and options["TMA"]
+        options |= {
+            "CAUSAL": causal, "WINDOW": window, "DP": padded, "WHOLE_D": options["TMA"] or dim == padded,
+            "PRECISION": "tf32x3" if dtype == torch.float32 else "tf32",
+        }  # fmt: skip
     return (
-        PREPARE.at(DP=padded, **prepare), KEYS.at(**fixed, **keys), QUERIES.at(**fixed, **queries), prepare["BM"],
-        keys["BN"], queries["BM"],
+        PREPARE.at(DP=padded, **prepare), KEYS.at(**keys), QUERIES.at(**queries), prepare["BM"], keys["BN"],
+        queries["BM"],
     )  # fmt: skip
 
 

@@ -21,10 +21,12 @@ from kernelworks.build.triton import Kernel, Launch, configs, interpreting, mult
 CONFIGS = configs(__file__)
 MOST_ROWS = 16  # queries times heads of a group; more of them fill the tiles of the other kernel
 MOST_SHARES = 64
+# Whose divisibility helps nothing: one build serves all.
+NUMBERS = ("shares", "pairs", "H", "group", "Lq", "Lk", "shift", "window", "length", "m_b", "m_h", "m_q", "m_k")
 NONE = (0, 0, 0, 0)  # strides of no mask
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=NUMBERS)  # type: ignore[untyped-decorator]
 def _share(  # type: ignore[no-untyped-def]
     q, k, v, mask, output, lse, partial, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, o_b, o_h, o_l, m_b, m_h, m_q,
     m_k, shares, pairs, H, group, Lq, Lk, D, shift, window, scale, length, CAUSAL: tl.constexpr,
@@ -116,7 +118,7 @@ def _share(  # type: ignore[no-untyped-def]
             tl.store(lse + (b * H + h) * Lq + query, natural, mask=row < rows)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=NUMBERS)  # type: ignore[untyped-decorator]
 def _join(  # type: ignore[no-untyped-def]
     partial, output, lse, o_b, o_h, o_l, pairs, H, group, Lq, D, shares, SHARES: tl.constexpr, DP: tl.constexpr,
     EARLY: tl.constexpr,
@@ -127,22 +129,25 @@ def _join(  # type: ignore[no-untyped-def]
     slots = tl.cast(pairs, tl.int64) * shares * rows
     share = tl.arange(0, SHARES)
     column = tl.arange(0, DP)
-    slot = ((b * kv_heads + h // group) * shares + share) * rows + (h % group) * Lq + query
+    first = (b * kv_heads + h // group) * shares * rows + (h % group) * Lq + query
     there = share < shares
-    behind = partial + slots * D + slot
+    behind = partial + slots * D + first
     if EARLY:
         gdc_wait()
-    top = tl.load(behind, mask=there, other=float("-inf"))
-    total = tl.load(behind + slots, mask=there, other=0.0)
-    some = tl.max(tl.load(behind + 2 * slots, mask=there, other=0.0))
-    inside = there[:, None] & (column[None, :] < D)
-    values = tl.load(partial + slot[:, None] * D + column[None, :], mask=inside, other=0.0)
+    top = tl.load(behind + share * rows, mask=there, other=float("-inf"))
+    total = tl.load(behind + slots + share * rows, mask=there, other=0.0)
+    some = tl.max(tl.load(behind + 2 * slots + share * rows, mask=there, other=0.0))
     peak = tl.max(top)
     base = tl.where(peak == float("-inf"), 0.0, peak)
-    weight = tl.exp2(top - base)
-    whole = tl.sum(weight * total)
-    out = tl.sum(weight[:, None] * values, 0) / whole
-    out = tl.where(some > 0, out, 0.0)
+    whole = tl.sum(tl.exp2(top - base) * total)
+    out = tl.zeros([DP], tl.float32)
+    for start in range(0, shares, 16):
+        part = start + tl.arange(0, 16)
+        weight = tl.exp2(tl.load(behind + part * rows, mask=part < shares, other=float("-inf")) - base)
+        inside = (part[:, None] < shares) & (column[None, :] < D)
+        place = partial + (first + part * rows)[:, None] * D + column[None, :]
+        out += tl.sum(weight[:, None] * tl.load(place, mask=inside, other=0.0), 0)
+    out = tl.where(some > 0, out / whole, 0.0)
     o_place = output + b * o_b + h * o_h + query * o_l + column
     tl.store(o_place, out.to(output.dtype.element_ty), mask=column < D)
     if lse is not None:
@@ -168,22 +173,21 @@ def _shares(pairs: int, keys: int, block: int, slots: int) -> tuple[int, int]:
 
 @functools.cache
 def _share_at(dim: int, dtype: torch.dtype, causal: bool, window: bool, split: bool, even: bool) -> Launch:
-    padded = max(16, triton.next_power_of_2(dim))
+    padded = max(64, triton.next_power_of_2(dim))
     options = CONFIGS.pick("decode", D=dim, dtype=dtype)
     options.pop("RESIDENT")
     return SHARE.at(
         CAUSAL=causal, WINDOW=window, SPLIT=split, ROWS=MOST_ROWS, DP=padded, WHOLE_D=dim == padded, EVEN=even,
-        EARLY=not interpreting(), PRECISION="ieee", **options,
+        EARLY=not interpreting(), PRECISION="tf32x3", **options,
     )  # fmt: skip
 
 
 @functools.cache
-def _join_at(dim: int, shares: int) -> Launch:
-    padded = triton.next_power_of_2(shares)
+def _join_at(dim: int) -> Launch:
     early = not interpreting()
     return JOIN.at(
-        SHARES=padded, DP=max(16, triton.next_power_of_2(dim)), EARLY=early, launch_pdl=early,
-        **CONFIGS.pick("join", shares=shares),
+        SHARES=MOST_SHARES, DP=max(64, triton.next_power_of_2(dim)), EARLY=early, launch_pdl=early,
+        **CONFIGS.pick("join"),
     )  # fmt: skip
 
 
@@ -225,7 +229,7 @@ def _cut(
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *outs, *(mask.stride() if mask is not None else NONE),
             shares, pairs, heads, group, queries, keys, dim, shift, window, scale, length,
         ),
-        join=_join_at(dim, shares) if split else None,
+        join=_join_at(dim) if split else None,
         join_grid=(queries * heads * batch, 1, 1),
         join_numbers=(*outs, pairs, heads, group, queries, dim, shares),
         size=pairs * shares * group * queries * (dim + 3),
