@@ -124,11 +124,13 @@ def swap(model: nn.Module, *, verbose: bool = True) -> Swap:
     embedding, loss, and attention through transformers' registry; and, in any other module, the calls of
     ``torch.nn.functional`` that kernelworks has an op for. Parameters, buffers, hooks, the modules themselves and
     ``state_dict`` stay the same objects, with no copy of a weight. Each op still takes its fastest proved row, which
-    may be torch's own, and calls outside what it can say (float64, another device, autocast) run torch's function.
+    may be torch's own, and calls outside what it can say (float64, another device, autocast) run torch's function, as
+    do calls on a GPU that are over sooner than ours could be launched.
 
     Works in inference and training, and under ``torch.compile`` where the model does; swap before compiling, since a
     compiled graph keeps what it was traced from. While swapped, a plain ``DynamicCache`` grows in place instead of
-    being copied at every token.
+    being copied at every token, and on a GPU a causal language model in training mode that is given labels computes
+    its loss without storing logits: ``output.logits`` is None then.
 
     Args:
         model: any module. Its configuration, if transformers made it, is changed until ``undo()``.
