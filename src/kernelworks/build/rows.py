@@ -99,16 +99,18 @@ def _decline(target: str, guards: tuple[Guard, ...], request: Request) -> str | 
     return None
 
 
+SMALL = 2**22  # elements: from about here on a kernel takes longer than its launch
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def triton_row(
     room: Path, *, guard: Guard | None = None, passes: tuple[str, ...] = ("forward", "backward"), name: str = "triton",
-    inner: str = "float32",
+    inner: str = "float32", in_place: bool = False,
 ) -> Row:  # fmt: skip
     """The row of a room's ``triton.py``, whose ``forward(*args, out=None)`` and ``backward`` launch its kernels.
 
-    ``prepare_forward(*args)`` may return what serves calls like this one with less work in Python (see ``Row``).
+    ``prepare_forward(*args)`` may return what serves calls like this one with less work in Python (see ``Row``);
+    without it a small call of one launch is recorded and replayed, but for an op that works ``in_place``.
     The module is imported when the row is loaded. Its hash covers triton.py, what it imports of ``tile/`` and of the
     room's other ``triton_*.py``, and the row's configurations in tuning.toml.
     """
@@ -123,7 +125,7 @@ def triton_row(
         toolchain=triton_toolchain,
         passes=passes,
         device="cuda",
-        prepare=functools.partial(_prepare, module),
+        prepare=functools.partial(_prepare_triton, module, in_place),
         inner=inner,
     )
 
@@ -226,6 +228,18 @@ def _load_triton(module: str, pass_: str) -> Callable[..., Any]:
 def _prepare(module: str, pass_: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
     prepare = getattr(importlib.import_module(module), f"prepare_{pass_}", None)
     return prepare(*args) if prepare else None
+
+
+def _prepare_triton(module: str, in_place: bool, pass_: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
+    """What the room prepares, else a replay of the call where it is one launch. Small tensors only: an extra run costs
+    nothing there, and there the host's time is what a caller waits for."""
+    prepared = _prepare(module, pass_, args)
+    small = all(a.numel() <= SMALL for a in args if isinstance(a, torch.Tensor))
+    if prepared is not None or in_place or not small or environment.interpreting():
+        return prepared
+    replayed: Callable[..., Any] = importlib.import_module("kernelworks.build.replay").replayed
+    found: Callable[..., Any] | None = replayed(_load_triton(module, pass_), args)
+    return found
 
 
 def _decline_gpu(guard: Guard | None, request: Request) -> str | None:

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -191,7 +192,8 @@ class Launch:
             self.compiled(arguments, WITHOUT_GPU)
         elif interpreting():
             if all(grid):
-                self.kernel.function[grid](*arguments, **self.constants)
+                with _disable_current_modes():  # what the interpreter asks of torch is not the caller's doing
+                    self.kernel.function[grid](*arguments, **self.constants)
         else:
             raise ValueError(f"{self.kernel.function.__name__} runs on CUDA tensors, got {arguments[0].device}")
 

@@ -115,7 +115,7 @@ def _fake(*args: Any) -> None:
 OP = Op(
     CONTRACT,
     [
-        triton_row(Path(__file__).parent, passes=("forward",)),
+        triton_row(Path(__file__).parent, passes=("forward",), in_place=True),
         *cpp_rows(Path(__file__).parent, forward=_forward),
         python_row("torch", _torch, guard=_one_dtype),
         python_row("reference", _reference),

@@ -1,0 +1,95 @@
+"""A row's call, worked out once: for calls that look alike, allocate the outputs and launch, with nothing in between.
+
+A row's ``forward`` in Python derives strides, grid and configuration from its arguments, 2 to 4 us of host time. All of
+that follows from dtypes, shapes, strides and scalars, which are the same for all calls of one plan. So the call is run
+once and recorded; where it was one launch whose tensors are inputs and outputs, code is made that does only that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernelworks.build.triton import recording
+
+__all__ = ["replayed"]
+
+
+# What a forward may ask of torch without anything being computed.
+PLACING = frozenset((
+    "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "view", "_unsafe_view", "as_strided",
+    "alias", "detach", "slice", "select", "unsqueeze", "squeeze", "transpose", "t", "permute", "expand", "narrow",
+    "unflatten", "_reshape_alias",
+))  # fmt: skip
+
+
+class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes operators that are more than an allocation or a view: a replay would miss them."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.others: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name not in PLACING:
+            self.others.add(name)
+        return func(*args, **(kwargs or {}))
+
+
+def replayed(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any] | None:
+    """``function`` for arguments that differ from ``args`` in data and alignment only; None where it does anything but
+    one launch on its inputs and outputs (copies, temporary tensors, several launches). Runs the function once.
+    """
+    seen = _Seen()
+    with recording() as launches, torch.no_grad(), seen:
+        result = function(*args)
+    if seen.others:
+        return None
+    results = result if isinstance(result, tuple) else (result,)
+    if len(launches) != 1 or not all(isinstance(r, Tensor) for r in results):
+        return None
+    launch, grid, arguments = launches[0]
+    places: dict[int, str] = {}
+    for letter, tensors in (("a", args), ("o", results)):
+        for i, tensor in enumerate(tensors):
+            if not isinstance(tensor, Tensor) or tensor.numel() == 0:
+                continue
+            if tensor.data_ptr() in places:  # two inputs in one place, or an output that is an input
+                return None
+            places[tensor.data_ptr()] = f"{letter}{i}"
+    given = [places.get(a.data_ptr()) for a in arguments if isinstance(a, Tensor)]
+    written = {f"o{i}" for i, r in enumerate(results) if r.numel()}
+    if None in given or not written <= set(given) or launch.scratches:
+        return None
+    return _compiled(launch.prepared(grid, *arguments), args, result, [g for g in given if g])
+
+
+def _compiled(again: Callable[..., None], args: tuple[Any, ...], result: Any, given: list[str]) -> Callable[..., Any]:
+    """The code: allocate, launch, return."""
+    results = result if isinstance(result, tuple) else (result,)
+    scope: dict[str, Any] = {"again": again, "empty": torch.empty, "empty_like": torch.empty_like}
+    names = [f"o{i}" for i in range(len(results))]
+    single = not isinstance(result, tuple)
+    lines = [f"def run({', '.join(f'a{i}' for i in range(len(args)))}, out=None):", "    if out is None:"]
+    for name, made in zip(names, results, strict=True):
+        lines.append(f"        {name} = {_allocation(name, made, args, scope)}")
+    lines += ["    else:", f"        {'o0' if single else ', '.join(names) + ','} = out"]
+    lines += [f"    again({', '.join(given)})", f"    return {'o0' if single else f'({chr(44).join(names)},)'}"]
+    exec("\n".join(lines), scope)
+    run: Callable[..., Any] = scope["run"]
+    return run
+
+
+def _allocation(name: str, made: Tensor, args: tuple[Any, ...], scope: dict[str, Any]) -> str:
+    """Like an input where one has the shape: torch allocates that three times as quickly."""
+    for i, a in enumerate(args):
+        alike = isinstance(a, Tensor) and (a.shape, a.dtype, a.device) == (made.shape, made.dtype, made.device)
+        if alike and a.is_contiguous() and made.is_contiguous():
+            return f"empty_like(a{i})"
+    scope[f"shape_{name}"], scope[f"dtype_{name}"], scope["device"] = made.shape, made.dtype, made.device
+    return f"empty(shape_{name}, dtype=dtype_{name}, device=device)"
