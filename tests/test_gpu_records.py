@@ -419,7 +419,7 @@ def test_figures_of_changed_source_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text(page_text)
     hashes = {"rms_norm.triton": "current", "softmax.triton": "changed since"}
     text = readme.generate(tmp_path, "README.md", hashes)
-    assert "| `rms_norm` | forward | 1 | **97%** of a copy of the same bytes | 1.62x |" in text
+    assert "| `rms_norm` | forward | triton | 1 | **97%** of a copy of the same bytes | 1.62x |" in text
     assert "612 TFLOP/s" in text and "driver 1.2" in text
     assert "9.99" not in text
     assert "Left out, since the source changed after it was measured: `softmax.triton`." in text

@@ -209,8 +209,8 @@ def _gpu_ops(root: Path, hashes: Hashes) -> str:
     lines = [
         f"And on one {found['machine']['name']}, in bfloat16:",
         "",
-        "| op | pass | cases | reached | over the best of torch eager, torch.compile, Liger, cuDNN |",
-        "|---|---|---:|---|---:|",
+        "| op | pass | row | cases | reached | over the best of torch eager, torch.compile, Liger, cuDNN |",
+        "|---|---|---|---:|---|---:|",
     ]
     kinds = dict.fromkeys(
         (r["op"], r["pass"], bool(r.get("share_of_copy")), bool(r.get("of_1_gib_copy"))) for r in rows
@@ -228,7 +228,8 @@ def _gpu_ops(root: Path, hashes: Hashes) -> str:
         over = [r["over_best"] for r in group]
         median, least, most = (quantity.ratio(f(over)) for f in (statistics.median, min, max))
         span = f" ({least} to {most})" if len(group) > 1 else ""
-        lines.append(f"| `{op}` | {pass_} | {len(group)} | {_reached(group)} | {median}{span} |")
+        taken = ", ".join(dict.fromkeys(str(r.get("row") or "") for r in group))
+        lines.append(f"| `{op}` | {pass_} | {taken} | {len(group)} | {_reached(group)} | {median}{span} |")
     return "\n".join([*lines, "", *_left_out(changed), _provenance(found, name), ""])
 
 
