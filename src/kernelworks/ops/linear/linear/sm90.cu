@@ -2,26 +2,35 @@
 #include "blocked.cuh"
 #include "stream.cuh"
 
-#define KW_STREAM(name, threads, blocks, ...)                                                                         \
-    extern "C" __global__ __launch_bounds__(threads, blocks) void name(                                               \
-        u16* out, const u16* x, const u16* w, const u16* bias, i64 x_stride, i64 w_stride, i64 M, i64 N, i64 K,       \
-        i64 rounds, i64 per_block) {                                                                                  \
-        Product p{x, w, bias, out, x_stride, w_stride, static_cast<int>(M), static_cast<int>(N), static_cast<int>(K), \
-                  static_cast<int>(rounds), static_cast<int>(per_block)};                                             \
-        __VA_ARGS__(p);                                                                                               \
+#define KW_STREAM(name, warps, blocks, ...)                                                                            \
+    extern "C" __global__ __launch_bounds__(32 * warps, blocks) void name(                                             \
+        u16* out, const u16* x, const u16* w, const u16* bias, i64 x_stride, i64 w_stride, i64 M, i64 N, i64 K) {      \
+        Product p{x, w, bias, out, x_stride, w_stride, static_cast<int>(M), static_cast<int>(N), static_cast<int>(K)}; \
+        __VA_ARGS__(p);                                                                                                \
     }
-#define KW_BLOCKED(name, T)                                                                                        \
-    extern "C" __global__ __launch_bounds__(384, 1) void name(                                                     \
-        u16*, const u16* bias, const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,           \
-        const __grid_constant__ TensorMap out, i64 M, i64 N, i64 K) {                                              \
-        blocked<T>(x, w, out, bias, static_cast<int>(M), static_cast<int>(N), static_cast<int>(K));                \
+#define KW_BLOCKED(name, T)                                                                              \
+    extern "C" __global__ __launch_bounds__(384, 1) void name(                                           \
+        u16*, const u16* bias, const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, \
+        const __grid_constant__ TensorMap out, i64 M, i64 N, i64 K) {                                    \
+        blocked<T>(x, w, out, bias, static_cast<int>(M), static_cast<int>(N), static_cast<int>(K));      \
     }
-#define KW_KERNELS(T, suffix)                                                            \
-    KW_STREAM(stream_1_##suffix, 256, 2, stream_pair<T, 8, 8, false>)                    \
-    KW_STREAM(stream_2_##suffix, 256, 2, stream_pair<T, 8, 8, true>)                     \
-    KW_STREAM(stream_8_##suffix, 256, 2, stream_rows<T, 8, 2, 4, false>)                 \
-    KW_STREAM(stream_16_##suffix, 256, 2, stream_rows<T, 8, 2, 2, true>)                 \
-    KW_BLOCKED(blocked_##suffix, T)
+// stream_TYPE_ROWS_WARPS_R_U, as tuning.toml names them; ROWS of x at most.
+#define KW_FEW(T, type, rows, warps, r, u, blocks) \
+    KW_STREAM(stream_##type##_##rows##_##warps##_##r##_##u, warps, blocks, stream<T, rows, warps, r, u>)
+#define KW_MANY(T, type, rows, warps, r, u, blocks) \
+    KW_STREAM(stream_##type##_##rows##_##warps##_##r##_##u, warps, blocks, stream_many<T, (rows > 8), warps, r, u>)
+#define KW_KERNELS(T, type)          \
+    KW_FEW(T, type, 1, 8, 4, 1, 4)   \
+    KW_FEW(T, type, 1, 4, 2, 4, 6)   \
+    KW_FEW(T, type, 1, 16, 4, 1, 2)  \
+    KW_FEW(T, type, 1, 16, 2, 2, 2)  \
+    KW_FEW(T, type, 1, 16, 1, 4, 2)  \
+    KW_FEW(T, type, 2, 8, 4, 2, 2)   \
+    KW_FEW(T, type, 2, 16, 2, 2, 2)  \
+    KW_FEW(T, type, 4, 8, 4, 2, 1)   \
+    KW_MANY(T, type, 8, 8, 2, 4, 2)  \
+    KW_MANY(T, type, 16, 8, 2, 2, 2) \
+    KW_BLOCKED(blocked_##type, T)
 
 KW_KERNELS(Bf16, bfloat16)
 KW_KERNELS(F16, float16)

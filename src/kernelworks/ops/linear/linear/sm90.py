@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernelworks.build.configs import configs
 from kernelworks.build.cuda import Kernel, tensor_map
 from kernelworks.contract import Request
 from kernelworks.ops.layout import as_rows
@@ -17,11 +18,9 @@ from kernelworks.ops.layout import as_rows
 __all__ = ["forward", "guard", "prepare_forward"]
 
 SOURCE = Path(__file__).with_suffix(".cu")
+CONFIGS = configs(__file__)
 MOST_STREAMED = 16  # rows of x
 DTYPES = (torch.bfloat16, torch.float16)
-WARPS = 8
-# Rows of x at most: rows of w a step, elements of K that the warps of a block take in a round.
-STREAMS = {1: (8, 256 * WARPS), 2: (8, 256 * WARPS), 8: (16, 128 * WARPS), 16: (16, 64 * WARPS)}
 # As in blocked.cuh: a tile, and shared memory for the stages and for two groups' two panels of the result.
 TILE_M, TILE_N, TILE_K, CLUSTER, PANEL = 128, 256, 64, 2, 64
 BLOCKED_SHARED = 4 * (TILE_M + TILE_N) * TILE_K * 2 + 4 * PANEL * PANEL * 2
@@ -60,11 +59,11 @@ def _suffix(dtype: torch.dtype) -> str:
 
 def _stream(m: int, n: int, k: int, x_stride: int, w_stride: int, dtype: torch.dtype) -> Launch:
     """A launch for few rows: ``run(output, x, weight, bias)``."""
-    most = next(rows for rows in STREAMS if m <= rows)
-    step, width = STREAMS[most]
-    kernel = _kernel(f"stream_{most}_{_suffix(dtype)}", 32 * WARPS)
+    c = CONFIGS.pick("stream", row="sm90", M=m, N=n, K=k, dtype=dtype)
+    kernel = _kernel(f"stream_{_suffix(dtype)}_{c['ROWS']}_{c['WARPS']}_{c['R']}_{c['U']}", 32 * c["WARPS"])
+    step = c["R"] if c["ROWS"] <= 4 else 8 * c["R"]  # rows of the weight that a block takes
     grid = (-(-n // step), 1, 1)
-    sizes = (x_stride, w_stride, m, n, k, -(-k // width), step)
+    sizes = (x_stride, w_stride, m, n, k)
 
     def run(output: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         kernel(grid, output, x, weight, bias, *sizes)
