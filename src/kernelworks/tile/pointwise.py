@@ -17,8 +17,6 @@ from kernelworks.ops.layout import as_rows
 WIDEST = 2048  # columns of a tile of rows
 TILE = 2048  # elements of a tile of rows
 MOST_COLUMN_TILES = 65535  # CUDA's limit of the second grid dimension
-SMALL = 2**21  # elements: below, a launch costs the host more than the GPU
-MOST_READY = 1024
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -67,34 +65,22 @@ class Pointwise:
         self, flat: Callable[[int, torch.dtype], tuple[Launch, int]], strided: Callable[[int, int, torch.dtype], Launch]
     ) -> None:
         self.flat, self.strided = flat, strided
-        self.ready: dict[tuple[int, torch.dtype, int], Callable[..., None]] = {}
 
     def __call__(self, outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> None:
-        first = inputs[0]
         for t in inputs:
             if not t.is_contiguous():
                 return self._any(outputs, inputs)
-        again = self.ready.get((first.numel(), first.dtype, first.get_device()))
-        if again is None:
-            return self._contiguous(outputs, inputs)
-        return again(*outputs, *inputs)
+        return self._line(outputs, inputs)
 
-    def _contiguous(self, outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> None:
-        """As one line of elements. Small launches, whose cost is the host's, are settled for the calls that follow."""
-        n, dtype = inputs[0].numel(), inputs[0].dtype
-        launch, block = self.flat(n.bit_length(), dtype)
-        grid, arguments = (triton.cdiv(n, block), 1, 1), (*outputs, *inputs, 1, n, *(0 for _ in inputs))
-        if not 0 < n <= SMALL or any(t.data_ptr() % 16 for t in (*outputs, *inputs) if not t.is_meta):
-            return launch(grid, *arguments)
-        if len(self.ready) >= MOST_READY:
-            self.ready.clear()
-        again = self.ready[n, dtype, inputs[0].get_device()] = launch.prepared(grid, *arguments)
-        return again(*outputs, *inputs)
+    def _line(self, outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> None:
+        n = inputs[0].numel()
+        launch, block = self.flat(n.bit_length(), inputs[0].dtype)
+        launch((triton.cdiv(n, block), 1, 1), *outputs, *inputs, 1, n, *(0 for _ in inputs))
 
     def _any(self, outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> None:
         n, order, dtype = outputs[0].numel(), outputs[0].stride(), outputs[0].dtype
         if all(t.stride() == order for t in (*outputs, *inputs)):
-            return self._contiguous(outputs, inputs)
+            return self._line(outputs, inputs)
         shape = outputs[0].shape
         columns = shape[-1] if shape else 1
         made = [t if t.is_contiguous() else t.new_empty(shape) for t in outputs]

@@ -7,6 +7,7 @@ looked up the same row, is added up beforehand, by a program each.
 
 import ctypes
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -157,6 +158,28 @@ def forward(ids: Tensor, weight: Tensor, out: Any = None) -> Tensor:
         if words[0] and not weight.is_cuda:
             _refuse(words, "this call")
     return output
+
+
+def prepare_forward(ids: Tensor, weight: Tensor) -> Callable[..., Tensor] | None:
+    """What serves calls like this one, with the launch settled; None where something has to be copied first."""
+    V, D = weight.shape
+    n, shape = ids.numel(), (*ids.shape, D)
+    if not weight.is_cuda or not ids.is_contiguous() or _rows(weight) is not weight or n * D == 0:
+        return None
+    fault, words = _faults("cuda")
+    launch, height, width = _forward_at(D, weight.dtype)
+    grid = (-(-n // height), -(-D // width), 1)
+    again = launch.prepared(grid, weight.new_empty(shape), ids, weight, fault, n, V, D, weight.stride(0))
+    empty, dtype, device = torch.empty, weight.dtype, weight.device
+
+    def run(ids: Tensor, weight: Tensor, out: Any = None) -> Tensor:
+        output: Tensor = empty(shape, dtype=dtype, device=device) if out is None else out
+        if words[0]:
+            _refuse(words, "an earlier call")
+        again(output, ids, weight, fault)
+        return output
+
+    return run
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ def _rope(  # type: ignore[no-untyped-def]
             tl.store(to + step * HEADS * to_h + rest, tl.load(x + step * HEADS * x_h + rest, mask=mask), mask=mask)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _chosen(first, x, x_b, x_h, x_l, y, y_b, y_h, y_l):  # type: ignore[no-untyped-def]
     """One of two tensors, with its strides in 64 bits."""
     b, h, l_ = tl.where(first, x_b, y_b), tl.where(first, x_h, y_h), tl.where(first, x_l, y_l)
@@ -114,7 +114,7 @@ def _run(
 ) -> None:
     B, H, L, D = q.shape
     Hkv = k.shape[1]
-    if not (B and L and H + Hkv):
+    if not (q.numel() or k.numel()):
         return
     cos, sin = _flat(cos), _flat(sin)
     if cos.stride() != sin.stride():
