@@ -23,6 +23,7 @@ from kernelworks.diagnose.recorded import Recorded, load, save
 from kernelworks.diagnose.replay import Span
 from kernelworks.diagnose.shapes import signature
 from kernelworks.diagnose.timeline_gpu import GpuTimeline, settle
+from kernelworks.diagnose.trace import RUNTIME
 from kernelworks.records import CounterCheck, Diagnosis, from_json, to_json
 from test_gpu_records import record as gpu
 
@@ -60,6 +61,15 @@ def test_parts_add_to_the_wall_clock(name: str) -> None:
     assert math.isclose(found.gpu.critical_device_s + found.gpu.critical_host_s, found.wall_s, rel_tol=1e-3)
     assert all(0 <= k.bound_s <= k.seconds * (1 + 1e-9) for k in found.gpu.kernels)
     assert from_json(Diagnosis, to_json(found)) == found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_survey_needs_no_device_in_its_trace(name: str) -> None:
+    survey = load(TRACES / f"{name}.json.gz")[0]["survey"]
+    host = [e for e in survey.events if e.device_type() == "CPU" and not RUNTIME.match(e.name())]
+    alone = dataclasses.replace(survey, events=host).trace()
+    assert [c.key for c in alone.calls] == [c.key for c in survey.trace().calls]
+    assert [c.place for c in alone.calls] == [c.place for c in survey.trace().calls]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -46,7 +46,7 @@ def apply_fix(
         left = lines((item.path, item.type, item.reason) for s in swapped.swaps for item in s.left)
         memory_after = _peak_bytes(whole)
         say("surveying the swapped program")
-        trace = record(whole.run, survey=Survey(), gpu=True)
+        trace = record(whole.run, survey=Survey())
         trace.output = None
     _give_back()
     say("replaying our ops one by one, to predict the gain")

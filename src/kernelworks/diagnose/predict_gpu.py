@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernelworks.ceilings.bound import bound
 from kernelworks.diagnose.costs import work
 from kernelworks.diagnose.replay import LAUNCH, PYTHON, SYNC, Job, Step, play
 from kernelworks.diagnose.shapes import Signature, signature
@@ -316,15 +317,12 @@ def _rounded(shapes: Signature) -> Any:
 
 
 def _at_its_bound(call: Call, ceilings: GpuCeilings) -> tuple[float, ...]:
-    """One kernel at 60% of its bound for a call that launched something; none for one that launched nothing."""
-    from kernelworks.ceilings.bound import bound
-
+    """One kernel at 60% of its bound; none for a call that moves no data."""
     its = work(call)
-    launched = any(r.works for r in call.runtime)
-    if not launched:
-        return ()
     if its is None:
         return (ceilings.launch_us * 1e-6,)
+    if its.read + its.written == 0:
+        return ()
     least = bound(
         its.flop, its.transcendental, its.read + its.written, math.inf, its.dtype, 1, ceilings,
         written_bytes=its.written, function=its.function,

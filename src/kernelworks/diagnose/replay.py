@@ -239,7 +239,9 @@ def fitted(program: Sequence[Step], at: Pace, wall: float) -> tuple[float, float
     fastest, slowest = play(program, at, host=low).wall, play(program, at, host=high).wall
     if not fastest <= wall <= slowest:
         middle = 0.7 if wall < fastest or slowest - fastest < 0.1 * wall else high
-        share = wall / play(program, at, host=middle).wall
+        share = 1.0
+        for _ in range(8):  # latency and gap are not scaled, so one division does not do
+            share *= wall / play(program, at, host=middle * share, device=share).wall
         return middle * share, share
     for _ in range(30):
         middle = (low + high) / 2
@@ -263,31 +265,44 @@ class Gap:
 
 
 def gaps(program: Sequence[Step], played: Played) -> list[Gap]:
-    """The idle device's time, cut by what the host did meanwhile. With the busy time it adds to the wall clock.
+    """The idle device's time, cut by what it waited for. With the busy time it adds to the wall clock.
 
-    From a launch until its kernel starts it is the launch's, whatever the host goes on to do; between two kernels that
-    were both queued as well.
+    A kernel starts a latency after its launch, so the device was idle for what the host did in a time as long just
+    before that launch, not for what it did meanwhile. Where the host waited for the device then, and between two
+    kernels that were both queued, it is the launch itself that takes the time.
     """
     found: list[Gap] = []
     ends = [end for _, end in played.host]
     busy = 0.0
     for span in sorted(played.spans, key=lambda s: s.start):
-        if span.start > busy:
-            issued = busy if span.late else min(max(busy, span.issued), span.start)
-            _overlay(program, played, ends, busy, issued, found)
-            found.append(Gap(LAUNCH, span.start - issued, span.job.call))
+        if span.start > busy and span.late:
+            found.append(Gap(LAUNCH, span.start - busy, span.job.call))
+        elif span.start > busy:
+            _overlay(program, played, ends, span.issued - (span.start - busy), span.issued, span.job.call, found)
         busy = max(busy, span.end)
-    _overlay(program, played, ends, busy, played.wall, found)
+    _overlay(program, played, ends, busy, played.wall, None, found)
     return [gap for gap in found if gap.seconds > 0]
 
 
 def _overlay(
-    program: Sequence[Step], played: Played, ends: list[float], since: float, until: float, found: list[Gap]
+    program: Sequence[Step],
+    played: Played,
+    ends: list[float],
+    since: float,
+    until: float,
+    launched: Call | None,
+    found: list[Gap],
 ) -> None:
+    """Cuts the time between two moments of the host by its steps. ``launched`` is the call whose launch ends it."""
+    if since < 0.0:
+        found.append(Gap(LAUNCH, min(until, 0.0) - since, launched))
+        since = min(until, 0.0)
     number = bisect.bisect_right(ends, since)
     while since < until and number < len(program):
-        step = program[number]
-        end = min(ends[number], until)
+        step, freed, end = program[number], min(played.freed[number], until), min(ends[number], until)
+        if freed > since and played.blocker[number] >= 0:
+            found.append(Gap(LAUNCH, freed - since, launched or step.call))
+            since = freed
         if end > since:
             found.append(Gap(step.kind, end - since, step.call))
             since = end

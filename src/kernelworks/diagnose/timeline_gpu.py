@@ -77,7 +77,8 @@ def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say
     timed = [_without_output(record(whole, gpu=True)) for _ in range(3)][1:]
     say("surveying shapes and places")
     survey = Survey()
-    surveyed = _without_output(record(whole, survey=survey, gpu=True))
+    # Without the device: the profiler's tree leaves out the ops that start while a kernel of its thread is running.
+    surveyed = _without_output(record(whole, survey=survey))
     quiet = [p for p in plain if p.foreign <= NOISY] or plain
     noisy = len([p for p in plain if p.foreign > NOISY])
     with without_collection():

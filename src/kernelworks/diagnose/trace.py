@@ -157,8 +157,8 @@ class Runtime:
 class Trace:
     """One run under the profiler. ``calls`` are the outermost ops on the thread that ran the program, in order.
 
-    Where the program uses a GPU, autograd's thread counts too (the program's waits for it), and ``between`` are the
-    driver's calls outside any op.
+    Autograd's thread, which it has for a GPU, counts too (the program's waits for it). ``between`` are the driver's
+    calls outside any op.
     """
 
     start: int
@@ -278,7 +278,7 @@ def read(events: Iterable[Any], places: list[Place], output: Any, inputs: dict[i
                 call.sequence = event.sequence_nr()
             call.event = event if surveyed else None
             flat[event.start_thread_id()].append(call)
-    threads = [thread, *(t for t in flat if t != thread and (device or runtime) and _backward(flat[t]))]
+    threads = [thread, *(t for t in flat if t != thread and _backward(flat[t]))]
     seen = [call for t in threads for call in flat[t]]
     seen.sort(key=lambda c: (c.start, -c.end))
     calls = _outermost([root for t in threads for root in _nest(flat[t])], places)
