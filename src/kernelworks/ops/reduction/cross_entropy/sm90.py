@@ -19,6 +19,7 @@ __all__ = ["backward", "forward", "guard", "resumed", "training"]
 SOURCE = Path(__file__).with_suffix(".cu")
 THREADS, VECTORS, BYTES = 256, 8, 16  # as in the source: of a block, and what a thread holds
 MOST_BLOCKS = 16  # of a cluster
+CLUSTERS = 132 * 4 // MOST_BLOCKS  # of that many blocks, at most: more rows are taken in turn
 FEWEST = 4096  # elements of a row; below, a block has too little to do
 
 
@@ -72,11 +73,13 @@ class Rows:
     ) -> None:  # fmt: skip
         """Row losses and the gradient for ``grad`` (1 where it is None), those that are given. With ``ones``, rows into
         which 1 flows are left as they are."""
-        if self.m:
-            _kernel("rows", self.logits.dtype, THREADS, self.blocks)(
-                (self.m * self.blocks, 1, 1), self.logits, self.target, grad, self.count, gradient, losses, self.stride,
-                int(grad is not None and grad.dim() == 1), self.n, self.per_block, self.ignore_index, int(ones),
-            )  # fmt: skip
+        if not self.m:
+            return
+        clusters = min(self.m, CLUSTERS * MOST_BLOCKS // self.blocks)
+        _kernel("rows", self.logits.dtype, THREADS, self.blocks)(
+            (clusters * self.blocks, 1, 1), self.logits, self.target, grad, self.count, gradient, losses, self.stride,
+            int(grad is not None and grad.dim() == 1), self.m, self.n, self.per_block, self.ignore_index, int(ones),
+        )  # fmt: skip
 
     def losses(self) -> Tensor:
         """Room for the rows' losses."""

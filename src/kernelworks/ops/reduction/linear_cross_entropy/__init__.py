@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.rows import in_float64, into, python_row, triton_row
+from kernelworks.build.rows import as_float64, into, python_row, triton_row
 from kernelworks.dispatch import Op, Pass
 from kernelworks.ops.reduction.linear_cross_entropy.contract import CONTRACT, reference
 from kernelworks.ops.reduction.linear_cross_entropy.mutants import MUTANTS
@@ -38,12 +38,12 @@ def linear_cross_entropy(
         target: [...] int64, each in [0, N) or ``ignore_index``.
         bias: [N] of x's dtype, or None for zeros.
         ignore_index: the target of rows that are left out.
-        out: where to write: a scalar tensor of x's dtype.
+        out: where to write: a scalar tensor, float32.
         row: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
-        The loss in x's dtype, in nats: a scalar tensor, NaN where no row counts. On a GPU, where looking would mean
-        waiting, a target out of range makes it NaN.
+        The loss in float32, whatever x's dtype, in nats: a scalar tensor, NaN where no row counts. On a GPU, where
+        looking would mean waiting, a target out of range makes it NaN.
 
     Error bound: README.md; logits and what flows into them are rounded to the dtype, sums are float32.
     Cost: 2 M N K flop for the loss of M rows, 6 M N K with its gradients; the GPU row takes some hundred rows at a time
@@ -72,14 +72,14 @@ def _torch(
     _check_target(weight, target, ignore_index)
     rows, wanted = x.reshape(target.numel(), x.shape[-1]), target.reshape(-1)
     loss = F.cross_entropy(F.linear(rows, weight, bias).float(), wanted, ignore_index=ignore_index)
-    return into(loss.to(x.dtype), out)
+    return into(loss, out)
 
 
 def _reference(
     x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, out: Tensor | None = None
 ) -> Any:
     _check_target(weight, target, ignore_index)
-    return in_float64(reference)(x, weight, target, bias, ignore_index, out=out)
+    return into(reference(*as_float64((x, weight, target, bias, ignore_index)))[0].float(), out)
 
 
 def _torch_backward(
@@ -101,7 +101,7 @@ def _torch_backward(
 
 
 def _fake(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int) -> Tensor:
-    return x.new_empty(())
+    return x.new_empty((), dtype=torch.float32)
 
 
 def _fake_backward(

@@ -109,7 +109,7 @@ def bound(args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype)
     found, loss = _Logits(args, dtype), outputs[0]
     each = (found.lse_off + found.own_off + U32 * found.of_sum).squeeze(-1)
     of_rows = torch.where(found.valid, each, 0.0).sum() / found.count
-    return (rounding(loss, dtype) + U32 * loss.abs() + (1.0 + UNIT_ROUNDOFF[dtype]) * of_rows,)
+    return (rounding(loss, torch.float32) + U32 * loss.abs() + (1.0 + U32) * of_rows,)
 
 
 def gradient_bound(

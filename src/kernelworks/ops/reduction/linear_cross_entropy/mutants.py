@@ -34,7 +34,7 @@ def _altered(
     count = len(wanted) if changed.get("count_all") else valid.sum()
     loss = torch.where(valid, losses, 0.0).sum() / (count if changed.get("mean", True) else 1)
     factor: float = changed.get("scale", 1.0)
-    return (loss * factor).to(x.dtype)
+    return (loss * factor).float()
 
 
 def _variant(**changed: Any) -> Any:

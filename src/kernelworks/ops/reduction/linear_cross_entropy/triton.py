@@ -72,7 +72,9 @@ def _swept(
     every = needs is not None and any(needs)
     count = counted(wanted, ignore_index) if every else None
     grad_x = torch.empty((m, k), dtype=x.dtype, device=x.device) if needs and needs[0] else None
-    grad_weight = torch.zeros_like(weight, memory_format=torch.contiguous_format) if needs and needs[1] else None
+    grad_weight = torch.empty((n, k), dtype=x.dtype, device=x.device) if needs and needs[1] else None
+    if grad_weight is not None and not m:
+        grad_weight.zero_()
     grad_bias = torch.zeros(n, dtype=torch.float32, device=x.device) if needs and needs[2] else None
     size = _chunk(m, x, weight)
     buffer = torch.empty((size, n), dtype=x.dtype, device=x.device)
@@ -102,7 +104,7 @@ def _swept(
 
 
 def _loss(x: Tensor, weight: Tensor, published: Published, wanted: Tensor, ignore_index: int, out: Any) -> Tensor:
-    loss = torch.empty((), dtype=x.dtype, device=x.device) if out is None else out
+    loss = torch.empty((), dtype=torch.float32, device=x.device) if out is None else out
     n = weight.shape[0]
     return finish(published, wanted, shape(n, x.dtype), n, ignore_index, "mean", loss)
 
