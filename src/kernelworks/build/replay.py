@@ -51,8 +51,8 @@ def replayed(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..
     if seen.others:
         return None
     results = result if isinstance(result, tuple) else (result,)
-    if len(launches) != 1 or not all(isinstance(r, Tensor) for r in results):
-        return None
+    if len(launches) != 1 or not all(isinstance(r, Tensor) and r.is_contiguous() for r in results):
+        return None  # a caller's own `out` is contiguous, so a launch for another layout would not fit it
     launch, grid, arguments = launches[0]
     places: dict[int, str] = {}
     for letter, tensors in (("a", args), ("o", results)):
