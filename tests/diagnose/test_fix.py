@@ -14,6 +14,7 @@ from kernelworks.diagnose import diagnose
 from kernelworks.diagnose.agree import compare, in_float64, tensors
 from kernelworks.diagnose.overhead import Floors
 from kernelworks.diagnose.predict import Capture, predict, replay
+from kernelworks.diagnose.predict_gpu import Words
 from kernelworks.diagnose.roots import Roots, Swapped, find
 from kernelworks.diagnose.timeline import settle
 from kernelworks.diagnose.trace import Call, Place, Trace
@@ -143,6 +144,15 @@ def test_replay_times_each_kind_of_call(model: Block) -> None:
     assert {c.op for c in capture.captured} == {"layer_norm", "linear", "gelu"}
     times = replay(capture.captured)
     assert len(times) == 4 and all(seconds > 0 for seconds in times.values())
+
+
+def test_words_that_the_profiler_does_not_record(model: Block) -> None:
+    x = X.clone().requires_grad_()
+    with Swapped(Roots((model,), (), False)), Words() as words:
+        model(x).sum().backward()
+    assert words.found["kernelworks::gelu", ((32, 128),)] == {1: "none"}
+    needs = words.found["kernelworks::linear_backward", ((32, 64), (32, 128), (64, 128))]
+    assert list(needs.values()) == [[True, True, True]]
 
 
 def test_prediction_adds_up(machine: Ceilings) -> None:

@@ -11,7 +11,7 @@ from kernelworks.diagnose.agree import compare
 from kernelworks.diagnose.fix import alternate, lines
 from kernelworks.diagnose.overhead import Floors
 from kernelworks.diagnose.places import Survey
-from kernelworks.diagnose.predict_gpu import predict, replayed
+from kernelworks.diagnose.predict_gpu import Words, predict, replayed
 from kernelworks.diagnose.program import Program
 from kernelworks.diagnose.roots import Swapped, find
 from kernelworks.diagnose.timeline_gpu import GpuTimeline, waiting
@@ -48,9 +48,11 @@ def apply_fix(
         say("surveying the swapped program")
         trace = record(whole.run, survey=Survey())
         trace.output = None
+        with Words() as words:
+            whole.run()
     _give_back()
     say("replaying our ops one by one, to predict the gain")
-    costs = replayed(trace.calls, ceilings.l2_bytes)
+    costs = replayed(trace.calls, ceilings.l2_bytes, words)
     with without_collection():
         prediction = predict(timeline, trace.calls, costs, ceilings)
     say("comparing with float64")

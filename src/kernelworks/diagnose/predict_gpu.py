@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelworks.ceilings.bound import bound
 from kernelworks.diagnose.costs import work
@@ -28,7 +29,7 @@ from kernelworks.diagnose.work import Arguments, Operand
 from kernelworks.dispatch import OPS, Op
 from kernelworks.records import GpuCeilings
 
-__all__ = ["Cost", "Prediction", "predict", "replayed"]
+__all__ = ["Cost", "Prediction", "Words", "predict", "replayed"]
 
 OURS = "kernelworks::"
 CALLS = 8  # of each kind of call that a replay times
@@ -60,7 +61,36 @@ class Prediction:
 # ---------------------------------------------------------------- replaying our calls
 
 
-def replayed(calls: Iterable[Call], l2_bytes: int) -> dict[Kind, Cost]:
+class Words(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The strings and the lists of truths among the arguments of our calls, backwards too, which the profiler does not
+    record: by name and shapes of a call, their places. A causal attention does half of the work of one that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: dict[Any, dict[int, Any]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "kernelworks":
+            words = {place: value for place, value in enumerate(args) if _is_word(value)}
+            self.found[func._schema.name, _shapes(args)] = words
+        return func(*args, **(kwargs or {}))
+
+    def of(self, call: Call) -> dict[int, Any]:
+        """Those of a call like this one."""
+        return self.found.get((call.name, tuple(shape for shape, _ in signature(call))), {})
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and bool(value) and isinstance(value[0], bool))
+
+
+def _shapes(args: Any) -> tuple[tuple[int, ...], ...]:
+    """As ``signature`` has them: of a list of tensors the first three."""
+    lists = [a[:3] if isinstance(a, (list, tuple)) else [a] for a in args]
+    return tuple(tuple(t.shape) for items in lists for t in items if isinstance(t, Tensor))
+
+
+def replayed(calls: Iterable[Call], l2_bytes: int, words: Words) -> dict[Kind, Cost]:
     """What each kind of call of ours takes, by name and shapes. Kinds that cannot be made up are left out."""
     kinds: dict[Kind, Call] = {}
     training = False
@@ -72,13 +102,13 @@ def replayed(calls: Iterable[Call], l2_bytes: int) -> dict[Kind, Cost]:
     learned: dict[str, Cost] = {}  # by name of a backward whose forward makes the gradients
     for key, call in sorted(kinds.items(), key=lambda item: item[1].backward):
         try:
-            pair = _learned(call) if training and not call.backward else None
+            pair = _learned(call, words) if training and not call.backward else None
             if pair is not None:
                 found[key], learned[f"{call.name}_backward"] = pair
             elif call.name in learned:
                 found[key] = learned[call.name]
             else:
-                found[key] = _timed(call, l2_bytes, training=training and not call.backward)
+                found[key] = _timed(call, words, l2_bytes, training=training and not call.backward)
         except (TypeError, ValueError, RuntimeError, KeyError, IndexError):
             continue  # arguments that only the program can make
         finally:
@@ -86,14 +116,14 @@ def replayed(calls: Iterable[Call], l2_bytes: int) -> dict[Kind, Cost]:
     return found
 
 
-def _timed(call: Call, l2_bytes: int, *, training: bool) -> Cost:
+def _timed(call: Call, words: Words, l2_bytes: int, *, training: bool) -> Cost:
     name = call.name.removeprefix(OURS)
     pass_ = "backward" if name.endswith("_backward") else "forward"
     op = OPS[name.removesuffix("_backward")]
-    first = _arguments(op, pass_, call)
+    first = _arguments(op, pass_, call, words)
     size = sum(t.nbytes for t in _tensors(first))
     copies = max(1, min(MOST_COPIES, math.ceil(2 * l2_bytes / max(size, 1)), MOST_BYTES // max(size, 1)))
-    sets = [first, *(_arguments(op, pass_, call) for _ in range(copies - 1))]
+    sets = [first, *(_arguments(op, pass_, call, words) for _ in range(copies - 1))]
     packet = getattr(torch.ops.kernelworks, name)
 
     def through_torch() -> None:
@@ -118,11 +148,11 @@ def _timed(call: Call, l2_bytes: int, *, training: bool) -> Cost:
     return Cost(host, tuple(middle))
 
 
-def _learned(call: Call) -> tuple[Cost, Cost] | None:
+def _learned(call: Call, words: Words) -> tuple[Cost, Cost] | None:
     """Forward and backward of an op whose row makes gradients with its forward in an eager training step, which it does
     not do while a profiler looks: so the two are timed by events. None for any other op."""
     op = OPS[call.name.removeprefix(OURS)]
-    args = _arguments(op, "forward", call)
+    args = _arguments(op, "forward", call, words)
     for tensor in _tensors(args):
         if tensor.is_floating_point():
             tensor.requires_grad_()
@@ -171,7 +201,7 @@ def _tensors(args: Iterable[Any]) -> list[Tensor]:
     return [t for a in args for t in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(t, Tensor)]
 
 
-def _arguments(op: Op, pass_: str, call: Call) -> list[Any]:
+def _arguments(op: Op, pass_: str, call: Call, words: Words) -> list[Any]:
     """Random arguments of a call's shapes, strides and dtypes, its numbers, and defaults for what was not recorded."""
     items = Arguments(call).items
     schema = [a for a in torch._C.parse_schema(op.passes[pass_].schema).arguments if a.name != "row"]
@@ -179,12 +209,15 @@ def _arguments(op: Op, pass_: str, call: Call) -> list[Any]:
     name, dim = LIMITS.get(op.name, ("", 0))
     rows = named[name].shape[dim] if isinstance(named.get(name), Operand) else 2
     args: list[Any] = []
-    for argument in schema:
+    strings = words.of(call)
+    for place, argument in enumerate(schema):
         item = named.get(argument.name)
         if isinstance(item, Operand):
             args.append(_tensor(item, rows))
         elif isinstance(item, list) and item and isinstance(item[0], Operand):
             args.append([_tensor(o, rows) for o in item])
+        elif place in strings:
+            args.append(strings[place])
         elif str(argument.type) == "List[bool]":
             args.append([True] * len(op.passes[pass_].returns))
         elif item is None and argument.has_default_value():
