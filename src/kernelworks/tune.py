@@ -17,9 +17,11 @@ process on.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import functools
 import importlib.util
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,7 @@ from kernelworks.prove.parity import judge
 from kernelworks.prove.truth import Truth, copied, flat_outputs, truth
 from kernelworks.records import Candidate, Proof, Tuned
 
-__all__ = ["best", "tune"]
+__all__ = ["best", "settled", "tune"]
 
 GAIN = 1.02  # over what is used today: less is noise, and every entry is one more to prove
 
@@ -128,14 +130,23 @@ def _try(op: Op, row: str, pass_: str, expected: Truth, args: tuple[Any, ...], f
     return call, worst, wrong
 
 
-def best(candidates: Sequence[Candidate], used: Mapping[str, Any]) -> Candidate | None:
-    """The candidate to keep: right, and faster than what is ``used`` today by more than noise. None: leave it."""
-    right = [c for c in candidates if not c.wrong and c.median_us is not None]
-    today = next((c for c in right if c.set == dict(used)), None)
-    if not right or today is None or today.median_us is None:
-        return None
-    fastest = min(right, key=lambda c: c.median_us or 0.0)
-    return fastest if fastest.median_us and today.median_us / fastest.median_us >= GAIN else None
+def best(tried: Sequence[Sequence[Candidate]], used: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration to use: ``used`` or one that is right, and faster by more than noise.
+
+    ``tried`` holds the candidates of every case that picks by the same sizes (the number of rows need not be one of
+    them): what is taken is right in all, slower than today by more than noise in none, and fastest in the geometric
+    mean of the speedups.
+    """
+    times = [{str(c.set): c.median_us for c in case if not c.wrong and c.median_us} for case in tried]
+    taken, most = dict(used), GAIN
+    if not all(str(dict(used)) in case for case in times):
+        return taken
+    for candidate in tried[0]:
+        gains = [case[str(dict(used))] / case.get(str(candidate.set), math.inf) for case in times]
+        mean = math.prod(gains) ** (1 / len(gains))
+        if min(gains) > 1 / GAIN and mean >= most:
+            taken, most = candidate.set, mean
+    return taken
 
 
 def _tuned(
@@ -161,10 +172,19 @@ def _tuned(
                 old.set, old.worst, old.wrong, timed.median * 1e6, timed.low * 1e6, timed.high * 1e6
             )
     name = str(dtype).removeprefix("torch.")
-    winner = best(found, used)
-    return Tuned(
-        op.name, row, kernel, case.name, name, dict(dims), tuple(found), used, winner.set if winner else used
-    )  # fmt: skip
+    return Tuned(op.name, row, kernel, case.name, name, dict(dims), tuple(found), used, used)
+
+
+def settled(results: Sequence[Tuned]) -> list[Tuned]:
+    """The results with one choice for all cases that pick by the same sizes."""
+
+    def key(result: Tuned) -> tuple[Any, ...]:
+        return result.kernel, result.dtype, tuple(result.dims.items())
+
+    chosen = {}
+    for one in results:
+        chosen[key(one)] = best([r.candidates for r in results if key(r) == key(one)], one.used)
+    return [dataclasses.replace(r, chosen=chosen[key(r)]) for r in results]
 
 
 # ---------------------------------------------------------------- all of it
@@ -209,6 +229,7 @@ def tune(
             if progress is not None:
                 progress(f"{op} {case.name} {str(dtype).removeprefix('torch.')}")
             results += _case(found, row, case, dtype, budget_s)
+    results = settled(results)
     winners = [r for r in results if r.chosen != r.used]
     if not keep or not winners:
         return results, []
@@ -237,7 +258,13 @@ def _case(op: Op, row: str, case: Case, dtype: torch.dtype, budget_s: float) -> 
 
 def _kept(op: Op, row: str, source: Path, winners: Sequence[Tuned], progress: Progress | None) -> list[Proof]:
     before = table_of(source)
-    write_tuned(source, [_entry(w) for w in winners])
+    entries: dict[str, dict[str, Any]] = {}
+    for winner in winners:
+        made = _entry(winner)
+        held = entries.setdefault(f"{winner.kernel} {made['when']}", made)
+        if held is not made:  # another case of the same sizes
+            held["evidence"] = made["evidence"].split(" on ")[0] + f" on {winner.case}; " + held["evidence"]
+    write_tuned(source, list(entries.values()))
     _forget()
     proofs = prove(op.name, row, progress=progress)
     if not all(p.certified for p in proofs):

@@ -36,10 +36,11 @@ def limit(op: Op, request: Request, known: Ceilings | GpuCeilings, footprint_byt
     if not isinstance(known, GpuCeilings):
         return least
     empty_s = known.isolated_us * 1e-6
-    if least.seconds < empty_s:
+    work_s = max(seconds for term, seconds in least.terms.items() if term != "launch")
+    if work_s < empty_s:
         words = f"an empty launch {known.isolated_us:.1f} us"
         least = dataclasses.replace(least, regime="launch", ceiling=words)
-    return dataclasses.replace(least, seconds=max(least.seconds, least.terms["launch"]) + empty_s)
+    return dataclasses.replace(least, seconds=work_s + empty_s)
 
 
 def _share(result: BenchResult, row: str) -> float | None:

@@ -49,7 +49,9 @@ def _standing(row: MapRow) -> Text:
     on = f" on {row.kind}" if row.kind.startswith(GPUS) else ""
     losses = (f"; loses on {', '.join(row.losses)}" if row.losses else "", "yellow")
     if row.reason:
-        return Text.assemble((row.reason.split("; run")[0].split(" (")[0] + on, "yellow"), losses)
+        words = row.reason.split("; run")[0].split(" (")[0]
+        words = words.replace("on this kind of machine", on.strip()) if on and "this kind" in words else words + on
+        return Text.assemble((words, "yellow"), losses)
     if row.certificate:
         worst = "" if row.worst is None else f", worst error {row.worst:.2f} of its bound"
         return Text.assemble((f"proved {row.certificate}{on}{worst}", "green"), losses)
