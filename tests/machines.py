@@ -7,9 +7,10 @@ import itertools
 
 from kernelworks.ceilings.quiet import CpuTimes
 from kernelworks.ceilings.survey import fingerprint
-from kernelworks.records import Bandwidth, Ceilings, FlopRate, FunctionRate
+from kernelworks.records import Bandwidth, Ceilings, FlopRate, FunctionRate, GpuBandwidth, GpuCeilings, GpuRate
 
 MIB = 2**20
+GPU_KIND = "sm_90-imaginary"
 
 
 def record(**changes: object) -> Ceilings:
@@ -37,6 +38,33 @@ def record(**changes: object) -> Ceilings:
         ),
         dispatch_us=1.0, fork_join_us=0.4, page_fault_us=1.0, foreign_share=0.01,
         cache_bytes={"L1": 48 * 1024, "L2": MIB, "L3": 32 * MIB},
+    )  # fmt: skip
+    return dataclasses.replace(base, **changes)
+
+
+def gpu_record(**changes: object) -> GpuCeilings:
+    """Round figures of an imaginary GPU: memory reads at 4000 GB/s once 64 MiB move, L2 at 8000."""
+    cold = {"read": (1000.0, 4000.0, 4000.0), "write": (1000.0, 4000.0, 4400.0), "copy": (1000.0, 3000.0, 4000.0)}
+    base = GpuCeilings(
+        kind=GPU_KIND, name="Imaginary GPU", fingerprint="f", uuid="u", driver="1.2", power_limit_w=700.0,
+        date="2026-01-01T00:00:00+00:00", multiprocessors=100, l2_bytes=50 * MIB, memory_bytes=100 << 30,
+        bandwidth=(
+            *(
+                GpuBandwidth(kind, "cold", size * MIB, gbs)
+                for kind, rates in cold.items()
+                for size, gbs in zip((1, 64, 1024), rates, strict=True)
+            ),
+            GpuBandwidth("memcpy", "cold", 1024 * MIB, 4200.0),
+            *(GpuBandwidth(kind, "warm", 16 * MIB, 8000.0) for kind in ("read", "write", "copy")),
+            GpuBandwidth("read", "warm", 1024 * MIB, 4000.0),
+        ),
+        rates=(
+            GpuRate("float32", "multiply-add", 60.0, 60.0), GpuRate("float32", "torch.mm", 50.0, 50.0),
+            GpuRate("bfloat16", "torch.mm", 800.0, 650.0), GpuRate("tf32", "torch.mm", 400.0, 350.0),
+        ),
+        functions={"exp": 4000.0, "erf": 1000.0},
+        launch_us=1.0, isolated_us=3.0, graph_us=0.5, host_launch_us=2.0, dispatch_us=4.0, round_trip_us=10.0,
+        to_device_gbs=50.0, to_host_gbs=50.0, seconds=12.0, versions={"torch": "2"},
     )  # fmt: skip
     return dataclasses.replace(base, **changes)
 
