@@ -12,8 +12,6 @@ from kernelworks.build import BuildError, cuda
 from kernelworks.contract import Row
 from kernelworks.dispatch import OPS
 
-pytest.importorskip("nvidia.cu13", reason="NVRTC is not installed")
-
 ROWS = {f"{op.name}.{row.name}": row for op in OPS.values() for row in op.rows if row.target == "sm_90a"}
 
 

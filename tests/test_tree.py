@@ -35,7 +35,7 @@ TOP = {
 }  # fmt: skip
 FOLDERS = {  # folder -> what may lie in it, as a pattern of the path below it
     "src/kernelworks": r".*",
-    "tests": r"(\w+/)?\w+\.py",
+    "tests": r"(\w+/)?\w+\.py|diagnose/traces/\w+\.json\.gz",
     "examples": r"\w+\.py",
     "benchmarks": r"\w+\.py|results/[\w.-]+\.json",
     "docs": r"[\w-]+\.md|pictures/[\w-]+\.(svg|png)",
@@ -50,7 +50,7 @@ ROOM_MAY_HOLD = (
     | {f"{target}.cpp" for target in TARGETS}
 )
 # Modules that nothing imports because something else starts them.
-STARTED = {"__init__", "__main__", "cli", "readme", "prove.worker"}
+STARTED = {"__init__", "__main__", "cli", "readme", "prove.worker", "diagnose.counted"}
 DATA = {".toml", ".json", ".css", ".js", ".md"}
 
 
@@ -115,7 +115,7 @@ def orphans(root: Path, files: list[str]) -> list[str]:
     known = modules(files)
     used = set().union(*(imported(root, name) - {dotted} for dotted, name in known.items())) if known else set()
     text = {n: (root / n).read_text(encoding="utf-8") for n in files if n.startswith(f"{PACKAGE}/")}
-    sources = [n for n in text if Path(n).suffix in (".cpp", ".hpp", ".cu")]
+    sources = [n for n in text if Path(n).suffix in (".cpp", ".hpp", ".cu", ".cuh")]
     python = "\n".join(t for n, t in text.items() if n.endswith(".py"))
     wrong = []
     for dotted, name in known.items():
@@ -164,7 +164,7 @@ def unfinished_rooms(root: Path, files: list[str]) -> list[str]:
         needed = ROOM_FILES if any(n.endswith(".cpp") for n in names) or "triton.py" not in names else IN_PYTHON
         wrong += [f"{room}: has no {name}" for name in sorted(needed - names)]
         for name in sorted(names - ROOM_MAY_HOLD):
-            if Path(name).suffix not in (".hpp", ".py") or "/" in name:
+            if Path(name).suffix not in (".hpp", ".cuh", ".py") or "/" in name:
                 wrong.append(f"{room}/{name}: not a file of a room")
     return wrong
 
@@ -201,7 +201,7 @@ def oversize(root: Path, files: list[str]) -> list[str]:
 def leftovers(root: Path, files: list[str]) -> list[str]:
     """Marks of unfinished work, and tests that are turned off."""
     wrong = []
-    for name in (n for n in files if Path(n).suffix in (".py", ".cpp", ".hpp", ".toml", ".md", ".cu")):
+    for name in (n for n in files if Path(n).suffix in (".py", ".cpp", ".hpp", ".toml", ".md", ".cu", ".cuh")):
         text = (root / name).read_text(encoding="utf-8")
         wrong += [f"{name}: {mark}" for mark in BANNED_MARKS if re.search(rf"\b{mark}\b", text)]
         if name.startswith("tests/"):
