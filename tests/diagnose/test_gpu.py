@@ -13,13 +13,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from recorded import Recorded, load, save
 
 from kernelworks.diagnose import counters, predict_gpu, replay
 from kernelworks.diagnose.account_gpu import GPU_PARTS, SYNCHRONISATION, short
 from kernelworks.diagnose.account_gpu import HOST as HOST_WORK
 from kernelworks.diagnose.gpu import described
 from kernelworks.diagnose.overhead import Floors
-from kernelworks.diagnose.recorded import Recorded, load, save
 from kernelworks.diagnose.replay import Span
 from kernelworks.diagnose.shapes import signature
 from kernelworks.diagnose.timeline_gpu import GpuTimeline, settle

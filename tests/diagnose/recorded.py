@@ -1,6 +1,7 @@
-"""A recorded trace: the profiler's events of one run, with what the survey knew, as compressed JSON.
+"""Recorded traces: the profiler's events of one run, with what the survey knew, as compressed JSON.
 
-``trace.record`` reads either the profiler's own events or these, so what needs a GPU to happen needs none to be read.
+``kernelworks.diagnose.trace.read`` takes the profiler's own events or these, so what needs a GPU to happen needs none
+to be read. ``python tests/diagnose/record.py`` makes the files.
 """
 
 from __future__ import annotations

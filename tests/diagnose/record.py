@@ -1,0 +1,110 @@
+"""Records the traces that test_gpu reads, on a GPU: ``python tests/diagnose/record.py [FOLDER]``. Takes 15 s."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+from recorded import Recorded, keep, save
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+
+from kernelworks.diagnose.places import Survey
+from kernelworks.diagnose.timeline_gpu import waiting
+from kernelworks.diagnose.trace import RUN, inputs_of, record
+
+HIDDEN, VOCABULARY = 256, 2048
+
+
+def model() -> LlamaForCausalLM:
+    """Two layers of a Llama, in bfloat16."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=HIDDEN, intermediate_size=704, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=VOCABULARY, max_position_embeddings=512,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).to("cuda", torch.bfloat16)
+
+
+def programs() -> dict[str, Callable[[], Any]]:
+    """A training step, a decode loop that reads each token, tiny kernels, fresh blocks, large products."""
+    trained, decoded = model(), model().eval()
+    optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-4)
+    ids = torch.randint(0, VOCABULARY, (2, 128), device="cuda")
+    small = torch.randn(1024, device="cuda")
+    large = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+
+    def training() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        trained(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+        optimizer.step()
+
+    @torch.inference_mode()
+    def decode() -> list[int]:
+        past, token, chosen = DynamicCache(), ids[:1, :16], []
+        for _ in range(5):
+            out = decoded(token, past_key_values=past, use_cache=True)
+            token = out.logits[:, -1:].argmax(-1)
+            chosen.append(int(token.item()))
+        return chosen
+
+    def tiny() -> torch.Tensor:
+        x = small
+        for _ in range(40):
+            x = torch.relu(x * 1.01 + 0.1)
+        return x
+
+    def fresh() -> float:
+        torch.cuda.empty_cache()
+        blocks = [torch.zeros(64 << 20, device="cuda", dtype=torch.uint8) for _ in range(4)]
+        return sum(float(block[0].item()) for block in blocks)
+
+    def products() -> torch.Tensor:
+        for _ in range(4):
+            out = large @ large
+        return (torch.nn.functional.gelu(out) + large).sum()
+
+    return {"training": training, "decode": decode, "tiny": tiny, "fresh": fresh, "large": products}
+
+
+def taken(run: Callable[[], Any], survey: Survey | None = None) -> Recorded:
+    """One run under the profiler, its events from the run's start to 10 ms after its end."""
+    found: list[Recorded] = []
+
+    def raw(results: Any, places: list[Any]) -> None:
+        events = results.events()
+        whole = next(e for e in events if e.name() == RUN and str(e.device_type()).endswith("CPU"))
+        inputs: list[Any] = []
+        if survey is not None:
+            inputs = [[n, i.pointers, i.shapes, i.strides] for n, i in inputs_of(results).items()]
+        kept = keep(events, since=whole.start_ns(), until=whole.end_ns() + 10_000_000)
+        found.append(Recorded(kept, inputs, places, dict(survey.persistent) if survey else {}))
+
+    record(run, survey=survey, gpu=True, raw=raw)
+    return found[0]
+
+
+def main(folder: Path) -> None:
+    for name, program in programs().items():
+        run = waiting(program)
+        for _ in range(3):
+            run()
+        walls = []
+        for _ in range(7):
+            start = time.perf_counter()
+            run()
+            walls.append(time.perf_counter() - start)
+        taken(run)
+        facts = {"wall": statistics.median(walls), "torch": str(torch.__version__)}
+        save(folder / f"{name}.json.gz", {"timed": taken(run), "survey": taken(run, Survey())}, facts)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "traces")
