@@ -11,13 +11,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads
+from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads, triton_row
+from kernelworks.contract import Request
 from kernelworks.dispatch import Op, Pass
 from kernelworks.ops.layout import as_rows
 from kernelworks.ops.norm.layer_norm.contract import CONTRACT, reference
 from kernelworks.ops.norm.layer_norm.mutants import MUTANTS
 
 __all__ = ["OP", "layer_norm"]
+
+
+LONGEST_GPU_ROW = 65536  # elements; what a program keeps of longer rows mostly goes to memory
 
 
 def layer_norm(
@@ -116,9 +120,15 @@ def _fake_backward(
     )
 
 
+def _fits_registers(request: Request) -> str | None:
+    n = request.args["x"].shape[-1]
+    return None if n <= LONGEST_GPU_ROW else f"takes rows of up to {LONGEST_GPU_ROW} elements, got {n}"
+
+
 OP = Op(
     CONTRACT,
     [
+        triton_row(Path(__file__).parent, guard=_fits_registers),
         *cpp_rows(Path(__file__).parent, forward=_forward, backward=_backward),
         python_row("torch", _torch, _torch_backward),
         python_row("reference", in_float64(reference), functools.partial(_torch_backward, compute=torch.float64)),

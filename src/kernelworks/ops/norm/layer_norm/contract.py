@@ -158,6 +158,21 @@ BENCH_CASES = tuple(
     )
 )
 
+# For every configuration of the tuning table: enough rows for more than one tile a program, whole and broken chunks.
+DEVICE_CASES = (
+    *(
+        Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"))  # type: ignore[misc]
+        for m, n in (
+            (40000, 64), (4099, 128), (5003, 768), (3001, 1024), (1500, 2048), (1501, 3072), (701, 4096), (700, 5120),
+            (600, 6144), (300, 8192), (301, 12000), (300, 16384), (40, 20000), (40, 32768), (20, 65536),
+        )
+    ),
+    Case(
+        "mean 1e4, 300x4096",
+        lambda g, d: _make(g, d, (300, 4096), "normal") | {"x": normal(g, d, 300, 4096, mean=1e4)},
+    ),
+)  # fmt: skip
+
 # On a GPU: sizes that fill one, and one that only its host time limits.
 DEVICE_BENCH_CASES = tuple(
     Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"), dtypes=(torch.bfloat16,))  # type: ignore[misc]
@@ -199,6 +214,7 @@ CONTRACT = Contract(
     dims=dims,
     cases=CASES,
     bench_cases=BENCH_CASES,
+    device_cases=DEVICE_CASES,
     device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
 )

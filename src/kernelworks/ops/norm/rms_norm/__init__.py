@@ -12,12 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads, triton_row
+from kernelworks.contract import Request
 from kernelworks.dispatch import Op, Pass
 from kernelworks.ops.layout import as_rows
 from kernelworks.ops.norm.rms_norm.contract import CONTRACT, reference
 from kernelworks.ops.norm.rms_norm.mutants import MUTANTS
 
 __all__ = ["OP", "rms_norm"]
+
+
+LONGEST_GPU_ROW = 65536  # elements; what a program keeps of longer rows mostly goes to memory
 
 
 def rms_norm(
@@ -78,7 +82,11 @@ def _backward(
         None if grad_sum is None or residual is None else as_rows(grad_sum), as_rows(x),
         None if residual is None else as_rows(residual), None if weight is None else weight.contiguous(), eps, nth,
     )  # fmt: skip
-    return grad_x, grad_weight, grad_x.clone() if residual is not None and needs[2] else x.new_empty(0)
+    return (
+        grad_x,
+        grad_weight if needs[1] else x.new_empty(0),
+        grad_x.clone() if residual is not None and needs[2] else x.new_empty(0),
+    )
 
 
 def _torch(x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None, out: Any = None) -> Any:
@@ -102,7 +110,7 @@ def _torch_backward(
     grad_x = grad_s.to(x.dtype)
     grad_weight = (
         x.new_empty(0)
-        if weight is None
+        if weight is None or not needs[1]
         else (g * s * r).reshape(math.prod(x.shape[:-1]), x.shape[-1]).sum(0).to(x.dtype)
     )
     return grad_x, grad_weight, grad_x.clone() if residual is not None and needs[2] else x.new_empty(0)
@@ -119,15 +127,20 @@ def _fake_backward(
     empty = x.new_empty(0)
     return (
         x.new_empty(x.shape),
-        empty if weight is None else x.new_empty(weight.shape),
+        x.new_empty(weight.shape) if weight is not None and needs[1] else empty,
         x.new_empty(x.shape) if residual is not None and needs[2] else empty,
     )
+
+
+def _fits_registers(request: Request) -> str | None:
+    n = request.args["x"].shape[-1]
+    return None if n <= LONGEST_GPU_ROW else f"takes rows of up to {LONGEST_GPU_ROW} elements, got {n}"
 
 
 OP = Op(
     CONTRACT,
     [
-        triton_row(Path(__file__).parent),
+        triton_row(Path(__file__).parent, guard=_fits_registers),
         *cpp_rows(Path(__file__).parent, forward=_forward, backward=_backward),
         python_row("torch", _torch, _torch_backward),
         python_row("reference", in_float64(reference), functools.partial(_torch_backward, compute=torch.float64)),
