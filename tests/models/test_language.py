@@ -13,6 +13,8 @@ from torch import nn
 from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from kernelworks.models import language, swap
+from kernelworks.models.compiled_loss import loss_with_gradients
+from kernelworks.ops.reduction.linear_cross_entropy import linear_cross_entropy
 
 SIZES = {
     "hidden_size": 64,
@@ -190,8 +192,11 @@ def test_checkpointing_and_several_steps(fused) -> None:
         close(a.detach(), b.detach())
 
 
-def test_torch_compile(fused) -> None:
+def test_torch_compile(fused, monkeypatch) -> None:
     torch._dynamo.reset()
+    seen = []
+    original = language.loss_with_gradients
+    monkeypatch.setattr(language, "loss_with_gradients", lambda *a: (seen.append(1), original(*a))[1])
     model, given = qwen3().train(), batch()
     want, gradients = step(model, **given)
     with swap(model, verbose=False):
@@ -199,7 +204,27 @@ def test_torch_compile(fused) -> None:
         model.zero_grad()
         got = compiled(**given, use_cache=False)
         got.loss.backward()
-        assert got.logits is None
+        assert got.logits is None and seen and not fused
     close(got.loss.detach(), want.loss.detach())
     for name, parameter in model.named_parameters():
         close(parameter.grad, gradients[name])
+
+
+@pytest.mark.parametrize("frozen", [(), ("x",), ("weight",)])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_loss_and_gradients_as_one_operator(frozen, with_bias) -> None:
+    generator = torch.Generator().manual_seed(0)
+    made = {"x": (6, 32), "weight": (50, 32)} | ({"bias": (50,)} if with_bias else {})
+    given = {n: torch.randn(*s, generator=generator).requires_grad_(n not in frozen) for n, s in made.items()}
+    target = torch.tensor([3, 49, -100, 0, 7, 7])
+    leaves = [t for n, t in given.items() if n not in frozen]
+    x, weight, bias = given["x"], given["weight"], given.get("bias")
+    want = linear_cross_entropy(x, weight, target, bias)
+    got = loss_with_gradients(x, weight, target, bias, -100)
+    assert torch.equal(got, want)
+    for a, b in zip(torch.autograd.grad(3 * got, leaves), torch.autograd.grad(3 * want, leaves), strict=True):
+        close(a, b)
+    needs = [t is not None and t.requires_grad for t in (x, weight, bias)]
+    operator = torch.ops.kernelworks.linear_cross_entropy_with_gradients.default
+    result = torch.library.opcheck(operator, (x, weight, target, bias, -100, needs))
+    assert set(result.values()) == {"SUCCESS"}

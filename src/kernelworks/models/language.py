@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from kernelworks.autograd import PLAIN
 from kernelworks.contract import FLOATS, TensorSpec
 from kernelworks.dispatch import choose
+from kernelworks.models.compiled_loss import loss_with_gradients
 from kernelworks.models.rebind import same_code
 from kernelworks.ops.reduction.linear_cross_entropy import OP, linear_cross_entropy
 
@@ -185,10 +186,12 @@ def loss_of(
     target = shift_labels.reshape(-1).to(hidden_states.device)
     dtype = _product_dtype(head.weight)
     x = hidden_states.reshape(-1, hidden_states.shape[-1]).to(dtype)
-    bias = head._parameters["bias"]
-    loss: Tensor = linear_cross_entropy(
-        x, head.weight.to(dtype), target, None if bias is None else bias.to(dtype), ignore_index=ignore_index
-    ).float()
+    weight, own = head.weight.to(dtype), head._parameters["bias"]
+    bias = None if own is None else own.to(dtype)
+    if torch.compiler.is_compiling() and torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+        loss = loss_with_gradients(x, weight, target, bias, ignore_index)
+    else:
+        loss = linear_cross_entropy(x, weight, target, bias, ignore_index=ignore_index)
     if num_items_in_batch is None:
         return loss
     counted = (target != ignore_index).sum()
