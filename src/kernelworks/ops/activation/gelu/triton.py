@@ -137,7 +137,7 @@ _empty_like = torch.empty_like
 @functools.cache
 def _flat(kernel: str, tanh: bool, bits: int, dtype: torch.dtype) -> tuple[Launch, int]:
     """The launch for contiguous tensors of this many elements (its binary digits), and the elements of a program."""
-    chosen = CONFIGS.pick(kernel, bits=bits, tanh=tanh, dtype=dtype)
+    chosen = CONFIGS.pick(kernel, bits=bits, tanh=int(tanh), dtype=dtype)
     return (FORWARD if kernel == "forward" else BACKWARD).at(TANH=tanh, ROWS=0, **chosen), chosen["COLUMNS"]
 
 

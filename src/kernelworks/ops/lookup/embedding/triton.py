@@ -22,19 +22,32 @@ CONFIGS = configs(__file__)
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _forward(  # type: ignore[no-untyped-def]
-    output, ids, weight, fault, M, V, D, weight_stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    output, ids, weight, fault, M, V, D, weight_stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr
 ):
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    """``EVEN``: COLUMNS divides D."""
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    there = row < M
-    id_ = tl.load(ids + row, mask=there, other=0).to(tl.int64)
-    known = (id_ >= 0) & (id_ < V)
-    inside = (column < D)[None, :]
-    place = weight + id_[:, None] * weight_stride + column[None, :]
-    values = tl.load(place, mask=(there & known)[:, None] & inside, other=float("nan"))
-    tl.store(output + row[:, None] * D + column[None, :], values, mask=there[:, None] & inside)
-    tl.store(fault + tl.zeros([ROWS], tl.int32), row + 1, mask=there & ~known)
-    tl.store(fault + 1 + tl.zeros([ROWS], tl.int32), V, mask=there & ~known)
+    row = tl.program_id(0).to(tl.int64)
+    if ROWS == 1:
+        id_ = tl.load(ids + row).to(tl.int64)
+        mask = None if EVEN else column < D
+        if (id_ >= 0) & (id_ < V):
+            tl.store(output + row * D + column, tl.load(weight + id_ * weight_stride + column, mask=mask), mask=mask)
+        else:
+            nothing = tl.full([COLUMNS], float("nan"), output.dtype.element_ty)
+            tl.store(output + row * D + column, nothing, mask=mask)
+            tl.store(fault, row + 1)
+            tl.store(fault + 1, V)
+    else:
+        rows = row * ROWS + tl.arange(0, ROWS)
+        there = rows < M
+        ids_ = tl.load(ids + rows, mask=there, other=0).to(tl.int64)
+        known = (ids_ >= 0) & (ids_ < V)
+        inside = (column < D)[None, :]
+        place = weight + ids_[:, None] * weight_stride + column[None, :]
+        values = tl.load(place, mask=(there & known)[:, None] & inside, other=float("nan"))
+        tl.store(output + rows[:, None] * D + column[None, :], values, mask=there[:, None] & inside)
+        tl.store(fault + tl.zeros([ROWS], tl.int32), rows + 1, mask=there & ~known)
+        tl.store(fault + 1 + tl.zeros([ROWS], tl.int32), V, mask=there & ~known)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -117,7 +130,7 @@ def _forward_at(D: int, dtype: torch.dtype) -> tuple[Launch, int, int]:
     chosen = CONFIGS.pick("forward", D=D, dtype=dtype)
     columns = min(triton.next_power_of_2(D), chosen.pop("COLUMNS"))
     rows = max(1, chosen.pop("ELEMENTS") // columns)
-    return FORWARD.at(ROWS=rows, COLUMNS=columns, **chosen), rows, columns
+    return FORWARD.at(ROWS=rows, COLUMNS=columns, EVEN=D % columns == 0, **chosen), rows, columns
 
 
 @functools.cache

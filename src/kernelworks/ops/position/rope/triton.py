@@ -43,15 +43,19 @@ def _store(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _rope(  # type: ignore[no-untyped-def]
-    to_q, to_k, q, k, cos, sin, H, Hkv, L, tiles, groups, to_q_b, to_q_h, to_q_l, to_k_b, to_k_h, to_k_l,
-    q_b, q_h, q_l, k_b, k_h, k_l, table_b, table_l,
-    BACK: tl.constexpr, INTERLEAVED: tl.constexpr, R: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
-    STEPS: tl.constexpr, POSITIONS: tl.constexpr, WIDTH: tl.constexpr, REST: tl.constexpr,
+    to_q, to_k, q, k, cos, sin, H, Hkv, L, tiles, all_tiles, q_groups, groups, to_q_b, to_q_h, to_q_l,
+    to_k_b, to_k_h, to_k_l, q_b, q_h, q_l, k_b, k_h, k_l, table_b, table_l,
+    BACK: tl.constexpr, INTERLEAVED: tl.constexpr, INSIDE: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
+    HEADS: tl.constexpr, STEPS: tl.constexpr, POSITIONS: tl.constexpr, WIDTH: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
-    batch = (tl.program_id(0) // tiles).to(tl.int64)
-    first_position = (tl.program_id(0) % tiles) * POSITIONS
-    of_q = tl.program_id(1) < groups
-    first_head = (tl.program_id(1) - tl.where(of_q, 0, groups)) * HEADS * STEPS
+    if INSIDE:  # programs follow each other as what they work on does in memory
+        group, tile = tl.program_id(0) % groups, tl.program_id(0) // groups
+    else:
+        group, tile = tl.program_id(0) // all_tiles, tl.program_id(0) % all_tiles
+    batch = (tile // tiles).to(tl.int64)
+    first_position = (tile % tiles) * POSITIONS
+    of_q = group < q_groups
+    first_head = (group - tl.where(of_q, 0, q_groups)) * HEADS * STEPS
     heads = tl.where(of_q, H, Hkv) - first_head
     x, x_b, x_h, x_l = _chosen(of_q, q, q_b, q_h, q_l, k, k_b, k_h, k_l)
     to, to_b, to_h, to_l = _chosen(of_q, to_q, to_q_b, to_q_h, to_q_l, to_k, to_k_b, to_k_h, to_k_l)
@@ -77,8 +81,9 @@ def _rope(  # type: ignore[no-untyped-def]
     if REST > 0:
         rest = R + tl.arange(0, REST)[None, None, :]
         for step in range(steps):
-            mask = here & (head + step * HEADS < heads) & (rest < D)
-            tl.store(to + step * HEADS * to_h + rest, tl.load(x + step * HEADS * x_h + rest, mask=mask), mask=mask)
+            copied = here & (head + step * HEADS < heads) & (rest < D)
+            values = tl.load(x + step * HEADS * x_h + rest, mask=copied)
+            tl.store(to + step * HEADS * to_h + rest, values, mask=copied)
 
 
 @triton.jit
@@ -94,18 +99,19 @@ _empty_like, _empty = torch.empty_like, torch.empty
 
 @functools.cache
 def _at(
-    back: bool, interleaved: bool, R: int, D: int, heads: int, positions: int, dtype: torch.dtype
+    back: bool, interleaved: bool, inside: bool, R: int, D: int, heads: int, positions: int, dtype: torch.dtype
 ) -> tuple[Launch, int, int]:
-    """The launch, and how many heads and positions a program turns. ``heads`` and ``positions`` are what there is, up
-    to the next power of two."""
-    chosen = CONFIGS.pick("rope", L=positions, dtype=dtype)
+    """The launch, and how many heads and positions a program turns. ``inside``: heads lie closer together than
+    positions. ``heads`` and ``positions`` are what there is, up to the next power of two."""
+    chosen = CONFIGS.pick("rope", L=positions, inside=int(inside), dtype=dtype)
     width = triton.next_power_of_2(R if interleaved else R // 2)
     rest = triton.next_power_of_2(D - R) if D > R else 0
     together, elements = min(chosen.pop("HEADS"), heads), chosen.pop("ELEMENTS")
     tile = min(max(1, elements // (together * triton.next_power_of_2(D))), positions)
     launch = ROPE.at(
-        BACK=back, INTERLEAVED=interleaved, R=R, D=D, HEADS=together, POSITIONS=tile, WIDTH=width, REST=rest, **chosen
-    )
+        BACK=back, INTERLEAVED=interleaved, INSIDE=inside, R=R, D=D, HEADS=together, POSITIONS=tile, WIDTH=width,
+        REST=rest, **chosen,
+    )  # fmt: skip
     return launch, together * chosen["STEPS"], tile
 
 
@@ -119,14 +125,16 @@ def _run(
     cos, sin = _flat(cos), _flat(sin)
     if cos.stride() != sin.stride():
         cos, sin = cos.contiguous(), sin.contiguous()
-    most = max(H, Hkv)
+    most, strides = max(H, Hkv), q.stride()
     launch, heads, positions = _at(
-        back, interleaved, cos.shape[-1], D, 1 << (most - 1).bit_length(), 1 << (L - 1).bit_length(), q.dtype
-    )
-    tiles, groups = -(-L // positions), -(-H // heads)
+        back, interleaved, strides[1] < strides[2], cos.shape[-1], D, 1 << (most - 1).bit_length(),
+        1 << (L - 1).bit_length(), q.dtype,
+    )  # fmt: skip
+    tiles, q_groups = -(-L // positions), -(-H // heads)
+    groups = q_groups - (-Hkv // heads)
     launch(
-        (tiles * B, groups - (-Hkv // heads), 1), to_q, to_k, q, k, cos, sin, H, Hkv, L, tiles, groups,
-        *to_q.stride()[:3], *to_k.stride()[:3], *q.stride()[:3], *k.stride()[:3],
+        (tiles * B * groups, 1, 1), to_q, to_k, q, k, cos, sin, H, Hkv, L, tiles, tiles * B, q_groups, groups,
+        *to_q.stride()[:3], *to_k.stride()[:3], *strides[:3], *k.stride()[:3],
         cos.stride(0) if cos.dim() == 3 and cos.shape[0] > 1 else 0, cos.stride(-2),
     )  # fmt: skip
 
