@@ -237,9 +237,9 @@ def _prepare_triton(module: str, in_place: bool, pass_: str, args: tuple[Any, ..
     small = all(a.numel() <= SMALL for a in args if isinstance(a, torch.Tensor))
     if prepared is not None or in_place or not small or environment.interpreting():
         return prepared
-    replayed: Callable[..., Any] = importlib.import_module("kernelworks.build.replay").replayed
-    found: Callable[..., Any] | None = replayed(_load_triton(module, pass_), args)
-    return found
+    from kernelworks.build.replay import replayed  # imports Triton
+
+    return replayed(_load_triton(module, pass_), args)
 
 
 def _decline_gpu(guard: Guard | None, request: Request) -> str | None:
