@@ -142,9 +142,11 @@ class _Terms:
     def __init__(self, args: dict[str, Any], dtype: torch.dtype, inner: str) -> None:
         narrow = inner == "input" and dtype != torch.float32
         self.u_inner = UNIT_ROUNDOFF[dtype] if narrow else 0.0
-        self.tiny_inner = torch.finfo(dtype).smallest_normal * UNIT_ROUNDOFF[dtype] if narrow else 0.0
+        parts = inner == "input" and dtype == torch.float32
+        self.tiny_parts = 2.0**-137 if parts else 0.0  # half of the smallest number of 11 bits and float32's exponent
+        self.tiny_inner = torch.finfo(dtype).smallest_normal * UNIT_ROUNDOFF[dtype] if narrow else self.tiny_parts
         self.cut = 2 if inner == "input" else 1
-        self.parts = 12 if inner == "input" and dtype == torch.float32 else 0
+        self.parts = 12 if parts else 0
         q, k, v = args["q"], args["k"], args["v"]
         self.scale = 1.0 / math.sqrt(q.shape[-1]) if args.get("scale") is None else args["scale"]
         self.q, self.k, self.v = q, _per_query_head(k, q.shape[1]), _per_query_head(v, q.shape[1])
@@ -160,10 +162,19 @@ class _Terms:
         self.largest = self.a.amax(-1, keepdim=True) if keys else self.a.sum(-1, keepdim=True)
         self.tiles = keys / TILE + 1
         self.score_error = (self.cut * dim + 4 + self.parts) * U32 * self.a
+        if self.tiny_parts:
+            small = abs(self.scale) * self.left_out(q, self.k)
+            self.score_error = self.score_error + torch.where(scores == -torch.inf, 0.0, small)
         weight_error = self.score_error + U32 * (4 * self.largest + 4 + 5 * (self.tiles + 1))
         self.x = torch.expm1(weight_error) * self.seen
         self.sums = (2 * self.cut * (TILE + self.tiles) + 8 + self.parts) * U32
         self.y = (self.p * self.x).sum(-1, keepdim=True) + self.sums  # of the softmax's denominator
+
+    def left_out(self, a: Tensor, b: Tensor) -> Tensor | float:
+        """What a b^T loses where numbers in float32 are too small for their second part."""
+        if not self.tiny_parts:
+            return 0.0
+        return self.tiny_parts * (a.abs().sum(-1, keepdim=True) + b.abs().sum(-1).unsqueeze(-2))
 
 
 def _output_error(t: _Terms, output: Tensor) -> Tensor:
@@ -176,7 +187,7 @@ def _output_error(t: _Terms, output: Tensor) -> Tensor:
     keys = t.k.shape[2]
     most = 2 + 2 * t.sums + t.u_inner + keys * t.tiny_inner
     error = torch.where(t.y < 0.5, error / (1 - t.y), torch.inf).minimum(most * largest)
-    return error + keys * 2.0**-148 * largest + (keys + 8) * 2.0**-149
+    return error + t.tiny_parts + keys * 2.0**-148 * largest + (keys + 8) * 2.0**-149
 
 
 def bound(
@@ -206,7 +217,7 @@ def gradient_bound(
     lse = t.lse.abs().nan_to_num(posinf=0.0)
     x = torch.expm1(t.score_error + U32 * (4 * (t.largest + lse) + 8) + _lse_error(t)) * t.seen
     dp = g @ t.v.transpose(-1, -2)
-    dp_error = (t.cut * dim + 2 + t.parts) * U32 * (g.abs() @ t.v.abs().transpose(-1, -2))
+    dp_error = (t.cut * dim + 2 + t.parts) * U32 * (g.abs() @ t.v.abs().transpose(-1, -2)) + t.left_out(g, t.v)
     delta = (g * output).sum(-1, keepdim=True)
     saved = rounding(output, dtype) + _output_error(t, output)
     delta_error = (g.abs() * saved).sum(-1, keepdim=True)
@@ -219,9 +230,9 @@ def gradient_bound(
     p_error = t.p * x + t.u_inner * t.p * (1 + x) + t.tiny_inner * t.seen
     ds_keys, ds_rows = ds_error + keys_chain * ds.abs(), ds_error + rows_chain * ds.abs()
     found = {
-        "q": abs(t.scale) * ds_keys @ t.k.abs(),
-        "k": abs(t.scale) * ds_rows.transpose(-1, -2) @ t.q.abs(),
-        "v": (p_error + t.p * rows_chain).transpose(-1, -2) @ g.abs(),
+        "q": abs(t.scale) * (ds_keys @ t.k.abs() + t.tiny_parts * ds.abs().sum(-1, keepdim=True)),
+        "k": abs(t.scale) * (ds_rows.mT @ t.q.abs() + t.tiny_parts * ds.abs().sum(-2).unsqueeze(-1)),
+        "v": (p_error + t.p * rows_chain).mT @ g.abs() + t.tiny_parts * t.p.sum(-2).unsqueeze(-1),
     }
     for name in ("k", "v"):
         found[name] = found[name].unflatten(1, (-1, groups)).sum(2)

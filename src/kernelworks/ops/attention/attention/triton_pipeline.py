@@ -76,10 +76,11 @@ def _fetch(  # type: ignore[no-untyped-def]
         first, b, h, kv_h = _place(turn, total, H, group, tiles)
         blocks, _ = _blocks(first, Lk, shift, CAUSAL, BN)
         for half in gl.static_range(2):
-            mbarrier.wait(q_free.index(half), (turn & 1) ^ 1)
-            mbarrier.expect(q_full.index(half), 64 * D * 2)
+            slot = (turn & 1) * 2 + half
+            mbarrier.wait(q_free.index(slot), ((turn >> 1) & 1) ^ 1)
+            mbarrier.expect(q_full.index(slot), 64 * D * 2)
             tma.async_copy_global_to_shared(
-                queries, [b, h, first + half * 64, 0], q_full.index(half), q_ring.index(half)
+                queries, [b, h, first + half * 64, 0], q_full.index(slot), q_ring.index(slot)
             )  # fmt: skip
         for i in range(blocks):
             slot, phase = count % STAGES, (count // STAGES) & 1
@@ -153,13 +154,16 @@ def _attend(  # type: ignore[no-untyped-def]
         blocks, cut = _blocks(first, Lk, shift, CAUSAL, BN)
         row = first + HALF * 64 + gl.arange(0, 64, rows)
         position = row + shift
-        q = q_ring.index(HALF).reshape([64, D])
-        mbarrier.wait(q_full.index(HALF), turn & 1)
+        mine = (turn & 1) * 2 + HALF
+        q = q_ring.index(mine).reshape([64, D])
+        mbarrier.wait(q_full.index(mine), (turn >> 1) & 1)
 
         slot, phase = count % STAGES, (count // STAGES) & 1
         mbarrier.wait(k_full.index(slot), phase)
         k = k_ring.index(slot).reshape([BN, D]).permute((1, 0))
         s = warpgroup_mma(q, k, gl.zeros([64, BN], gl.float32, scores), use_acc=False, is_async=True)
+        tma.store_wait(0)  # of the tile before, whose output went through its queries' place
+        mbarrier.arrive(q_free.index(((turn + 1) & 1) * 2 + HALF), count=1, pred=turn > 0)
         s = warpgroup_mma_wait(num_outstanding=0, deps=(s,))
         mbarrier.arrive(k_free.index(slot), count=1)
         top = gl.full([64], float("-inf"), gl.float32, rows)
@@ -193,12 +197,11 @@ def _attend(  # type: ignore[no-untyped-def]
         o = gl.where(seen[:, None], o / whole[:, None], 0.0)
         q.store(o.to(dtype))
         fence_async_shared()
-        tma.async_copy_shared_to_global(outputs, [b, h, first + HALF * 64, 0], q_ring.index(HALF))
+        tma.async_copy_shared_to_global(outputs, [b, h, first + HALF * 64, 0], q_ring.index(mine))
         if lse is not None:
             natural = (top + gl.log2(total)) * 0.6931471805599453
             gl.store(lse + (b * H + h).to(gl.int64) * Lq + row, natural, mask=row < Lq)
-        tma.store_wait(0)
-        mbarrier.arrive(q_free.index(HALF), count=1)
+    tma.store_wait(0)
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
@@ -214,18 +217,18 @@ def _pipeline(  # type: ignore[no-untyped-def]
     keys = tma.make_tensor_descriptor(k, [B, Hkv, Lk, D], [k_b, k_h, k_l, 1], [1, 1, BN, D], k_shared)
     values = tma.make_tensor_descriptor(v, [B, Hkv, Lk, D], [v_b, v_h, v_l, 1], [1, 1, BN, D], k_shared)
     outputs = tma.make_tensor_descriptor(output, [B, H, Lq, D], [o_b, o_h, o_l, 1], [1, 1, 64, D], q_shared)
-    q_ring = gl.allocate_shared_memory(dtype, [2, 1, 1, 64, D], q_shared)
+    q_ring = gl.allocate_shared_memory(dtype, [4, 1, 1, 64, D], q_shared)  # two halves of this tile and of the next
     k_ring = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BN, D], k_shared)
     v_ring = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BN, D], k_shared)
-    q_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    q_free = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    q_full = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
+    q_free = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     k_free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for half in gl.static_range(2):
-        mbarrier.init(q_full.index(half), count=1)
-        mbarrier.init(q_free.index(half), count=1)
+    for slot in gl.static_range(4):
+        mbarrier.init(q_full.index(slot), count=1)
+        mbarrier.init(q_free.index(slot), count=1)
     for slot in gl.static_range(STAGES):
         mbarrier.init(k_full.index(slot), count=1)
         mbarrier.init(k_free.index(slot), count=2)
