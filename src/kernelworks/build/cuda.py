@@ -165,8 +165,21 @@ class Kernel:
         if status:
             succeed(status, f"launching {self.name} on grid {grid}")
 
-    def _load(self, device: int, first: Tensor) -> int:
-        if device < 0 and not first.is_meta:
+    def on(self, device: int) -> Callable[..., None]:
+        """``launch(x, *arguments)``: a grid of x blocks on one GPU, quicker where pointers are passed as integers."""
+        if device not in self._numbers:
+            self._load(device, None)
+        start, number, name = launcher().launch_function, self._numbers[device], self.name
+
+        def launch(x: int, *arguments: Any) -> None:
+            status = start(number, device, _stream(device), x, 1, 1, *arguments)
+            if status:
+                succeed(status, f"launching {name} on {x} blocks")
+
+        return launch
+
+    def _load(self, device: int, first: Tensor | None) -> int:
+        if first is not None and device < 0 and not first.is_meta:
             raise ValueError(f"{self.name} runs on CUDA tensors, got {first.device}")
         image = cubin(self.source)
         if device < 0:

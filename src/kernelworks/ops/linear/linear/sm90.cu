@@ -21,8 +21,7 @@
     KW_STREAM(stream_##type##_##rows##_##warps##_##r##_##u, warps, blocks, stream_many<T, (rows > 8), warps, r, u>)
 #define KW_KERNELS(T, type)          \
     KW_FEW(T, type, 1, 8, 4, 1, 4)   \
-    KW_FEW(T, type, 1, 4, 2, 4, 6)   \
-    KW_FEW(T, type, 1, 16, 4, 1, 2)  \
+    KW_FEW(T, type, 1, 4, 1, 4, 8)   \
     KW_FEW(T, type, 1, 16, 2, 2, 2)  \
     KW_FEW(T, type, 1, 16, 1, 4, 2)  \
     KW_FEW(T, type, 2, 8, 4, 2, 2)   \

@@ -57,44 +57,39 @@ def _suffix(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _stream(m: int, n: int, k: int, x_stride: int, w_stride: int, dtype: torch.dtype) -> Launch:
-    """A launch for few rows: ``run(output, x, weight, bias)``."""
+def _stream(m: int, n: int, k: int, dtype: torch.dtype) -> tuple[Kernel, int]:
+    """The kernel for few rows, and how many blocks it takes."""
     c = CONFIGS.pick("stream", row="sm90", M=m, N=n, K=k, dtype=dtype)
-    kernel = _kernel(f"stream_{_suffix(dtype)}_{c['ROWS']}_{c['WARPS']}_{c['R']}_{c['U']}", 32 * c["WARPS"])
     step = c["R"] if c["ROWS"] <= 4 else 8 * c["R"]  # rows of the weight that a block takes
-    grid = (-(-n // step), 1, 1)
-    sizes = (x_stride, w_stride, m, n, k)
-
-    def run(output: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        kernel(grid, output, x, weight, bias, *sizes)
-
-    return run
+    name = f"stream_{_suffix(dtype)}_{c['ROWS']}_{c['WARPS']}_{c['R']}_{c['U']}"
+    return _kernel(name, 32 * c["WARPS"]), -(-n // step)
 
 
-def _blocked(m: int, n: int, k: int, x_stride: int, w_stride: int, dtype: torch.dtype, device: torch.device) -> Launch:
-    """A launch for many rows: ``run(output, x, weight, bias)``."""
-    kernel = _kernel(f"blocked_{_suffix(dtype)}", 384, BLOCKED_SHARED, CLUSTER)
-    tiles = -(-m // (TILE_M * CLUSTER)) * -(-n // TILE_N)
-    grid = (CLUSTER * min(tiles, _multiprocessors(device) // CLUSTER), 1, 1)
+def _blocked(m: int, n: int, dtype: torch.dtype, device: torch.device) -> tuple[Kernel, int]:
+    """The kernel for many rows, and how many blocks it takes: no more than needed for as few turns as all would take.
 
-    def run(output: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        kernel(
-            grid, output, bias, tensor_map(x, m, k, x_stride, TILE_M, TILE_K),
-            tensor_map(weight, n, k, w_stride, TILE_N // CLUSTER, TILE_K), tensor_map(output, m, n, n, PANEL, PANEL),
-            m, n, k,
-        )  # fmt: skip
-
-    return run
+    What stands idle leaves its power to the others.
+    """
+    clusters = -(-m // (TILE_M * CLUSTER)) * -(-n // TILE_N)
+    turns = -(-clusters // (_multiprocessors(device) // CLUSTER))
+    return _kernel(f"blocked_{_suffix(dtype)}", 384, BLOCKED_SHARED, CLUSTER), CLUSTER * -(-clusters // turns)
 
 
-def _plan(x: Tensor, weight: Tensor) -> Launch:
-    """``x`` is what ``as_rows`` gives."""
+def _launch(output: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """``x`` is what ``as_rows`` gives; everything begins at whole 16 bytes."""
     n, k = weight.shape
     m = x.numel() // k
-    x_stride = x.stride(0) if x.dim() == 2 else k
+    x_stride, w_stride = x.stride(0) if x.dim() == 2 else k, weight.stride(0)
     if m <= MOST_STREAMED:
-        return _stream(m, n, k, x_stride, weight.stride(0), x.dtype)
-    return _blocked(m, n, k, x_stride, weight.stride(0), x.dtype, x.device)
+        kernel, blocks = _stream(m, n, k, x.dtype)
+        kernel((blocks, 1, 1), output, x, weight, bias, x_stride, w_stride, m, n, k)
+        return
+    kernel, blocks = _blocked(m, n, x.dtype, x.device)
+    kernel(
+        (blocks, 1, 1), output, bias, tensor_map(x, m, k, x_stride, TILE_M, TILE_K),
+        tensor_map(weight, n, k, w_stride, TILE_N // CLUSTER, TILE_K), tensor_map(output, m, n, n, PANEL, PANEL),
+        m, n, k,
+    )  # fmt: skip
 
 
 def _aligned(x: Tensor) -> Tensor:
@@ -108,25 +103,27 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, out: Any = None) -> 
     output = x.new_empty((*x.shape[:-1], weight.shape[0])) if out is None else out
     rows, weight = _aligned(x), _aligned(weight)
     target = output if output.data_ptr() % 16 == 0 else torch.empty_like(output)
-    _plan(rows, weight)(target, rows, weight, None if bias is None else bias.contiguous())
+    _launch(target, rows, weight, None if bias is None else bias.contiguous())
     return output if target is output else output.copy_(target)
 
 
 def prepare_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Launch | None:
-    """What serves calls that look like this one without working out anything again; None where x must be copied."""
-    rows = as_rows(x)
-    if rows.data_ptr() != x.data_ptr() or (rows.dim() == 2 and rows.stride(0) % 8):
+    """What serves calls of few rows that look like this one, with nothing to work out again; else None."""
+    rows, (n, k) = as_rows(x), weight.shape
+    m = x.numel() // k
+    copied = rows.data_ptr() != x.data_ptr() or (rows.dim() == 2 and rows.stride(0) % 8)
+    if m > MOST_STREAMED or copied or x.device.type != "cuda" or not (bias is None or bias.is_contiguous()):
         return None
-    if bias is not None and not bias.is_contiguous():
-        return None
-    shape, run, empty = (*x.shape[:-1], weight.shape[0]), _plan(rows, weight), torch.empty
-    dtype, device = x.dtype, x.device
+    kernel, blocks = _stream(m, n, k, x.dtype)
+    launch, shape, empty, dtype, device = kernel.on(x.get_device()), (*x.shape[:-1], n), torch.empty, x.dtype, x.device
+    sizes = (rows.stride(0) if rows.dim() == 2 else k, weight.stride(0), m, n, k)
 
     def call(x: Tensor, weight: Tensor, bias: Tensor | None, out: Any = None) -> Any:
         output = empty(shape, dtype=dtype, device=device) if out is None else out
-        if (x.data_ptr() | weight.data_ptr() | output.data_ptr()) & 15:
+        to, left, right = output.data_ptr(), x.data_ptr(), weight.data_ptr()
+        if (left | right) & 15:
             return forward(x, weight, bias, output)
-        run(output, x, weight, bias)
+        launch(blocks, to, left, right, 0 if bias is None else bias.data_ptr(), *sizes)
         return output
 
     return call

@@ -6,11 +6,11 @@
 
 #include "hopper.cuh"
 
-// Eight elements of the weight, which is used once: not kept in L1, and the rest of 256 bytes is on its way to L2.
+// Eight elements of the weight, which is used once: not kept in L1.
 inline __device__ Words load_once(const u16* p, bool inside) {
     Words v{0, 0, 0, 0};
     if (inside)
-        asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.b32 {%0,%1,%2,%3}, [%4];"
+        asm volatile("ld.global.nc.L1::no_allocate.v4.b32 {%0,%1,%2,%3}, [%4];"
                      : "=r"(v.a), "=r"(v.b), "=r"(v.c), "=r"(v.d)
                      : "l"(p));
     return v;
@@ -37,6 +37,9 @@ __device__ __forceinline__ void stream(const Product& p) {
     constexpr int PAIRS = (ROWS + 1) / 2;
     __shared__ float sums[WARPS][R][ROWS];
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, row = blockIdx.x * R;
+    int r_out = threadIdx.x % R, m_out = threadIdx.x / R;  // the sum that this thread will write
+    bool writes = m_out < ROWS && m_out < p.M && row + r_out < p.N;
+    u16 bias = p.bias && writes ? p.bias[row + r_out] : u16{0};  // at once: at the end it would cost a trip to memory
     float d[PAIRS][R][4] = {};
     for (int k = (warp * 32 * U + lane) * 8; k - lane * 8 < p.K; k += WARPS * 256 * U) {
         Words w[R][U], x[PAIRS][2][U];
@@ -75,13 +78,11 @@ __device__ __forceinline__ void stream(const Product& p) {
             if (lane == 0) sums[warp][r][m] = s;
         }
     __syncthreads();
-    int r = threadIdx.x % R, m = threadIdx.x / R;
-    if (m < ROWS && m < p.M && row + r < p.N) {
+    if (writes) {
         float s = 0;
 #pragma unroll
-        for (int v = 0; v < WARPS; ++v) s += sums[v][r][m];
-        if (p.bias) s += T::widen(p.bias[row + r]);
-        p.out[m * static_cast<i64>(p.N) + row + r] = T::round(s);
+        for (int v = 0; v < WARPS; ++v) s += sums[v][r_out][m_out];
+        p.out[m_out * static_cast<i64>(p.N) + row + r_out] = T::round(s + T::widen(bias));
     }
 }
 
@@ -100,6 +101,9 @@ __device__ __forceinline__ void stream_many(const Product& p) {
     const u16* x = p.x + (low ? g * p.x_stride : 0) + 8 * t;
     const u16* y = p.x + (high ? (g + 8) * p.x_stride : 0) + 8 * t;
     float d[R][4] = {};
+    int n_out = threadIdx.x % (8 * R);  // the row of w whose sums this thread will write
+    static_assert(WARPS * 32 % (8 * R) == 0);
+    u16 bias = p.bias && row + n_out < p.N ? p.bias[row + n_out] : u16{0};  // at once, see above
     auto fetch = [&](Step& step, int k) {
 #pragma unroll
         for (int r = 0; r < R; ++r) {
@@ -139,15 +143,11 @@ __device__ __forceinline__ void stream_many(const Product& p) {
 #pragma unroll
         for (int c = 0; c < C; ++c) sums[warp][(r * C + c) * 32 + lane] = d[r][c];
     __syncthreads();
-    for (int i = threadIdx.x; i < p.M * R * 8; i += WARPS * 32) {
-        int m = i / (R * 8), n = i % (R * 8);
-        int c = (n & 1) + (m >= 8 ? 2 : 0), from = ((n >> 3) * C + c) * 32 + (m & 7) * 4 + ((n & 7) >> 1);
-        if (row + n < p.N) {
-            float s = 0;
+    for (int m = threadIdx.x / (8 * R); m < p.M && row + n_out < p.N; m += WARPS * 32 / (8 * R)) {
+        int c = (n_out & 1) + (m >= 8 ? 2 : 0), from = ((n_out >> 3) * C + c) * 32 + (m & 7) * 4 + ((n_out & 7) >> 1);
+        float s = 0;
 #pragma unroll
-            for (int v = 0; v < WARPS; ++v) s += sums[v][from];
-            if (p.bias) s += T::widen(p.bias[row + n]);
-            p.out[m * static_cast<i64>(p.N) + row + n] = T::round(s);
-        }
+        for (int v = 0; v < WARPS; ++v) s += sums[v][from];
+        p.out[m * static_cast<i64>(p.N) + row + n_out] = T::round(s + T::widen(bias));
     }
 }
