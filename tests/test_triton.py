@@ -22,7 +22,13 @@ TRITON = [(op, row.name) for op in ALL_OPS for row in op.rows if row.target == "
 GPU_KIND = "sm_90-nvidia_h200"
 
 # Registers are never spilled but where the table says that it was measured to pay: kernel, and bytes a thread.
-SPILLS: dict[tuple[str, str], int] = {}
+SPILLS: dict[tuple[str, str], int] = {
+    # Two programs of 128 queries on a multiprocessor leave 255 registers; 112 bytes with a window, 288 with a mask.
+    ("attention", "_forward"): 288,
+    # 280 bytes in 16 bits, where a tile that spills nothing took 1.3 times as long; 528 in float32.
+    ("attention", "_keys"): 528,
+    ("attention", "_queries"): 88,  # in float32
+}
 
 
 @pytest.mark.parametrize(("op", "row"), TRITON, ids=label)
