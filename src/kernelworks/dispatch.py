@@ -271,7 +271,8 @@ class Op:
 
         ``training(*args, needs=)`` returns the forward's result and what ``resumed(kept, grad)`` makes gradients of.
         """
-        key = ("training", row, _get_threads(), *(spec(a) for a in args))
+        seen = [(a.dtype, a.shape, a.stride(), a.get_device()) if isinstance(a, Tensor) else a for a in args]
+        key = ("training", row, _get_threads(), *seen)
         if key not in self._plans:
             self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))
             taken = self._trainer(args, row)

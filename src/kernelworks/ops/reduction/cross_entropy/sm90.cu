@@ -118,6 +118,11 @@ __device__ void tell(const void* here, u32 block, float top, float total) {
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(local), "r"(block));
     asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(there), "f"(top), "f"(total) : "memory");
 }
+__device__ void tell(const void* here, u32 block, int value) {
+    u32 local = static_cast<u32>(__cvta_generic_to_shared(here)), there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(local), "r"(block));
+    asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(there), "r"(value) : "memory");
+}
 __device__ void arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ void wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
@@ -142,6 +147,7 @@ struct Rows {
     const int* count;  // what it is divided by; 1 where null
     void* gradient;    // may be the logits; null where only the loss is wanted
     double* losses;
+    int* turns;  // how many rows were taken, 0 before
     i64 stride, grad_stride, M, N, per_block, ignore_index, ones;
 };
 
@@ -172,27 +178,36 @@ __device__ void await(u64* arrived, u32 parity) {
 
 // ---------------------------------------------------------------- what a cluster does
 
-// Clusters take rows in turn; a block takes `per_block` elements on end, a multiple of those in 16 bytes. With `ones`,
-// rows into which 1 flows are right already.
+// A cluster takes the next row that nobody took, as long as there is one; its first block asks for it two rows ahead. (Not
+// all clusters of a launch need run at once; one that starts late finds no row left.) A block takes `per_block` elements on
+// end, a multiple of those in 16 bytes. With `ones`, rows into which 1 flows are right already.
 template <class T, bool EXACT>
 __device__ __forceinline__ void take_rows(const Rows& a) {
     using Element = typename T::Element;
     constexpr int EACH = 4 * T::PER_WORD;
     __shared__ alignas(128) uint4 ahead[VECTORS * THREADS];  // this block's part of the next row
     __shared__ float2 told_by_turn[2][MOST_BLOCKS * WARPS];  // by turns, because a quick block may be a row ahead
+    __shared__ int taken_by_turn[2];                         // the row after the next
     __shared__ alignas(8) u64 arrived;
     int blocks = static_cast<int>(blocks_in_cluster()), rank = static_cast<int>(rank_in_cluster());
-    int clusters = static_cast<int>(gridDim.x) / blocks, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int begin = rank * static_cast<int>(a.per_block), end = min(begin + static_cast<int>(a.per_block), static_cast<int>(a.N));
     int first = begin + static_cast<int>(threadIdx.x) * EACH;
     const Element* grad = static_cast<const Element*>(a.grad);
     if (threadIdx.x == 0) start(&arrived);
     arrive();
     wait();  // all blocks of the cluster run now
+    auto share = [&](int* place, int value) {
+        for (int i = 0; i < blocks; ++i) tell(place, i, value);
+    };
+    bool asks = rank == 0 && threadIdx.x == 0;
+    if (asks) share(taken_by_turn, atomicAdd(a.turns, 2));
+    arrive();
+    wait();
 
-    i64 row = blockIdx.x / blocks, wanted = 0;
+    i64 row = taken_by_turn[0], next = row + 1, wanted = 0;
     float flow = 1.0f;
-    u32 parity = 0, turn = 0;
+    u32 parity = 0, turn = 1;
     auto look = [&](i64 at, i64& its_target, float& its_flow) {
         if (at >= a.M) return;
         its_target = a.target[at];
@@ -207,8 +222,9 @@ __device__ __forceinline__ void take_rows(const Rows& a) {
     if (a.ones && !a.grad_stride && flow == 1.0f) return;
     fetch(row, wanted, flow);
     float count = a.count ? static_cast<float>(*a.count) : 1.0f;
-    for (i64 next; row < a.M; row = next) {
-        next = row + clusters;
+    while (row < a.M) {
+        int taken = 0;
+        if (asks) taken = atomicAdd(a.turns, 1);
         i64 next_wanted = 0;
         float next_flow = 1.0f;
         look(next, next_wanted, next_flow);
@@ -218,8 +234,11 @@ __device__ __forceinline__ void take_rows(const Rows& a) {
             if (!done && gradient)
                 for (int at = first; at < end; at += THREADS * EACH)
                     *reinterpret_cast<uint4*>(gradient + at) = uint4{0, 0, 0, 0};
-            if (!done && a.losses && rank == 0 && threadIdx.x == 0) a.losses[row] = 0.0;
+            if (!done && a.losses && asks) a.losses[row] = 0.0;
             fetch(next, next_wanted, next_flow);
+            if (asks) share(taken_by_turn + turn, taken);
+            arrive();
+            wait();
         } else {
             bool is_class = wanted >= 0 && wanted < a.N;
             float own = __int_as_float(0x7fc00000);
@@ -249,8 +268,8 @@ __device__ __forceinline__ void take_rows(const Rows& a) {
                     for (int i = 0; i < T::PER_WORD; ++i) sums[i] += exp2_quick((T::get(word, i) - shift) * LOG2E);
             float total = sum_of_warp(sums[0] + sums[1]);
             float2* told = told_by_turn[turn];
-            turn ^= 1;
             if (lane < blocks) tell(told + rank * WARPS + warp, lane, top, total);
+            if (asks) share(taken_by_turn + turn, taken);
             arrive();
             wait();
 
@@ -259,7 +278,7 @@ __device__ __forceinline__ void take_rows(const Rows& a) {
             top = max_of_warp(top), total = 0.0f;
             for (int i = lane; i < blocks * WARPS; i += 32) total += told[i].y * exp_exact(told[i].x - top);
             total = sum_of_warp(total);
-            if (a.losses && rank == 0 && threadIdx.x == 0)
+            if (a.losses && asks)
                 a.losses[row] = log(static_cast<double>(total)) + (static_cast<double>(top) - static_cast<double>(own));
             if (gradient) {
                 float scale = __frcp_rn(total), each = scale * factor;
@@ -283,14 +302,15 @@ __device__ __forceinline__ void take_rows(const Rows& a) {
             }
         }
         wanted = next_wanted, flow = next_flow;
+        row = next, next = taken_by_turn[turn], turn ^= 1;
     }
 }
 
 #define KW_ROWS(suffix, T, EXACT, BLOCKS)                                                                       \
     extern "C" __global__ __launch_bounds__(THREADS, BLOCKS) void rows_##suffix(                                \
         const void* logits, const i64* target, const void* grad, const int* count, void* gradient, double* losses, \
-        i64 stride, i64 grad_stride, i64 M, i64 N, i64 per_block, i64 ignore_index, i64 ones) {                 \
-        take_rows<T, EXACT>(Rows{logits, target, grad, count, gradient, losses, stride, grad_stride, M, N,      \
+        int* turns, i64 stride, i64 grad_stride, i64 M, i64 N, i64 per_block, i64 ignore_index, i64 ones) {                 \
+        take_rows<T, EXACT>(Rows{logits, target, grad, count, gradient, losses, turns, stride, grad_stride, M, N,      \
                                  per_block, ignore_index, ones});                                               \
     }
 KW_ROWS(bfloat16, Bf16, false, 4)
@@ -311,9 +331,10 @@ __device__ N sum_of_block(N v) {
     return threadIdx.x < 32 ? sum_of_warp(parts[threadIdx.x]) : N(0);
 }
 
-// How many rows are not ignored.
+// How many rows are not ignored, into the first of two numbers; the second, of rows taken, becomes 0.
 extern "C" __global__ __launch_bounds__(ALONE) void count_rows(const i64* target, int* count, i64 M, i64 ignore_index) {
     int found = 0;
+    if (threadIdx.x == 0) count[1] = 0;
     for (i64 i = threadIdx.x; i < M; i += ALONE) found += target[i] != ignore_index;
     found = sum_of_block(found);
     if (threadIdx.x == 0) *count = found;

@@ -229,7 +229,7 @@ class Shape:
         exact = dtype == torch.float32 or n < SHORT
         settings = CONFIGS.pick("step", N=n, dtype=dtype)
         self.block = min(settings["BLOCK"], triton.next_power_of_2(n))
-        self.pieces = triton.cdiv(n, self.block)
+        self.pieces = -(-n // self.block)
         self.rows = settings.get("ROWS", 1) if self.pieces == 1 else 1
         slots, warps = triton.next_power_of_2(self.pieces), settings["num_warps"]
         self.short = SHORT_STEP.at(BLOCK=self.block, ROWS=self.rows, EXACT=exact, num_warps=warps)
@@ -238,7 +238,7 @@ class Shape:
         again["BLOCK"] = min(again["BLOCK"], triton.next_power_of_2(n))
         self.rescale = RESCALE.at(PIECES=slots, EXACT=exact, ONES=True, **again)
         self.gradient = RESCALE.at(PIECES=slots, EXACT=exact, ONES=False, **again)
-        self.again_pieces, self.programs = triton.cdiv(n, again["BLOCK"]), 132 * 8
+        self.again_pieces, self.programs = -(-n // again["BLOCK"]), 132 * 8
         self.finish_rows = max(1, 1024 // slots)
         self.finish = {mean: FINISH.at(ROWS=self.finish_rows, PIECES=slots, MEAN=mean, num_warps=4) for mean in (0, 1)}
 
@@ -259,8 +259,8 @@ class Published:
     """What the pieces of some rows tell each other: maxima and sums, and every row's logit of its target."""
 
     def __init__(self, m: int, cut: Shape, device: torch.device) -> None:
-        both = torch.empty((2, m, cut.pieces), dtype=torch.float32, device=device)
-        self.tops, self.sums = both.unbind(0)
+        self.tops = torch.empty((m, cut.pieces), dtype=torch.float32, device=device)
+        self.sums = torch.empty((m, cut.pieces), dtype=torch.float32, device=device)
         self.owns = torch.empty(m, dtype=torch.float32, device=device)
 
     def rows(self, begin: int, end: int) -> Published:
@@ -300,7 +300,7 @@ class Rows:
         grad_stride = int(grad is not None and grad.dim() == 1)
         if cut.rows > 1:
             cut.short(
-                (triton.cdiv(self.m, cut.rows), 1, 1), self.logits, self.target, grad, self.count, gradient, found.tops,
+                (-(-self.m // cut.rows), 1, 1), self.logits, self.target, grad, self.count, gradient, found.tops,
                 found.sums, found.owns, self.stride, grad_stride, self.m, self.n, self.ignore_index,
             )  # fmt: skip
             return
@@ -327,10 +327,10 @@ def finish(
 ) -> Tensor:
     """The loss from what the rows of ``target`` published, into ``loss``."""
     m, mean = target.shape[0], int(reduction == "mean")
-    blocks = max(1, triton.cdiv(m, cut.finish_rows))
+    blocks = max(1, -(-m // cut.finish_rows))
     each, one = reduction == "none", blocks == 1
-    totals = counts = None
-    if not each:
+    totals = counts = None if each else published.sums  # anything, where one program sees the end of it
+    if not each and not one:
         totals = torch.empty(blocks, dtype=torch.float64, device=loss.device)
         counts = torch.empty(blocks, dtype=torch.int32, device=loss.device)
     cut.finish[mean](

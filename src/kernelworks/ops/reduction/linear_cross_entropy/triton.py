@@ -62,10 +62,9 @@ def _chunk(m: int, x: Tensor, weight: Tensor) -> int:
 
 
 def _swept(
-    x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, needs: list[bool] | None,
-    grad: Tensor | None = None,
+    x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, needs: list[bool] | None
 ) -> tuple[Published, Tensor, Gradients]:  # fmt: skip
-    """Goes over the rows once: what they publish, their targets, and the gradients that ``needs`` asks for."""
+    """Goes over the rows once: what they publish, their targets, and the gradients that ``needs`` asks for, for a 1."""
     (n, k), m = weight.shape, target.numel()
     wanted, rows = target.reshape(-1).contiguous(), as_rows(x).reshape(m, k)
     published = Published(m, shape(n, x.dtype), x.device)
@@ -87,7 +86,7 @@ def _swept(
             else:
                 torch.addmm(bias, part, weight.T, out=logits)
             chunk = Rows(logits, wanted[begin:end], ignore_index, count, published.rows(begin, end))
-            chunk.step(logits if every else None, grad)
+            chunk.step(logits if every else None)
             if grad_x is not None:
                 torch.mm(logits, weight, out=grad_x[begin:end])
             if grad_weight is not None and begin == 0:
@@ -120,7 +119,7 @@ def backward(
     grad: Tensor, x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int,
     needs: list[bool], out: Any = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    gradients = _swept(x, weight, target, bias, ignore_index, needs, grad.contiguous())[2]
+    gradients = resumed(_swept(x, weight, target, bias, ignore_index, needs)[2], grad)
     return tuple(x.new_empty(0) if g is None else g for g in gradients)
 
 

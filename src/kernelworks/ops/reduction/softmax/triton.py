@@ -5,6 +5,7 @@ Along a dimension that is not the last, a program takes neighbouring columns of 
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -183,6 +184,26 @@ def _down(kernel: Kernel, name: str, n: int, inner: int, dtype: torch.dtype) -> 
 def _stride(rows: Tensor) -> int:
     """Between rows, of what ``as_rows`` gave."""
     return rows.stride(0) if rows.dim() == 2 else rows.shape[-1]
+
+
+def prepare_forward(x: Tensor, dim: int) -> Callable[..., Tensor] | None:
+    """The forward of contiguous rows that stay in registers, with all but its tensors settled."""
+    n = x.shape[dim]
+    if not x.numel() or not x.is_contiguous() or dim not in (-1, x.dim() - 1) or n > LONGEST:
+        return None
+    m, packed, output = x.numel() // n, _packed(n, x.dtype), torch.empty_like(x)
+    if packed is not None:
+        ready = packed.prepared((m, 1, 1), x, output, n, n)
+    else:
+        launch, taken = _along(FORWARD, "forward", n, x.dtype)
+        ready = launch.prepared((-(-m // taken), 1, 1), x, output, n, m, n)
+
+    def run(x: Tensor, dim: int, out: Tensor | None = None) -> Tensor:
+        output = torch.empty_like(x) if out is None else out
+        ready(x, output)
+        return output
+
+    return run
 
 
 def forward(x: Tensor, dim: int, out: Tensor | None = None) -> Tensor:
