@@ -13,11 +13,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernelworks.build.triton import Kernel, Launch, configs
+from kernelworks.build.triton import Kernel, Launch, configs, multiprocessors
 from kernelworks.ops.attention.attention import new_output, readable
 from kernelworks.ops.attention.attention.triton_backward import gradients
 from kernelworks.ops.attention.attention.triton_decode import MOST_ROWS, decode, decode_again
-from kernelworks.ops.attention.attention.triton_pipeline import pipeline_at, pipelined
+from kernelworks.ops.attention.attention.triton_pipeline import pipeline_at
 
 CONFIGS = configs(__file__)
 LOG2E = 1.4426950408889634
@@ -203,6 +203,31 @@ def _aligned(*tensors: Tensor) -> bool:
     return True
 
 
+def _settle(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, output: Tensor, causal: bool, shift: int, window: int | None,
+    factor: float,
+) -> tuple[Launch, tuple[int, int, int], tuple[float, ...]]:  # fmt: skip
+    """The launch for these, its grid, and the numbers that follow ``q, k, v, mask, output, lse``."""
+    batch, heads, queries, dim = q.shape
+    kv_heads, keys = k.shape[1], k.shape[2]
+    sign = (factor > 0) - (factor < 0)  # scores are compared before they are scaled, so the scale must be positive
+    tiles = min(-(-queries // 128) * batch * heads, 1024)
+    tma = _aligned(k, v)
+    strides = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *output.stride()[:3])
+    if tma and mask is None and window is None and sign == 1 and _aligned(q, output):
+        pipeline = pipeline_at(dim, q.dtype, causal, tiles)
+        if pipeline is not None:
+            total = -(-queries // 128) * batch * heads
+            return pipeline, (min(total, multiprocessors(q.device)), 1, 1), (
+                *strides, batch, heads, heads // kv_heads, queries, keys, shift, LOG2E * factor,
+            )  # fmt: skip
+    launch, rows = _forward_at(dim, q.dtype, causal, window is not None, sign, tma, tiles, min(queries, 1024))
+    return launch, (-(-queries // rows) * batch * heads, 1, 1), (
+        *strides, *(mask.stride() if mask is not None else (0, 0, 0, 0)), heads, heads // kv_heads, queries, keys, dim,
+        shift, window or 0, LOG2E * (abs(factor) or 1.0),
+    )  # fmt: skip
+
+
 def forward(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
     with_lse: bool, out: Any = None,
@@ -226,24 +251,9 @@ def forward(
     shift = keys - queries if causal == "bottom_right" else 0
     if queries * heads <= MOST_ROWS * kv_heads:
         decode(q, k, v, mask, output, lse, causal is not None, shift, window or 0, factor)
-        return (output, lse) if with_lse else output
-    sign = (factor > 0) - (factor < 0)  # scores are compared before they are scaled, so the scale must be positive
-    tiles = min(-(-queries // 128) * batch * heads, 1024)
-    tma = _aligned(k, v)
-    if tma and mask is None and window is None and sign == 1 and _aligned(q, output):
-        pipeline = pipeline_at(dim, q.dtype, causal is not None, tiles)
-        if pipeline is not None:
-            pipelined(pipeline, q, k, v, output, lse, shift, LOG2E * factor)
-            return (output, lse) if with_lse else output
-    launch, rows = _forward_at(
-        dim, q.dtype, causal is not None, window is not None, sign, tma, tiles, min(queries, 1024)
-    )
-    o_b, o_h, o_l, _ = output.stride()
-    launch(
-        (-(-queries // rows) * batch * heads, 1, 1), q, k, v, mask, output, lse, *q.stride()[:3], *k.stride()[:3],
-        *v.stride()[:3], o_b, o_h, o_l, *(mask.stride() if mask is not None else (0, 0, 0, 0)), heads,
-        heads // kv_heads, queries, keys, dim, shift, window or 0, LOG2E * (abs(factor) or 1.0),
-    )  # fmt: skip
+    else:
+        launch, grid, numbers = _settle(q, k, v, mask, output, causal is not None, shift, window, factor)
+        launch(grid, q, k, v, mask, output, lse, *numbers)
     return (output, lse) if with_lse else output
 
 
@@ -251,24 +261,33 @@ def prepare_forward(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
     with_lse: bool,
 ) -> Callable[..., Any] | None:  # fmt: skip
-    """For few queries, what serves calls like this one without working anything out again."""
+    """What serves calls like this one without working anything out again; None where something must be copied."""
     queries, keys = q.shape[2], k.shape[2]
-    if mask is not None or not (q.numel() and keys) or queries * q.shape[1] > MOST_ROWS * k.shape[1]:
-        return None
-    if any(readable(t) is not t for t in (q, k, v)):
+    if (
+        mask is not None
+        or not (q.numel() and keys)
+        or any(readable(t) is not t or t.data_ptr() & 15 for t in (q, k, v))
+    ):
         return None
     lse_shape, device, empty, float32 = q.shape[:3], q.device, torch.empty, torch.float32
-    run = decode_again(
-        q, k, v, new_output(q), empty(lse_shape, dtype=float32, device=device) if with_lse else None,
-        causal is not None, keys - queries if causal == "bottom_right" else 0, window or 0,
-        q.shape[3] ** -0.5 if scale is None else float(scale),
-    )  # fmt: skip
+    output = new_output(q)
+    factor = q.shape[3] ** -0.5 if scale is None else float(scale)
+    shift = keys - queries if causal == "bottom_right" else 0
+    run: Callable[..., None]
+    if queries * q.shape[1] <= MOST_ROWS * k.shape[1]:
+        lse = empty(lse_shape, dtype=float32, device=device) if with_lse else None
+        run = decode_again(q, k, v, output, lse, causal is not None, shift, window or 0, factor)
+    else:
+        launch, grid, numbers = _settle(q, k, v, None, output, causal is not None, shift, window, factor)
+
+        def run(q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor | None = None) -> None:
+            launch(grid, q, k, v, None, output, lse, *numbers)
 
     def call(
         q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None,
         mask: Tensor | None, with_lse: bool, out: Any = None,
     ) -> Any:  # fmt: skip
-        if out is not None:
+        if out is not None or (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15:
             return forward(q, k, v, causal, window, scale, mask, with_lse, out)
         output = new_output(q)
         if with_lse:
@@ -293,6 +312,7 @@ def backward(
         return results[0], results[1], results[2]
     if lse is None or lse.numel() == 0:  # the forward was not asked for it
         output, lse = forward(q, k, v, causal, window, scale, mask, True)
+    lse = lse.contiguous()
     grad, q, k, v, output = (readable(t) for t in (grad, q, k, v, output))
     if mask is not None:
         mask = mask.expand(*q.shape[:3], k.shape[2])

@@ -9,7 +9,6 @@ the last one is written. For head_dim 64 and 128 in 16 bits, with or without cau
 import functools
 
 import torch
-from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -20,7 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernelworks.build.triton import Kernel, Launch, configs, interpreting, multiprocessors
+from kernelworks.build.triton import Kernel, Launch, configs, interpreting
 
 CONFIGS = configs(__file__)
 
@@ -206,7 +205,7 @@ def _attend(  # type: ignore[no-untyped-def]
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def _pipeline(  # type: ignore[no-untyped-def]
-    q, k, v, output, lse, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, o_b, o_h, o_l, B, H, group, Lq, Lk, shift,
+    q, k, v, mask, output, lse, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, o_b, o_h, o_l, B, H, group, Lq, Lk, shift,
     factor, CAUSAL: gl.constexpr, BN: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, HOLD: gl.constexpr,
 ):  # fmt: skip
     dtype: gl.constexpr = q.dtype.element_ty
@@ -277,15 +276,3 @@ def pipeline_at(dim: int, dtype: torch.dtype, causal: bool, tiles: int) -> Launc
         return PIPELINE.at(CAUSAL=causal, D=dim, **CONFIGS.pick("pipeline", D=dim, tiles=tiles))
     except LookupError:
         return None
-
-
-def pipelined(
-    launch: Launch, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor | None, shift: int, factor: float
-) -> None:
-    """Writes ``output`` (and ``lse``). Addresses and strides are multiples of 16 bytes; ``factor`` is positive."""
-    batch, heads, queries, _ = q.shape
-    total = -(-queries // 128) * batch * heads
-    launch(
-        (min(total, multiprocessors(q.device)), 1, 1), q, k, v, output, lse, *q.stride()[:3], *k.stride()[:3],
-        *v.stride()[:3], *output.stride()[:3], batch, heads, heads // k.shape[1], queries, k.shape[2], shift, factor,
-    )  # fmt: skip
