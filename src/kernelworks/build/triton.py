@@ -206,11 +206,12 @@ class Launch:
 
     def _bind(self, device: int, arguments: tuple[Any, ...]) -> None:
         """Compiles and loads the function for arguments like these."""
-        made = self.compiled(arguments, torch.cuda.get_device_capability(device))
-        function = load(
-            made.cubin, made.name, device, threads=made.threads, shared=made.shared_bytes, cluster=made.clusters,
-            flags=made.flags,
-        )  # fmt: skip
+        with _disable_current_modes():  # loading asks things of torch that are not the caller's doing
+            made = self.compiled(arguments, torch.cuda.get_device_capability(device))
+            function = load(
+                made.cubin, made.name, device, threads=made.threads, shared=made.shared_bytes, cluster=made.clusters,
+                flags=made.flags,
+            )  # fmt: skip
         self._scratch = max(self._scratch, made.scratch_bytes)
         launcher().bind(self.site, function.number, device, *arguments)
 
