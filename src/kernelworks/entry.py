@@ -42,7 +42,7 @@ def call({arguments}, out=None, row=None):
         elif {recordable} and out is None and not (
             dispatch_modes() or function_modes() or profiler._is_profiler_enabled or functorch_level()
         ):
-            recorded = {plain}
+            recorded = {plain}{settled}
     except (AttributeError, TypeError):  # an argument of a wrong type: the contract's check says which
         key = plan = None
     if recorded:
@@ -59,13 +59,15 @@ def entry(op: Any) -> tuple[Callable[..., Any], dict[str, Any] | None]:
     """
     arguments = torch._C.parse_schema(op.passes["forward"].schema).arguments
     names = op.passes["forward"].names
-    keys, gradients, plain = [], [], []
+    keys, gradients, plain, settled = [], [], [], []
     for argument in (a for a in arguments if a.name in names):
         name, kind = argument.name, str(argument.type)
         tensor = TENSOR_KEY.format(name)
         if kind == "Tensor":
             keys.append(tensor)
             plain.append(f"{name}.__class__ in PLAIN")
+            if name not in op.contract.differentiable:  # asking for its gradient is an error, which a check raises
+                settled.append(f" and not {name}.requires_grad")
             gradients.append(f"{name}.requires_grad")
         elif kind == "Optional[Tensor]":
             keys.append(f"None if {name} is None else ({tensor})")
@@ -80,7 +82,7 @@ def entry(op: Any) -> tuple[Callable[..., Any], dict[str, Any] | None]:
     keys.append(f"None if out is None else ({outs}) if out.__class__ is Tensor else spec(out)")
     source = _ENTRY.format(
         arguments=", ".join(names), key=", ".join(keys), gradients=" or ".join(gradients) or "False",
-        plain=" and ".join(plain) or "False", recordable="backward" in op.passes,
+        plain=" and ".join(plain) or "False", settled="".join(settled), recordable="backward" in op.passes,
     )  # fmt: skip
     scope: dict[str, Any] = {
         "PLAIN": PLAIN,

@@ -24,14 +24,17 @@ def _meta(value: Any) -> Any:
     return [_meta(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
-def resources(op: Any, row: str, *, everything: bool = False) -> list[tuple[str, str, str, dict[str, int]]]:
-    """(case and dtype, kernel, constants, resources) of all kernels that forward and backward launch. Runs nothing."""
+def resources(
+    op: Any, row: str, *, everything: bool = False, dtypes: tuple[torch.dtype, ...] = ()
+) -> list[tuple[str, str, str, dict[str, int]]]:
+    """(case and dtype, kernel, constants, resources) of all kernels that forward and backward launch, in
+    ``dtypes`` or all that a case has. Runs nothing."""
     triton = importlib.import_module("kernelworks.build.triton")
     contract, found, seen = op.contract, [], set()
     cases = [*contract.device_cases, *contract.bench_cases, *(contract.cases if everything else ())]
     names = op.passes["forward"].names
     for case in cases:
-        for dtype in case.dtypes:
+        for dtype in [d for d in case.dtypes if not dtypes or d in dtypes]:
             given = case.make(torch.Generator().manual_seed(0), dtype)
             args = [_meta(given.get(name)) for name in names]
             with triton.compiling() as compiled:
