@@ -1,6 +1,6 @@
-// Many rows of x: tiles of 128 x 256 sums. One thread moves tiles of x and w into a ring of shared memory with bulk tensor
-// copies; two groups of 128 threads each hold 64 x 256 sums in registers and feed the matrix units from the ring. Two
-// blocks form a cluster: their tiles lie below each other, and each fetches half of the tile of w for both.
+// Many rows of x: tiles of 128 x 256 sums. One thread moves tiles of x and w into a ring of shared memory with bulk
+// tensor copies; two groups of 128 threads each hold 64 x 256 sums in registers and feed the matrix units from the ring.
+// Two blocks form a cluster: their tiles lie below each other, and each fetches half of the tile of w for both.
 #pragma once
 
 #include "hopper.cuh"
@@ -20,7 +20,8 @@ inline __device__ u64 descriptor(u32 address) {
 
 inline __device__ void copy_in(u32 to, const TensorMap* map, int column, int row, u32 barrier) {
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(to),
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
+            to),
         "l"(map), "r"(barrier), "r"(column), "r"(row)
         : "memory");
 }
@@ -139,7 +140,8 @@ __device__ __forceinline__ void blocked(const TensorMap& map_x, const TensorMap&
             tiles.place(i, m, n);
             for (int k = 0; k < steps; ++k) {
                 barrier_wait(shared_address(&full[stage]), phase);
-                u64 x = descriptor(ring_x + stage * BYTES_X + part * (64 * 128)), w = descriptor(ring_w + stage * BYTES_W);
+                u64 x = descriptor(ring_x + stage * BYTES_X + part * (64 * 128));
+                u64 w = descriptor(ring_w + stage * BYTES_W);
                 asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
                 for (int q = 0; q < TILE_K / 16; ++q) T::wgmma(d, x + 2 * q, w + 2 * q, k | q);

@@ -93,7 +93,7 @@ inline __device__ void barrier_wait(u32 barrier, u32 phase) {
         : "memory");
 }
 // At the barrier of the same place in another block of the cluster. With cluster-wide release semantics this would be a
-// fence of all memory, and take half of the product's time.
+// fence of all memory: the product of 4096^3 then ran at 560 TFLOP/s, and runs at 700.
 inline __device__ void barrier_arrive_at(u32 barrier, u32 block) {
     asm volatile(
         "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"

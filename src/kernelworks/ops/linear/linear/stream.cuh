@@ -86,7 +86,7 @@ __device__ __forceinline__ void stream(const Product& p) {
     }
 }
 
-// Up to eight rows of x, or sixteen (HIGH), 8 R rows of w a block. x is operand a as it is; eight rows of w are operand b.
+// Up to eight rows of x, or sixteen (HIGH), 8 R rows of w a block. x is operand a as it is, eight rows of w operand b.
 // Both operands of the unit may have K in any order as long as it is the same one: lane t of four takes elements 8 t to
 // 8 t + 7 of 32. A warp always has the loads of its next step under way while it uses those of the present one.
 template <class T, bool HIGH, int WARPS, int R, int U>
