@@ -31,8 +31,7 @@ def _share(  # type: ignore[no-untyped-def]
     q, k, v, mask, output, lse, partial, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, o_b, o_h, o_l, m_b, m_h, m_q,
     m_k, shares, pairs, H, group, Lq, Lk, D, shift, window, scale, length, CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr,
-    WHOLE_D: tl.constexpr, EVEN: tl.constexpr, EARLY: tl.constexpr, EVICT: tl.constexpr,
-    PRECISION: tl.constexpr,
+    WHOLE_D: tl.constexpr, EVEN: tl.constexpr, EARLY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     if SPLIT and EARLY:
         gdc_launch_dependents()  # the joining kernel may take its place already; it waits for what is written here
@@ -70,12 +69,10 @@ def _share(  # type: ignore[no-untyped-def]
         k_place = k_inner + tl.cast(start, tl.int64) * k_l
         v_place = v_inner + tl.cast(start, tl.int64) * v_l
         if EVEN and WHOLE_D:
-            k_tile = tl.load(k_place, eviction_policy=EVICT)
-            v_tile = tl.load(v_place, eviction_policy=EVICT)
+            k_tile, v_tile = tl.load(k_place), tl.load(v_place)
         else:
             there = (key[:, None] < last) & (column[None, :] < D)
-            k_tile = tl.load(k_place, mask=there, other=0.0, eviction_policy=EVICT)
-            v_tile = tl.load(v_place, mask=there, other=0.0, eviction_policy=EVICT)
+            k_tile, v_tile = tl.load(k_place, mask=there, other=0.0), tl.load(v_place, mask=there, other=0.0)
         s = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION) * factor
         if not EVEN or CAUSAL or mask is not None:
             seen = (key[None, :] < last) & (row[:, None] < ROWS)
