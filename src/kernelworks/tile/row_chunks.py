@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def appended(values, value):  # type: ignore[no-untyped-def]
     """The tuple with one more value."""
     return values + (value,)  # noqa: RUF005  Triton knows no unpacking
@@ -28,6 +28,16 @@ def load_row(  # type: ignore[no-untyped-def]
         mask = inside if WHOLE else inside & (k * CHUNK + cols < N)
         row = appended(row, tl.load(at + (k * CHUNK + cols), mask=mask, other=0.0, eviction_policy=EVICT))
     return row
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def prefetch_row(at, N, SECTORS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Asks for the 32-byte sectors of a row, so that they are in L2 when it is loaded. at: a scalar pointer."""
+    sector = tl.arange(0, SECTORS) * (256 // at.dtype.element_ty.primitive_bitwidth)
+    address = (at + tl.where(sector < N, sector, 0)).to(tl.int64)
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [address], dtype=tl.int32, is_pure=False, pack=1
+    )
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -80,7 +90,7 @@ def wide(x, zero, ASSEMBLY: tl.constexpr):  # type: ignore[no-untyped-def]
         return x.to(tl.float32)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def power_of_two(largest, eps):  # type: ignore[no-untyped-def]
     """A power of two that brings the larger of ``largest`` and sqrt(eps) near 1; 1 where that is infinite or NaN."""
     top = tl.maximum(largest, tl.sqrt(eps + tl.zeros_like(largest)))
@@ -89,12 +99,12 @@ def power_of_two(largest, eps):  # type: ignore[no-untyped-def]
     return tl.where(exponent == 0x7F800000, 1.0, inverse.to(tl.float32, bitcast=True))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _add2(a0, a1, b0, b1):  # type: ignore[no-untyped-def]
     return a0 + b0, a1 + b1
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _add4(a0, a1, a2, a3, b0, b1, b2, b3):  # type: ignore[no-untyped-def]
     return a0 + b0, a1 + b1, a2 + b2, a3 + b3
 
@@ -118,7 +128,7 @@ def sums4(a, b, c, d, axis: tl.constexpr, ASSEMBLY: tl.constexpr):  # type: igno
         return tl.sum(a, axis), tl.sum(b, axis), tl.sum(c, axis), tl.sum(d, axis)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def nearer(d0, x0, d1, x1):  # type: ignore[no-untyped-def]
     """For ``tl.reduce``: of two (distance, value) the one with the smaller distance, then the smaller value."""
     first = (d0 < d1) | ((d0 == d1) & (x0 < x1))

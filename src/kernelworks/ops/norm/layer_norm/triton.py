@@ -20,7 +20,17 @@ from triton.language.extra.cuda import gdc_launch_dependents
 from kernelworks.build.triton import Kernel, Launch, configs, interpreting, multiprocessors
 from kernelworks.ops.layout import as_rows
 from kernelworks.tile.column_sums import COLUMN_SUMS
-from kernelworks.tile.row_chunks import appended, load_row, nearer, power_of_two, sums2, sums4, unknown_zero, wide
+from kernelworks.tile.row_chunks import (
+    appended,
+    load_row,
+    nearer,
+    power_of_two,
+    prefetch_row,
+    sums2,
+    sums4,
+    unknown_zero,
+    wide,
+)  # fmt: skip
 
 CONFIGS = configs(__file__)
 
@@ -29,6 +39,7 @@ LEAST = tl.constexpr(2.0**-90)
 MOST = tl.constexpr(2.0**100)
 SMALLEST = tl.constexpr(2.0**-126)
 
+SECTOR = 32  # bytes that L2 fetches at once
 LONGEST_SUM = 64  # tiles that one program adds up in float32: what the bound of the gradients leaves room for
 
 
@@ -170,7 +181,7 @@ def _forward(  # type: ignore[no-untyped-def]
 def _backward(  # type: ignore[no-untyped-def]
     grad, x, weight, grad_x, partial, grad_stride, x_stride, M, N, eps,
     ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, WHOLE: tl.constexpr, STAGES: tl.constexpr,
-    LATE: tl.constexpr, ASSEMBLY: tl.constexpr, EARLY: tl.constexpr,
+    LATE: tl.constexpr, SECTORS: tl.constexpr, ASSEMBLY: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     cols = tl.arange(0, CHUNK)[None, :]
     lanes = tl.arange(0, ROWS)[:, None]
@@ -190,6 +201,10 @@ def _backward(  # type: ignore[no-untyped-def]
     for tile in tl.range(first, tl.cdiv(M, ROWS), step, num_stages=STAGES):
         inside = tile * ROWS + lanes < M
         begin = tl.cast(tile, tl.int64) * ROWS
+        if SECTORS > 0:
+            ahead = tl.minimum(tile + step, tl.cdiv(M, ROWS) - 1).to(tl.int64) * ROWS
+            prefetch_row(x + ahead * x_stride, N, SECTORS)
+            prefetch_row(grad + ahead * grad_stride, N, SECTORS)
         p = load_row(x + begin * x_stride + far * x_stride, N, inside, CHUNKS, CHUNK, WHOLE, "evict_first")
         o = load_row(grad + begin * grad_stride + far * grad_stride, N, inside, CHUNKS, CHUNK, WHOLE, "evict_first")
         sums = tl.zeros([ROWS, CHUNK], tl.float32)
@@ -264,6 +279,8 @@ def _at(
     """The launch for rows of n, the rows of a tile, and how many programs a multiprocessor gets (0: one a tile)."""
     chosen = CONFIGS.pick(name, dtype=dtype, N=n, BYTES=n * dtype.itemsize * inputs)
     programs = chosen.pop("PROGRAMS", 0)
+    if chosen.pop("PREFETCH", False) and not interpreting():
+        constants["SECTORS"] = triton.next_power_of_2(triton.cdiv(n * dtype.itemsize, SECTOR))
     chunk = chosen["CHUNK"]
     launch = kernel.at(
         CHUNKS=-(-n // chunk), WHOLE=n % chunk == 0, ASSEMBLY=not interpreting(), **constants, **chosen,
@@ -278,7 +295,7 @@ def _forward_at(n: int, dtype: torch.dtype) -> tuple[Launch, int, int]:
 
 @functools.cache
 def _backward_at(n: int, dtype: torch.dtype) -> tuple[Launch, int, int]:
-    return _at(BACKWARD, "backward", n, dtype, 2, EARLY=not interpreting())
+    return _at(BACKWARD, "backward", n, dtype, 2, SECTORS=0, EARLY=not interpreting())
 
 
 @functools.cache
