@@ -19,7 +19,6 @@ __all__ = ["backward", "forward", "guard", "resumed", "training"]
 SOURCE = Path(__file__).with_suffix(".cu")
 THREADS, VECTORS, BYTES = 256, 8, 16  # as in the source: of a block, and what a thread holds
 MOST_BLOCKS = 16  # of a cluster
-CLUSTERS = 132 * 4 // MOST_BLOCKS  # of that many blocks, at most
 FEWEST = 4096  # elements of a row; below, a block has too little to do
 
 
@@ -60,23 +59,24 @@ class Rows:
         while self.blocks * THREADS * VECTORS * each < self.n:
             self.blocks *= 2
         self.per_block = -(-self.n // (self.blocks * each)) * each
-        self.turns = torch.empty(2, dtype=torch.int32, device=logits.device)  # rows that count, rows that are taken
+        self.count: Tensor | None = None
+
+    def counted(self) -> None:
+        """Lets the gradient be divided by the number of rows that are not ignored, where the reduction is a mean."""
+        if self.reduction == "mean" and self.m:
+            self.count = torch.empty(1, dtype=torch.int32, device=self.logits.device)
+            _kernel("count_rows", None, 1024)((1, 1, 1), self.target, self.count, self.m, self.ignore_index)
 
     def run(
         self, gradient: Tensor | None, losses: Tensor | None, grad: Tensor | None = None, *, ones: bool = False
     ) -> None:  # fmt: skip
         """Row losses and the gradient for ``grad`` (1 where it is None), those that are given. With ``ones``, rows into
         which 1 flows are left as they are."""
-        if not self.m:
-            return
-        _kernel("count_rows", None, 1024)((1, 1, 1), self.target, self.turns, self.m, self.ignore_index)
-        clusters = min(self.m, CLUSTERS * MOST_BLOCKS // self.blocks)
-        count = self.turns if self.reduction == "mean" else None
-        _kernel("rows", self.logits.dtype, THREADS, self.blocks)(
-            (clusters * self.blocks, 1, 1), self.logits, self.target, grad, count, gradient, losses, self.turns[1:],
-            self.stride, int(grad is not None and grad.dim() == 1), self.m, self.n, self.per_block, self.ignore_index,
-            int(ones),
-        )  # fmt: skip
+        if self.m:
+            _kernel("rows", self.logits.dtype, THREADS, self.blocks)(
+                (self.m * self.blocks, 1, 1), self.logits, self.target, grad, self.count, gradient, losses, self.stride,
+                int(grad is not None and grad.dim() == 1), self.n, self.per_block, self.ignore_index, int(ones),
+            )  # fmt: skip
 
     def losses(self) -> Tensor:
         """Room for the rows' losses."""
@@ -110,6 +110,7 @@ def backward(
     grad: Tensor, logits: Tensor, target: Tensor, ignore_index: int, reduction: str, out: Any = None
 ) -> Tensor:
     rows, gradient = Rows(logits, target, ignore_index, reduction), _gradient(logits)
+    rows.counted()
     rows.run(gradient, None, grad.contiguous())
     return gradient if out is None else out.copy_(gradient)
 
@@ -119,6 +120,7 @@ def training(
 ) -> tuple[Tensor, Any]:
     """The loss, and what `resumed` needs: the rows, and the gradient for a 1 that flows in."""
     rows, gradient = Rows(logits, target, ignore_index, reduction), _gradient(logits)
+    rows.counted()
     losses = rows.losses()
     rows.run(gradient, losses)
     return rows.reduced(losses, None), (rows, gradient)

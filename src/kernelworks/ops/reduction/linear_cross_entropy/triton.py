@@ -21,9 +21,9 @@ from kernelworks.ops.reduction.cross_entropy.triton import Published, Rows, coun
 from kernelworks.ops.reduction.linear_cross_entropy.contract import CHUNK
 
 CONFIGS = configs(__file__)
-SHARE = 0.3  # of x and weight: what the logits of a chunk may take
+SHARE = 0.32  # of x and weight: what the logits of a chunk may take
 ALWAYS = 1 << 26  # bytes that they may take in any case
-STEP = 128  # rows: chunks are whole tiles of the products
+STEP = 64  # rows: chunks are whole tiles of the products
 
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
