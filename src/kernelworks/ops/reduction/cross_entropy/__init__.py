@@ -42,13 +42,15 @@ def cross_entropy(
         row: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
-        The loss in logits's dtype, in nats: a scalar tensor, or [M] for ``"none"``.
+        The loss in logits's dtype, in nats: a scalar tensor, or [M] for ``"none"``. On a GPU, where looking would mean
+        waiting, a target out of range makes its row's loss and gradient NaN.
 
     Error bound: |loss - exact| <= (u + 2^-24) |loss| + 2^-24 (1.05 mean |d| + min(N, 128) + 8) a row, with
     d = logits - max, its mean weighted by the softmax, u the unit roundoff of the dtype.
-    Cost: 4 flop and an exponential a logit; reads the logits once and never writes the probabilities.
-    Raises: TypeError, ValueError naming the argument; IndexError for a target out of range, before anything is
-        written; RuntimeError where ``row`` cannot run.
+    Cost: 4 flop and an exponential a logit; reads the logits once and never writes the probabilities. On a GPU the
+        gradient is made with the loss where logits want one.
+    Raises: TypeError, ValueError naming the argument; IndexError for a target out of range (on the CPU), before
+        anything is written; RuntimeError where ``row`` cannot run.
     Source: Milakov and Gimelshein 2018, arXiv:1805.02867.
     """
     return OP.call(logits, target, ignore_index, reduction, out, row)
