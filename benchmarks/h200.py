@@ -74,7 +74,11 @@ def sanitizer_part() -> dict[str, Any]:
         (op, row), tool = job
         inner = [sys.executable, "-m", "kernelworks.prove.sanitized", op, row]
         command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *inner]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=150)
+        except subprocess.TimeoutExpired:
+            print(f"{op}.{row} {tool}: not done within 150 s", flush=True)
+            return {"op": op, "row": row, "tool": tool, "exit": None, "calls": 0, "summary": ["not done within 150 s"]}
         said = re.findall(r"=+ (.*SUMMARY.*|Invalid .*|Error: .*)", done.stdout)
         cases = re.findall(r"(\d+) calls", done.stdout)
         print(f"{op}.{row} {tool}: exit {done.returncode}, {cases[:1]} {said[-1:] or done.stderr[-200:]}", flush=True)
@@ -82,7 +86,7 @@ def sanitizer_part() -> dict[str, Any]:
                 "summary": said[-3:], "source_hash": OPS[op].row(row).hash()}  # fmt: skip
 
     jobs = [(pair, tool) for pair in gpu_rows() for tool in ("memcheck", "racecheck")]
-    with concurrent.futures.ThreadPoolExecutor(max_workers=6) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max_workers=max(2, (os.cpu_count() or 4) - 2)) as pool:
         return {"rows": list(pool.map(run, jobs))}
 
 

@@ -44,7 +44,7 @@ def test_interpreted_kernels_keep_the_contract(op: Op, row: str) -> None:
 
 @pytest.mark.parametrize(("op", "row"), TRITON, ids=label)
 def test_kernels_compile_for_sm_90_without_spills(op: Op, row: str) -> None:
-    compiled = resources(op, row)
+    compiled = resources(op, row, dtypes=(torch.bfloat16,))
     assert compiled
     for case, kernel, constants, taken in compiled:
         spilled = taken["local"] + taken["stack"]

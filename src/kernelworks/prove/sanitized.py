@@ -16,6 +16,7 @@ from torch import Tensor
 
 from kernelworks.contract import FLOATS, Case
 from kernelworks.dispatch import OPS, Op
+from kernelworks.machine import has_gpu
 from kernelworks.prove.truth import copied, device_of, flat_outputs, truth
 
 __all__ = ["main"]
@@ -41,7 +42,8 @@ def _call(op: Op, row: str, case: Case, dtype: torch.dtype) -> bool:
     outputs = [o for o in flat_outputs(op(*args, row=row)) if isinstance(o, Tensor) and o.requires_grad]
     if leaves and outputs:
         torch.autograd.grad(outputs, leaves, list(expected.grad_outputs), allow_unused=True)
-    torch.cuda.synchronize()
+    if has_gpu():
+        torch.cuda.synchronize()
     return True
 
 
