@@ -278,7 +278,7 @@ def dims(request: Request) -> dict[str, int]:
     q, k = request.args["q"], request.args["k"]
     return {
         "B": q.shape[0], "H": q.shape[1], "Hkv": k.shape[1], "Lq": q.shape[2], "Lk": k.shape[2], "D": q.shape[3],
-        "rows": q.shape[0] * q.shape[1] * q.shape[2],
+        "rows": q.shape[0] * q.shape[1] * q.shape[2], "lse": int(request.args.get("with_lse", True)),
         "plain": int(is_plain(request.args["causal"], request.args["window"], request.args["mask"], q, k)),
     }  # fmt: skip
 
