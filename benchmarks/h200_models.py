@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import gc
 import json
 import os
 import statistics
@@ -341,13 +342,18 @@ def main() -> int:
     record: dict[str, Any] = {"gpu": torch.cuda.get_device_name() if GPU else "none", "versions": versions}
     for name in given.parts.split(","):
         begin = time.perf_counter()
-        record[name] = PARTS[name](given.tiny)
+        try:
+            record[name] = PARTS[name](given.tiny)
+        except Exception as error:  # the other parts still run; the record says which did not
+            record[name] = {"failed": f"{type(error).__name__}: {str(error)[:500]}"}
+            print(f"{name} failed: {record[name]['failed']}")
         print(f"  ({name}: {time.perf_counter() - begin:.1f} s)", flush=True)
+        gc.collect()
         if GPU:
             torch.cuda.empty_cache()
         if given.json:
             given.json.write_text(json.dumps(record, indent=1), encoding="utf-8")
-    return 0
+    return 1 if any("failed" in found for found in record.values()) else 0
 
 
 if __name__ == "__main__":
