@@ -133,6 +133,11 @@ class Arena:
     def place(self, value: Any, layout: str = "contiguous") -> Any:
         """A copy of a tensor (or of a list of them) in guarded memory; anything else as it is."""
         if isinstance(value, Tensor):
+            order = sorted(range(value.dim()), key=value.stride, reverse=True)
+            if layout == "contiguous" and not value.is_contiguous() and value.permute(order).is_contiguous():
+                # A case that is about the order of dimensions in memory keeps it.
+                held = self.empty(tuple(value.shape[i] for i in order), value.dtype).copy_(value.permute(order))
+                return held.permute([order.index(i) for i in range(value.dim())])
             return self.empty(tuple(value.shape), value.dtype, layout).copy_(value)
         if isinstance(value, (list, tuple)):
             return [self.place(v, layout) for v in value]

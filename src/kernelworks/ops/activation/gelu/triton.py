@@ -143,7 +143,7 @@ def _flat(kernel: str, tanh: bool, bits: int, dtype: torch.dtype) -> tuple[Launc
 
 @functools.cache
 def _strided(kernel: str, tanh: bool, rows: int, columns: int, dtype: torch.dtype) -> Launch:
-    chosen = CONFIGS.pick(f"{kernel}_strided", dtype=dtype)
+    chosen = CONFIGS.pick("strided", dtype=dtype)
     return (FORWARD if kernel == "forward" else BACKWARD).at(TANH=tanh, ROWS=rows, COLUMNS=columns, **chosen)
 
 

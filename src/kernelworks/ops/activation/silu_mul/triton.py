@@ -80,7 +80,7 @@ def _flat(kernel: str, bits: int, dtype: torch.dtype) -> tuple[Launch, int]:
 
 @functools.cache
 def _strided(kernel: str, rows: int, columns: int, dtype: torch.dtype) -> Launch:
-    chosen = CONFIGS.pick(f"{kernel}_strided", dtype=dtype)
+    chosen = CONFIGS.pick("strided", dtype=dtype)
     return (FORWARD if kernel == "forward" else BACKWARD).at(ROWS=rows, COLUMNS=columns, **chosen)
 
 

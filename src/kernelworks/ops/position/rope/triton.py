@@ -12,6 +12,7 @@ from torch import Tensor
 from kernelworks.build.triton import Kernel, Launch, configs
 
 CONFIGS = configs(__file__)
+MOST_BATCH = 65535  # CUDA's limit of the third grid dimension
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -43,17 +44,14 @@ def _store(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _rope(  # type: ignore[no-untyped-def]
-    to_q, to_k, q, k, cos, sin, H, Hkv, L, tiles, all_tiles, q_groups, groups, to_q_b, to_q_h, to_q_l,
+    to_q, to_k, q, k, cos, sin, H, Hkv, L, q_groups, to_q_b, to_q_h, to_q_l,
     to_k_b, to_k_h, to_k_l, q_b, q_h, q_l, k_b, k_h, k_l, table_b, table_l,
-    BACK: tl.constexpr, INTERLEAVED: tl.constexpr, INSIDE: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
-    HEADS: tl.constexpr, STEPS: tl.constexpr, POSITIONS: tl.constexpr, WIDTH: tl.constexpr, REST: tl.constexpr,
+    BACK: tl.constexpr, INTERLEAVED: tl.constexpr, R: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
+    STEPS: tl.constexpr, POSITIONS: tl.constexpr, WIDTH: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
-    if INSIDE:  # programs follow each other as what they work on does in memory
-        group, tile = tl.program_id(0) % groups, tl.program_id(0) // groups
-    else:
-        group, tile = tl.program_id(0) // all_tiles, tl.program_id(0) % all_tiles
-    batch = (tile // tiles).to(tl.int64)
-    first_position = (tile % tiles) * POSITIONS
+    first_position = tl.program_id(0) * POSITIONS
+    group = tl.program_id(1)
+    batch = tl.program_id(2).to(tl.int64)
     of_q = group < q_groups
     first_head = (group - tl.where(of_q, 0, q_groups)) * HEADS * STEPS
     heads = tl.where(of_q, H, Hkv) - first_head
@@ -109,8 +107,7 @@ def _at(
     together, elements = min(chosen.pop("HEADS"), heads), chosen.pop("ELEMENTS")
     tile = min(max(1, elements // (together * triton.next_power_of_2(D))), positions)
     launch = ROPE.at(
-        BACK=back, INTERLEAVED=interleaved, INSIDE=inside, R=R, D=D, HEADS=together, POSITIONS=tile, WIDTH=width,
-        REST=rest, **chosen,
+        BACK=back, INTERLEAVED=interleaved, R=R, D=D, HEADS=together, POSITIONS=tile, WIDTH=width, REST=rest, **chosen,
     )  # fmt: skip
     return launch, together * chosen["STEPS"], tile
 
@@ -122,6 +119,12 @@ def _run(
     Hkv = k.shape[1]
     if not (q.numel() or k.numel()):
         return
+    if B > MOST_BATCH:
+        for first in range(0, B, MOST_BATCH):
+            part = slice(first, first + MOST_BATCH)
+            tables = (t[part] if t.dim() == 3 and t.shape[0] > 1 else t for t in (cos, sin))
+            _run(to_q[part], to_k[part], q[part], k[part], *tables, interleaved, back)
+        return
     cos, sin = _flat(cos), _flat(sin)
     if cos.stride() != sin.stride():
         cos, sin = cos.contiguous(), sin.contiguous()
@@ -130,10 +133,9 @@ def _run(
         back, interleaved, strides[1] < strides[2], cos.shape[-1], D, 1 << (most - 1).bit_length(),
         1 << (L - 1).bit_length(), q.dtype,
     )  # fmt: skip
-    tiles, q_groups = -(-L // positions), -(-H // heads)
-    groups = q_groups - (-Hkv // heads)
+    q_groups = -(-H // heads)
     launch(
-        (tiles * B * groups, 1, 1), to_q, to_k, q, k, cos, sin, H, Hkv, L, tiles, tiles * B, q_groups, groups,
+        (-(-L // positions), q_groups - (-Hkv // heads), B), to_q, to_k, q, k, cos, sin, H, Hkv, L, q_groups,
         *to_q.stride()[:3], *to_k.stride()[:3], *strides[:3], *k.stride()[:3],
         cos.stride(0) if cos.dim() == 3 and cos.shape[0] > 1 else 0, cos.stride(-2),
     )  # fmt: skip
