@@ -21,8 +21,8 @@ from rows import ALL_OPS, label
 TRITON = [(op, row.name) for op in ALL_OPS for row in op.rows if row.target == "triton"]
 GPU_KIND = "sm_90-nvidia_h200"
 
-# Bytes a thread that kernels spill where a tile or a whole row is more than registers hold: a ceiling, so that none grows
-# unseen. All others spill nothing.
+# Bytes a thread that kernels spill where a tile or a whole row is more than registers hold: a ceiling, so that none
+# grows unseen. All others spill nothing.
 SPILLS: dict[tuple[str, str], int] = {
     # Two programs of 128 queries on a multiprocessor leave 255 registers; 112 bytes with a window, 288 with a mask.
     ("attention", "_forward"): 288,
