@@ -40,6 +40,7 @@ __all__ = [
 
 WIDEST_HEAD = 256  # of the attention op
 LARGE = 2**22  # elements: moving 16-bit ones in and out takes an H200 4 us, about what launching a kernel takes
+SMALL = 2**20  # elements: two kernels that move fewer are over before they are launched
 FEW_ROWS = 64  # of a matrix product on a GPU; with more, reading the weight is no longer what it waits on
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -142,7 +143,10 @@ def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
 
 
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
-    """``F.silu(gate) * up``."""
+    """``F.silu(gate) * up``. A small one that autograd records on a GPU is torch's two kernels: their recording in C++
+    is as quick as ours of one in Python."""
+    if gate.is_cuda and gate.numel() < SMALL and _grad_enabled() and (gate.requires_grad or up.requires_grad):
+        return F.silu(gate) * up
     if gate.shape == up.shape and pays_fused(gate) and expressible(gate, up):
         return silu_mul_op(gate, up)  # type: ignore[no-any-return]
     return F.silu(gate) * up

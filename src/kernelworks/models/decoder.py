@@ -154,7 +154,8 @@ def _writing(bound: Bound, name: str, row: Call, result: Any) -> Call:
 
 # What autograd, modes and profilers see: the ops themselves.
 _OPEN = Bound(lambda bound, name, op: op.call)
-_OPEN_ON_GPU = Bound(lambda bound, name, op: F.linear if op is LINEAR else op.call)
+_ON_GPU: dict[str, Call] = {LINEAR.name: F.linear, SILU_MUL.name: calls.silu_mul}
+_OPEN_ON_GPU = Bound(lambda bound, name, op: _ON_GPU.get(op.name, op.call))
 
 
 @dataclass
