@@ -261,7 +261,7 @@ GROUPS = (rowwise, pointwise, lookups, products, attentions, optimizers)
 
 
 def median(call: Call) -> float:
-    return float(do_bench(call, warmup=15, rep=60, return_mode="median"))
+    return float(do_bench(call, warmup=10, rep=50, return_mode="median"))
 
 
 def flat(result: Any) -> Tensor:

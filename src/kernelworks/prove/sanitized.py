@@ -21,7 +21,7 @@ from kernelworks.prove.truth import copied, device_of, flat_outputs, truth
 
 __all__ = ["main"]
 
-MOST_CALLS = 12
+MOST_CALLS = 8
 
 
 def _size(op: Op, case: Case) -> int:
