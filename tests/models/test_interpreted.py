@@ -8,10 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("triton")
-
 
 def test_a_model_on_triton_rows() -> None:
     script = Path(__file__).with_name("interpreted_model.py")
