@@ -122,8 +122,8 @@ def _run(
     if B > MOST_BATCH:
         for first in range(0, B, MOST_BATCH):
             part = slice(first, first + MOST_BATCH)
-            tables = (t[part] if t.dim() == 3 and t.shape[0] > 1 else t for t in (cos, sin))
-            _run(to_q[part], to_k[part], q[part], k[part], *tables, interleaved, back)
+            c, s = (t[part] if t.dim() == 3 and t.shape[0] > 1 else t for t in (cos, sin))
+            _run(to_q[part], to_k[part], q[part], k[part], c, s, interleaved, back)
         return
     cos, sin = _flat(cos), _flat(sin)
     if cos.stride() != sin.stride():
