@@ -217,7 +217,7 @@ def attentions() -> Iterator[Case]:
             "attention", "decode", f"{b}x{length}",
             {n: (lambda f=f, q=q, k=k, v=v: f(q, k, v)) for n, f in peers.items()},
             lambda wide=wide: F.scaled_dot_product_attention(*wide, enable_gqa=True), bytes=k.nbytes + v.nbytes,
-            of_peak=True, asked=(q, k, v),
+            of_peak=True, asked=(q, k, v, None, None, None, None, False),
         )  # fmt: skip
     for b, h, length in ((4, 16, 4096), (1, 16, 16384)):
         q, k, v = (random(b, h, length, 128) for _ in range(3))
