@@ -39,7 +39,7 @@ FOLDERS = {  # folder -> what may lie in it, as a pattern of the path below it
     "examples": r"\w+\.py",
     "benchmarks": r"\w+\.py|results/[\w.-]+\.json",
     "docs": r"[\w-]+\.md|pictures/[\w-]+\.(svg|png)",
-    "ladders": r"\w+/.*",
+    "ladders": r"[\w-]+/.*",
 }
 ROOM_FILES = {"__init__.py", "contract.py", "mutants.py", "scalar.cpp", "simd.cpp", "README.md"}
 IN_PYTHON = {name for name in ROOM_FILES if not name.endswith(".cpp")}

@@ -416,6 +416,44 @@ def tune(
 
 
 @app.command()
+def climb(
+    ladder: Annotated[
+        str | None, typer.Argument(help="A ladder's name or folder; `new` starts one, `tile` draws one tile's journey.")
+    ] = None,
+    name: Annotated[str | None, typer.Argument(help="After `new`: the name of your ladder.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Name the ladders and their rungs.")] = False,
+    rung: Annotated[int | None, typer.Option("--rung", min=1, help="Only this rung.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for results.json, worklog.md and the page.", show_default="kernelworks-out"),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Climbs a ladder on this machine, from naive code to the vendor's rate, and writes its worklog.
+
+    Each rung says what it expects, is proved against float64, and is then raced against the rung before, the vendors'
+    libraries and the machine's own multipliers. A rung that is wrong gets no figure (exit code 1).
+    """
+    from kernelworks import climbing
+    from kernelworks.report.terminal import progress
+
+    with _faults((ValueError,)):
+        if ladder == "new":
+            typer.echo(climbing.begun(name))
+            return
+        if ladder == "tile":
+            climbing.tile(out, json=json)
+            return
+        if listed or ladder is None:
+            climbing.listed(json=json)
+            return
+        with progress(f"climb {ladder}") as advance:
+            right = climbing.climbed(ladder, rung, out, advance, json=json)
+    if not right:
+        raise typer.Exit(FAILED)
+
+
+@app.command()
 def swap(
     model: Annotated[str, typer.Argument(help="FILE.py:FUNCTION that returns the model.")],
     json: Json = False,

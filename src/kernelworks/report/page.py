@@ -13,13 +13,13 @@ from kernelworks.records import Ceilings, Diagnosis, Fix, GpuCeilings, GpuTime, 
 from kernelworks.report import gpu, plot, quantity, roofs
 from kernelworks.report.diagnose import headline, hit, whole_percents, worst_first
 
-__all__ = ["diagnosis", "machine"]
+__all__ = ["context_line", "diagnosis", "document", "machine"]
 
 HERE = Path(__file__).resolve().parent
 NO_REQUESTS = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
-def _document(title: str, body: Iterable[str]) -> str:
+def document(title: str, body: Iterable[str]) -> str:
     style = (HERE / "page.css").read_text(encoding="utf-8")
     script = (HERE / "page.js").read_text(encoding="utf-8")
     return (
@@ -33,7 +33,7 @@ def _document(title: str, body: Iterable[str]) -> str:
     )
 
 
-def _context(pieces: Iterable[str]) -> str:
+def context_line(pieces: Iterable[str]) -> str:
     return f'<p class="context">{" &middot; ".join(escape(p) for p in pieces if p)}</p>'
 
 
@@ -54,12 +54,12 @@ def diagnosis(record: Diagnosis) -> str:
     ordered = worst_first(record.regions)
     picture = plot.roofline(record.ceilings, record.threads, ordered)
     context = (record.ceilings.name, f"{record.threads} threads", _versions(record.versions), record.date)
-    return _document(
+    return document(
         f"{record.program} - kernelworks diagnose",
         (
             f"<h1>{escape(record.program)}</h1>",
             f'<p class="sentence">{escape(headline(record))}</p>',
-            _context(context),
+            context_line(context),
             _went(record.footer, record.wall_s),
             _fix(record.fix) if record.fix else "",
             _regions(ordered),
@@ -234,7 +234,7 @@ def machine(*records: Ceilings | GpuCeilings) -> str:
     parts: list[str] = ["<h1>What this machine was measured to do</h1>"]
     for record in records:
         parts += _gpu(record) if isinstance(record, GpuCeilings) else _cpu(record)
-    return _document(f"{records[0].name} - kernelworks machine", parts)
+    return document(f"{records[0].name} - kernelworks machine", parts)
 
 
 def _cpu(record: Ceilings) -> list[str]:
@@ -244,7 +244,7 @@ def _cpu(record: Ceilings) -> list[str]:
     context = (f"{record.cores} cores", record.kind, _versions(record.versions), f"measured {record.date}", share)
     return [
         f'<p class="sentence">{escape(record.name)}</p>',
-        _context(context),
+        context_line(context),
         f'<h2>Memory pyramid</h2>\n<div class="picture" id="pyramid">{plot.pyramid(record)}</div>',
         f'<h2>Roofline</h2>\n<div class="picture" id="roofline">{picture}</div>' if picture else "",
         _machine_tables(record, counts),
@@ -267,7 +267,7 @@ def _gpu(record: GpuCeilings) -> list[str]:
     functions = [(f"{name}, float32", _billions(rate)) for name, rate in record.functions.items()]
     return [
         f'<p class="sentence">{escape(record.name)}</p>',
-        _context(gpu.cards(record)),
+        context_line(gpu.cards(record)),
         "<h2>Memory</h2>\n"
         '<p class="note">Solid: one launch, L2 emptied before it, less the time of an empty launch. Dashed: a launch '
         "that walks the same bytes again and again, which come from L2 where they fit.</p>\n"

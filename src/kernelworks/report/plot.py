@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["CAUSES", "bandwidths", "cause", "pyramid", "roofline"]
+__all__ = ["CAUSES", "bandwidths", "canvas", "cause", "draw_roofs", "pyramid", "roofline", "stand_in", "svg_text"]
 
 # One CSS variable for one cause: in the bar, in the table, in the roofline. The first word that a name holds decides.
 CAUSES = {
@@ -43,11 +43,11 @@ def cause(name: str) -> str:
     return next((variable for word, variable in CAUSES.items() if word in lowered), "unexplained")
 
 
-def _stand_in(variable: str) -> str:
+def stand_in(variable: str) -> str:
     return f"#0b5e{_VARIABLES.index(variable):02x}"
 
 
-def _svg(figure: Figure, label: str) -> str:
+def svg_text(figure: Figure, label: str) -> str:
     """The figure's ``<svg>`` element, without prologue, metadata or fixed size, its colours turned into variables."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -60,14 +60,14 @@ def _svg(figure: Figure, label: str) -> str:
     name = html.escape(label, quote=True)
     text = f'<svg xmlns="http://www.w3.org/2000/svg" {box[0]} role="img" aria-label="{name}">{rest}'
     for variable in _VARIABLES:
-        text = text.replace(_stand_in(variable), f"var(--{variable})")
+        text = text.replace(stand_in(variable), f"var(--{variable})")
     # matplotlib numbers its groups from 1 in every picture; only what is referred to keeps its id
     text = re.sub(r' id="(?:figure|axes|patch|line2d|text|matplotlib\.axis|[xy]tick)_\d+"', "", text)
     text = re.sub(r"font(-family)?: ([^;\"]*)'DejaVu Sans'[^;\"]*", r"font\1: \2var(--font)", text)
     return text.strip()
 
 
-def _figure(width: float, height: float, salt: str) -> tuple[Figure, Axes]:
+def canvas(width: float, height: float, salt: str) -> tuple[Figure, Axes]:
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -80,8 +80,8 @@ def _figure(width: float, height: float, salt: str) -> tuple[Figure, Axes]:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("bottom", "left"):
-        axes.spines[side].set_color(_stand_in("line"))
-    axes.tick_params(colors=_stand_in("muted"), which="both")
+        axes.spines[side].set_color(stand_in("line"))
+    axes.tick_params(colors=stand_in("muted"), which="both")
     return figure, axes
 
 
@@ -102,7 +102,7 @@ def roofline(ceilings: roofs.Machine, threads: int, found: Sequence[Region] = ()
         for index, r in enumerate(found)
         if r.flop > 0 and r.bytes > 0 and r.seconds > 0
     ]
-    figure, axes = _figure(10.5, 5.6, "roofline")
+    figure, axes = canvas(10.5, 5.6, "roofline")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=10)
     widest = 8192.0 if isinstance(ceilings, GpuCeilings) else 512.0
@@ -111,39 +111,39 @@ def roofline(ceilings: roofs.Machine, threads: int, found: Sequence[Region] = ()
     bottom = max(min([min(slopes.values()) / 12, *(y / 2 for _, _, y in dots)]), top / 10**MOST_DECADES)
     axes.set_xlim(left, right)
     axes.set_ylim(bottom, top)
-    _roofs(axes, slopes, tops, left, right)
+    draw_roofs(axes, slopes, tops, left, right)
     # What lies outside is drawn on the edge; its tooltip has the true figures.
     _dots(axes, found, [(i, max(x, left * 1.15), max(y, bottom * 1.4)) for i, x, y in dots])
-    axes.set_xlabel("flop per byte of compulsory traffic", color=_stand_in("muted"))
-    axes.set_ylabel("FLOP/s" if top > 1e5 else "GFLOP/s", color=_stand_in("muted"))
+    axes.set_xlabel("flop per byte of compulsory traffic", color=stand_in("muted"))
+    axes.set_ylabel("FLOP/s" if top > 1e5 else "GFLOP/s", color=stand_in("muted"))
     axes.xaxis.set_major_formatter(lambda x, _: f"1/{round(1 / x)}" if x < 1 else f"{x:g}")
     axes.yaxis.set_major_formatter(lambda y, _: quantity.short_flops(y) if top > 1e5 else f"{y:g}")
-    axes.grid(which="major", color=_stand_in("line"), linewidth=0.5, alpha=0.5)
+    axes.grid(which="major", color=stand_in("line"), linewidth=0.5, alpha=0.5)
     axes.set_axisbelow(True)
     at = "" if isinstance(ceilings, GpuCeilings) else f" at {threads} threads"
-    text = _svg(figure, f"Roofline of this machine{at}")
+    text = svg_text(figure, f"Roofline of this machine{at}")
     for index, intensity, rate in dots:
         title = html.escape(_tooltip(found[index], intensity, rate))
         text = text.replace(f'<g id="dot-{index}">', f'<g id="dot-{index}" class="dot"><title>{title}</title>', 1)
     return text
 
 
-def _roofs(axes: Axes, slopes: dict[str, float], tops: list[roofs.Roof], left: float, right: float) -> None:
+def draw_roofs(axes: Axes, slopes: dict[str, float], tops: list[roofs.Roof], left: float, right: float) -> None:
     highest = tops[-1]
     for level, gbs in slopes.items():
-        colour = _stand_in(LEVEL_VARIABLES.get(level, "muted"))
+        colour = stand_in(LEVEL_VARIABLES.get(level, "muted"))
         axes.plot([left, highest.gflops / gbs], [left * gbs, highest.gflops], color=colour, linewidth=1.8, zorder=2)
     outermost = min(slopes.values())
     for roof in tops:
         start = roof.gflops / max(slopes.values())
-        axes.plot([start, right], [roof.gflops] * 2, color=_stand_in("ink"), linewidth=1.4, zorder=2)
+        axes.plot([start, right], [roof.gflops] * 2, color=stand_in("ink"), linewidth=1.4, zorder=2)
         axes.plot(
-            [roof.gflops / outermost], [roof.gflops], "o", ms=5, mfc=_stand_in("paper"), mec=_stand_in("ink"), zorder=3
+            [roof.gflops / outermost], [roof.gflops], "o", ms=5, mfc=stand_in("paper"), mec=stand_in("ink"), zorder=3
         )
     for height, label in roofs.labels(tops):
         axes.annotate(
             label, (right, height), xytext=(-4, 3), textcoords="offset points", ha="right", va="bottom", fontsize=9.5,
-            color=_stand_in("ink"),
+            color=stand_in("ink"),
         )  # fmt: skip
     _slope_labels(axes, slopes)
 
@@ -156,7 +156,7 @@ def _slope_labels(axes: Axes, slopes: dict[str, float]) -> None:
         axes.annotate(
             f"{level} {quantity.gbs(gbs)}", (place, place * gbs), xytext=(0, 4), textcoords="offset points",
             rotation=_angle(axes, gbs), rotation_mode="anchor", ha="left", va="bottom", fontsize=9.5,
-            color=_stand_in(LEVEL_VARIABLES.get(level, "muted")),
+            color=stand_in(LEVEL_VARIABLES.get(level, "muted")),
         )  # fmt: skip
 
 
@@ -173,8 +173,8 @@ def _dots(axes: Axes, found: Sequence[Region], dots: list[tuple[int, float, floa
     sizes = {index: 30 + 420 * found[index].seconds / longest for index, _, _ in dots}  # in square points
     for index, intensity, rate in dots:
         marks = axes.scatter(
-            [intensity], [rate], s=sizes[index], color=_stand_in(cause(found[index].regime)), alpha=0.75,
-            edgecolors=_stand_in("paper"), linewidths=1.2, zorder=4,
+            [intensity], [rate], s=sizes[index], color=stand_in(cause(found[index].regime)), alpha=0.75,
+            edgecolors=stand_in("paper"), linewidths=1.2, zorder=4,
         )  # fmt: skip
         marks.set_gid(f"dot-{index}")
     radii = {index: math.sqrt(size) / 2 for index, size in sizes.items()}
@@ -209,7 +209,7 @@ def _dot_labels(axes: Axes, dots: list[tuple[str, float, float, float]]) -> None
                 written.add(name)
                 axes.annotate(
                     name, (intensity, rate), xytext=(across, down), textcoords="offset points", ha="left",
-                    va="center", fontsize=10, color=_stand_in("ink"), zorder=5,
+                    va="center", fontsize=10, color=stand_in("ink"), zorder=5,
                 )  # fmt: skip
                 break
 
@@ -240,7 +240,7 @@ CURVE_NAMES = {"memcpy": "torch copy_"}
 
 def bandwidths(ceilings: GpuCeilings) -> str:
     """Bandwidth over bytes moved: solid where one launch begins with an empty L2, dashed where it walks in place."""
-    figure, axes = _figure(10.5, 4.6, "bandwidths")
+    figure, axes = canvas(10.5, 4.6, "bandwidths")
     axes.set_xscale("log", base=2)
     highest = max((b.gbs for b in ceilings.bandwidth), default=1.0)
     for kind, variable in CURVES.items():
@@ -249,19 +249,19 @@ def bandwidths(ceilings: GpuCeilings) -> str:
             if points:
                 label = f"{CURVE_NAMES.get(kind, kind)}, {'one launch' if cache == 'cold' else 'in place'}"
                 sizes, rates = zip(*points, strict=True)
-                axes.plot(sizes, rates, dash, color=_stand_in(variable), linewidth=1.8, marker="o", ms=3, label=label)
-    axes.axvline(ceilings.l2_bytes, color=_stand_in("muted"), linewidth=1.0, linestyle=":")
+                axes.plot(sizes, rates, dash, color=stand_in(variable), linewidth=1.8, marker="o", ms=3, label=label)
+    axes.axvline(ceilings.l2_bytes, color=stand_in("muted"), linewidth=1.0, linestyle=":")
     axes.annotate(
         f"L2 {quantity.size(ceilings.l2_bytes)}", (ceilings.l2_bytes, highest), xytext=(4, 0),
-        textcoords="offset points", va="top", fontsize=9.5, color=_stand_in("muted"),
+        textcoords="offset points", va="top", fontsize=9.5, color=stand_in("muted"),
     )  # fmt: skip
     axes.set_ylim(0, highest * 1.08)
-    axes.set_xlabel("bytes read and written", color=_stand_in("muted"))
-    axes.set_ylabel("GB/s", color=_stand_in("muted"))
+    axes.set_xlabel("bytes read and written", color=stand_in("muted"))
+    axes.set_ylabel("GB/s", color=stand_in("muted"))
     axes.xaxis.set_major_formatter(lambda x, _: quantity.size(x))
-    axes.grid(which="major", color=_stand_in("line"), linewidth=0.5, alpha=0.5)
-    axes.legend(loc="upper right", fontsize=9, frameon=False, labelcolor=_stand_in("ink"))
-    return _svg(figure, "Bandwidth of this GPU over bytes moved")
+    axes.grid(which="major", color=stand_in("line"), linewidth=0.5, alpha=0.5)
+    axes.legend(loc="upper right", fontsize=9, frameon=False, labelcolor=stand_in("ink"))
+    return svg_text(figure, "Bandwidth of this GPU over bytes moved")
 
 
 # ---------------------------------------------------------------- pyramid
@@ -280,32 +280,32 @@ def pyramid(ceilings: Ceilings) -> str:
         for kind, title in kinds
         if any(b.kind == kind and b.threads == threads for b in ceilings.bandwidth)
     ]
-    figure, axes = _figure(10.5, 0.8 * len(levels) + 1.0, "pyramid")
+    figure, axes = canvas(10.5, 0.8 * len(levels) + 1.0, "pyramid")
     axes.set_axis_off()
     count = len(levels)
     for index, level in enumerate(levels):
         top, bottom = count - index, count - index - 0.94
         upper, lower = 0.55 * index + 0.45, 0.55 * (index + 0.94) + 0.45
         corners = [(-upper, top), (upper, top), (lower, bottom), (-lower, bottom)]
-        axes.fill(*zip(*corners, strict=True), color=_stand_in(LEVEL_VARIABLES.get(level, "muted")), alpha=0.85)
+        axes.fill(*zip(*corners, strict=True), color=stand_in(LEVEL_VARIABLES.get(level, "muted")), alpha=0.85)
         middle = (top + bottom) / 2
-        axes.text(0, middle, level, ha="center", va="center", fontsize=14, weight="bold", color=_stand_in("paper"))
+        axes.text(0, middle, level, ha="center", va="center", fontsize=14, weight="bold", color=stand_in("paper"))
         tried = next(b for b in ceilings.bandwidth if b.level == level)
         size = quantity.size(tried.working_set_bytes)
-        axes.text(4.1, middle, size, ha="right", va="center", color=_stand_in("muted"))
+        axes.text(4.1, middle, size, ha="right", va="center", color=stand_in("muted"))
         for column, (kind, _, threads) in enumerate(columns):
             found = roofs.bandwidth(ceilings, level, kind, threads)
             text = quantity.figures(found.gbs) if found else "-"
-            axes.text(5.4 + 1.15 * column, middle, text, ha="right", va="center", color=_stand_in("ink"))
+            axes.text(5.4 + 1.15 * column, middle, text, ha="right", va="center", color=stand_in("ink"))
     axes.text(
-        4.1, count + 0.25, "tried with\n(a thread)", ha="right", va="bottom", color=_stand_in("muted"), fontsize=10
+        4.1, count + 0.25, "tried with\n(a thread)", ha="right", va="bottom", color=stand_in("muted"), fontsize=10
     )
     for column, (_, title, threads) in enumerate(columns):
         heading = f"{title}\n{threads} thread{'s' if threads > 1 else ''}"
         axes.text(
-            5.4 + 1.15 * column, count + 0.25, heading, ha="right", va="bottom", fontsize=10, color=_stand_in("ink")
+            5.4 + 1.15 * column, count + 0.25, heading, ha="right", va="bottom", fontsize=10, color=stand_in("ink")
         )
-    axes.text(5.4 + 1.15 * (len(columns) - 1), 0.0, "GB/s", ha="right", va="top", fontsize=10, color=_stand_in("muted"))
+    axes.text(5.4 + 1.15 * (len(columns) - 1), 0.0, "GB/s", ha="right", va="top", fontsize=10, color=stand_in("muted"))
     axes.set_xlim(-2.8, 5.5 + 1.15 * (len(columns) - 1))
     axes.set_ylim(-0.3, count + 0.9)
-    return _svg(figure, "Memory pyramid of this machine")
+    return svg_text(figure, "Memory pyramid of this machine")

@@ -1,0 +1,88 @@
+"""What ``kernelworks climb`` does with its arguments: lists, starts, climbs, draws, and writes the documents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kernelworks.climb import climb, folders, ladder_named
+from kernelworks.climb.journey import journey
+from kernelworks.climb.template import start
+from kernelworks.records import to_json
+from kernelworks.report import climb as report
+from kernelworks.report import climb_page, climb_tile
+from kernelworks.report.terminal import Advance, stdout
+from kernelworks.rungs import Climb, RungResult
+
+__all__ = ["begun", "climbed", "listed", "tile", "write"]
+
+OUT = Path("kernelworks-out")
+
+
+def begun(name: str | None) -> str:
+    """Starts a user's own ladder. Raises ValueError without a name that can be used."""
+    if not name:
+        raise ValueError("give your ladder a name: kernelworks climb new NAME")
+    folder = start(name)
+    return f"a ladder to begin with: {folder}\nnext: edit it, then: kernelworks climb {name}"
+
+
+def listed(*, json: bool) -> None:
+    """Every ladder with its rungs."""
+    found = [ladder_named(str(folder)) for folder in folders().values()]
+    if json:
+        print(to_json({ladder.name: [rung.title for rung in ladder.rungs] for ladder in found}))
+        return
+    for ladder in found:
+        stdout().print(f"{ladder.name}: {ladder.problem.title}", style="bold")
+        for rung in ladder.rungs:
+            stdout().print(f"  {rung.number:>2}  {rung.title}", markup=False)
+
+
+def tile(out: Path | None, *, json: bool) -> None:
+    """One tile's journey as text, and as a picture in a page."""
+    record = journey()
+    if json:
+        print(to_json(record))
+        return
+    stdout().print(climb_tile.text(record))
+    path = (out or OUT) / "tile.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(climb_tile.page(record), encoding="utf-8")
+    print(f"\nthe picture: {path}")
+
+
+def climbed(name: str, rung: int | None, out: Path | None, advance: Advance, *, json: bool) -> bool:
+    """Climbs, shows and writes. Returns whether no rung was wrong."""
+    ladder = ladder_named(name)
+
+    def done(result: RungResult) -> None:
+        if not json:
+            stdout().print(report.line(result))
+
+    record = climb(ladder, rung, progress=advance, done=done)
+    if json:
+        print(to_json(record))
+    else:
+        stdout().print()
+        stdout().print(report.table(record))
+        for sentence in report.totals(record):
+            stdout().print(sentence, markup=False)
+    if out is not None or not json:
+        paths = write(record, {r.path.name: r.code() for r in ladder.rungs}, out or OUT / ladder.name)
+        if not json:
+            print(f"\nthe page: {paths[2]}   the worklog: {paths[1]}   the record: {paths[0]}")
+    return all(result.status != "wrong" for result in record.rungs)
+
+
+def write(record: Climb, sources: dict[str, str], folder: Path) -> tuple[Path, Path, Path]:
+    """results.json, worklog.md and the page of a climb. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {
+        "results.json": to_json(record) + "\n",
+        "worklog.md": report.worklog(record, sources),
+        f"{record.ladder}.html": climb_page.page(record, sources),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    first, second, third = (folder / name for name in texts)
+    return first, second, third
