@@ -48,3 +48,41 @@ def test_replays_do_what_the_call_did() -> None:
         env={**os.environ, "TRITON_INTERPRET": "1"},
     )  # fmt: skip
     assert done.stdout.endswith("all hold\n"), done.stderr[-3000:]
+
+
+LOADED_LATE = """
+import torch
+from kernelworks.build import triton as build
+from kernelworks.build.launcher import UNKNOWN
+
+class Cuda:  # a tensor of a GPU, as far as a launch asks
+    device, is_meta = "cuda:0", False
+    def get_device(self): return 0
+
+bound, asked = [], []
+launch = build.Launch(build.Kernel(build.triton.jit(lambda x: None)), {})
+launch._launch = lambda *given: asked.append(given) or (0 if bound else UNKNOWN)
+build.Launch._bind = lambda self, device, arguments: bound.append(torch.zeros(3).sum())
+with build.recording() as launches:
+    launch((1, 1, 1), Cuda())
+assert len(asked) == 2 and len(bound) == 1, (asked, bound)
+assert len(launches) == 1, "the launch that found nothing loaded is not a second one"
+print("all hold")
+"""
+
+
+def test_a_launch_that_has_to_load_first_is_recorded_once() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(LOADED_LATE)], capture_output=True, text=True, check=False,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+    )  # fmt: skip
+    assert done.stdout.endswith("all hold\n"), done.stderr[-3000:]
+
+
+def test_an_interpreted_op_without_a_gpu_takes_a_row_of_the_cpu() -> None:
+    program = "import torch, kernelworks as kw; print(kw.softmax(torch.ones(2, 4)).sum().item())"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+    )  # fmt: skip
+    assert done.stdout.strip() == "2.0", done.stderr[-3000:]

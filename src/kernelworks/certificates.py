@@ -81,7 +81,11 @@ def invalid(op: str, row: Row, kind: str | None = None) -> str | None:
     """
     if row.source is None:
         return None
-    kind = kind or kind_of(row.device)
+    if kind is None:
+        try:
+            kind = kind_of(row.device)
+        except RuntimeError as error:  # a GPU's row where there is none, as when its kernels are interpreted
+            return str(error)
     candidates = find(op, row.name, kind)
     if not candidates:
         return f"not proved on this kind of machine ({kind}); run `kernelworks prove {op}.{row.name}`"

@@ -166,8 +166,6 @@ class Launch:
         self._lock = threading.Lock()
 
     def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
-        if _seen.launches is not None:
-            _seen.launches.append((self, grid, arguments))
         device = arguments[0].get_device()
         if device < 0 or self._launch is None:
             return self._first(grid, device, arguments)
@@ -177,7 +175,9 @@ class Launch:
             scratch = torch.empty(self._scratch * blocks, dtype=torch.uint8, device=arguments[0].device)
         status = self._launch(self.site, device, _stream(device), *grid, scratch, *arguments)
         if status:
-            self._missed(status, grid, device, arguments)
+            return self._missed(status, grid, device, arguments)
+        if _seen.launches is not None:
+            _seen.launches.append((self, grid, arguments))
         return None
 
     def _first(self, grid: tuple[int, int, int], device: int, arguments: tuple[Any, ...]) -> None:
@@ -187,15 +187,17 @@ class Launch:
                 if self._launch is None:
                     self.site = launcher().site()
                     self._launch = launcher().launch
-            self(grid, *arguments)
-        elif arguments[0].is_meta:
+            return self(grid, *arguments)
+        if arguments[0].is_meta:
             self.compiled(arguments, WITHOUT_GPU)
-        elif interpreting():
-            if all(grid):
-                with _disable_current_modes():  # what the interpreter asks of torch is not the caller's doing
-                    self.kernel.function[grid](*arguments, **self.constants)
-        else:
+        elif not interpreting():
             raise ValueError(f"{self.kernel.function.__name__} runs on CUDA tensors, got {arguments[0].device}")
+        elif all(grid):
+            with _disable_current_modes():  # what the interpreter asks of torch is not the caller's doing
+                self.kernel.function[grid](*arguments, **self.constants)
+        if _seen.launches is not None:
+            _seen.launches.append((self, grid, arguments))
+        return None
 
     def _missed(self, status: int, grid: tuple[int, int, int], device: int, arguments: tuple[Any, ...]) -> None:
         name = self.kernel.function.__name__
