@@ -10,7 +10,7 @@ from kernelworks.climb.template import start
 from kernelworks.records import to_json
 from kernelworks.report import climb as report
 from kernelworks.report import climb_page, climb_tile
-from kernelworks.report.terminal import Advance, stdout
+from kernelworks.report.terminal import Advance, stderr, stdout
 from kernelworks.rungs import Climb, RungResult
 
 __all__ = ["begun", "climbed", "listed", "tile", "write"]
@@ -32,6 +32,8 @@ def listed(*, json: bool) -> None:
     if json:
         print(to_json({ladder.name: [rung.title for rung in ladder.rungs] for ladder in found}))
         return
+    if not found:
+        stderr().print("no ladders: run it in a checkout of kernelworks, or start one: kernelworks climb new NAME")
     for ladder in found:
         stdout().print(f"{ladder.name}: {ladder.problem.title}", style="bold")
         for rung in ladder.rungs:

@@ -295,7 +295,7 @@ def _one(c: _Climber, rung: Rung, before: Rung | None) -> RungResult:
     except BuildError as error:
         status, reason = "not run", str(error)
     except Ambiguous as error:
-        status, reason, times = "ambiguous", str(error), []
+        status, reason, times = "ambiguous", str(error).removeprefix("ambiguous: "), []
     except ArithmeticError as error:
         status, reason, times = "wrong", str(error), []
     last = times[-1] if times else None

@@ -175,13 +175,10 @@ def worklog(record: Climb, sources: Mapping[str, str]) -> str:
     parts += [f"*{here.name}, {here.cores} cores; {', '.join(f'{n} {v}' for n, v in record.versions.items())}; "
               f"{record.date}. Made by `kernelworks climb {record.ladder}`, from `results.json`.*", ""]  # fmt: skip
     parts += [*totals(record), ""]
-    intensity = record.flop / record.bytes
     parts += _wrapped(
-        f"The whole product is {quantity.figures(record.flop / 1e9)} GFLOP over {quantity.figures(record.bytes / 1e6)} "
-        f"MB that must move at least once: {quantity.figures(intensity)} flop for each byte, far right of where this "
-        "machine's memory meets its multipliers. So nothing but the way it is written keeps it from the ceiling. Every "
-        "rung below says first what it expects and then what came; all were proved against float64 before they were "
-        "timed, and timed in alternation with the rung before, the peers and the multipliers alone."
+        f"{_limit(record)} Every rung below says first what it expects and then what came; all were proved against "
+        "float64 before they were timed, and timed in alternation with the rung before, the peers and the multipliers "
+        "alone."
     )
     for rung, lines in rungs(record, sources):
         parts += [
@@ -208,6 +205,25 @@ def worklog(record: Climb, sources: Mapping[str, str]) -> str:
     if record.notes:
         parts += ["", "## Notes", "", *(f"- {note}" for note in record.notes)]
     return "\n".join(parts) + "\n"
+
+
+def _limit(record: Climb) -> str:
+    """What one call needs at least, and which of memory and multipliers that asks more of, on all threads."""
+    intensity, here = record.flop / record.bytes, record.ceilings
+    text = (
+        f"One call is {quantity.figures(record.flop / 1e9)} GFLOP over {quantity.figures(record.bytes / 1e6)} MB that "
+        f"must move at least once: {quantity.figures(intensity)} flop for each byte."
+    )
+    rates = [r.gflops for r in here.flops if (r.dtype, r.threads) == ("float32", here.cores)]
+    reads = [b.gbs for b in here.bandwidth if (b.level, b.kind, b.threads) == ("DRAM", "read", here.cores)]
+    if not rates or not reads:
+        return text
+    ridge = max(rates) / reads[0]
+    limit = "the multipliers are" if intensity > ridge else "memory is"
+    return (
+        f"{text} This machine's memory meets its multipliers at {quantity.figures(ridge)} flop for each byte, so "
+        f"{limit} what can limit it at best."
+    )
 
 
 def _proof(rung: RungResult) -> str:

@@ -84,7 +84,11 @@ def _labels(found: Sequence[tuple[RungResult, RungTime]], at: Sequence[Point]) -
             near[1].append(name)
         else:
             groups.append((point, [name]))
-    return [((10.0, -4.0), point, ", ".join(names)) for point, names in groups]
+    return [
+        ((10.0, -4.0), point, ", ".join(names)) if len(names) < 3
+        else ((10.0, -4.0 - 6.0 * (len(names) - 1)), point, "\n".join(names))
+        for point, names in groups
+    ]  # fmt: skip
 
 
 def _rows(rungs: Sequence[RungResult]) -> str:
