@@ -17,7 +17,7 @@ from torch import Tensor
 from kernelworks.contract import FLOATS, Case
 from kernelworks.dispatch import OPS, Op
 from kernelworks.machine import has_gpu
-from kernelworks.prove.truth import copied, device_of, flat_outputs, truth
+from kernelworks.prove.truth import device_of, flat_outputs, placed
 
 __all__ = ["main"]
 
@@ -30,18 +30,22 @@ def _size(op: Op, case: Case) -> int:
 
 
 def _call(op: Op, row: str, case: Case, dtype: torch.dtype) -> bool:
-    """One forward, and its backward where there is one. False where the row declines."""
-    expected = truth(op, case, dtype, 0, device_of(op, row))
-    args = [copied(a) for a in expected.positional(op)]
+    """One forward, and its backward where there is one. False where the row declines.
+
+    Nothing is compared, so that little but the row's kernels runs: the checker watches torch's too.
+    """
+    device, names = device_of(op, row), op.passes["forward"].names
+    given = case.make(torch.Generator().manual_seed(0), dtype)
+    args = [placed(given.get(name), device) for name in names]
     if op.row(row).guard(op.request("forward", args)):
         return False
     leaves = []
-    if expected.gradients and "backward" in op.row(row).passes:
-        names = op.passes["forward"].names
-        leaves = [args[names.index(n)].requires_grad_() for n in expected.gradients]
+    if case.gradients and "backward" in op.row(row).passes:
+        wanted = [args[names.index(n)] for n in op.contract.differentiable if n in names]
+        leaves = [leaf.requires_grad_() for leaf in wanted if isinstance(leaf, Tensor)]
     outputs = [o for o in flat_outputs(op(*args, row=row)) if isinstance(o, Tensor) and o.requires_grad]
     if leaves and outputs:
-        torch.autograd.grad(outputs, leaves, list(expected.grad_outputs), allow_unused=True)
+        torch.autograd.grad(outputs, leaves, [torch.ones_like(o) for o in outputs], allow_unused=True)
     if has_gpu():
         torch.cuda.synchronize()
     return True

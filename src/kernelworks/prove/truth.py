@@ -15,7 +15,7 @@ from kernelworks.contract import Case
 from kernelworks.dispatch import Op
 from kernelworks.machine import has_gpu
 
-__all__ = ["Truth", "copied", "device_of", "flat_outputs", "truth"]
+__all__ = ["Truth", "copied", "device_of", "flat_outputs", "placed", "truth"]
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,11 @@ def device_of(op: Op, row: str) -> str:
     return "cuda" if op.row(row).device == "cuda" and has_gpu() else "cpu"
 
 
-def _on(value: Any, device: str) -> Any:
+def placed(value: Any, device: str) -> Any:
+    """A tensor (or a list of them) on a device; anything else as it is."""
     if isinstance(value, Tensor):
         return value.to(device)
-    return [_on(v, device) for v in value] if isinstance(value, (list, tuple)) else value
+    return [placed(v, device) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 @functools.lru_cache(maxsize=8)
@@ -63,7 +64,7 @@ def truth(
     """The truth of a case, computed on ``device``. The inputs follow from the op, case, dtype and ``seed``: every run
     and every device sees the same. ``inner``: for which rows the bounds hold."""
     generator = torch.Generator().manual_seed(zlib.crc32(f"{op.name} {case.name} {dtype} {seed}".encode()))
-    args = {name: _on(value, device) for name, value in case.make(generator, dtype).items()}
+    args = {name: placed(value, device) for name, value in case.make(generator, dtype).items()}
     with torch.device(device):
         return _truth(op, case, dtype, args, generator, {} if inner == "float32" else {"inner": inner})
 
