@@ -322,3 +322,9 @@ def test_parts_are_made_of_the_results(tmp_path: Path, diagnosis: Diagnosis) -> 
     assert readme.main(["--check", str(tmp_path)]) == 1
     assert readme.main([str(tmp_path)]) == 0
     assert readme.main(["--check", str(tmp_path)]) == 0
+
+
+def test_a_row_of_a_gpu_that_is_not_here_is_refused_in_words() -> None:
+    result = cli("prove", "softmax.triton")
+    assert result.exit_code == 2
+    assert "there is none here" in " ".join(result.output.split())

@@ -235,7 +235,7 @@ def prove(
     from kernelworks.report import terminal as console
 
     proofs: list[Proof] = []
-    with _faults((ValueError,)), console.progress("prove") as progress:
+    with _faults((ValueError, RuntimeError)), console.progress("prove") as progress:
         for op, row in _to_prove(what, case, missing=missing):
             proofs += run(op, row, case=case, dtype=dtype, jobs=jobs, progress=progress)
     if json:
