@@ -7,8 +7,8 @@
 //   each. A panel of A takes 21 KiB of L1, a block of B 768 KiB of L2. Twice the rate, less what the edges of a
 //   tile cost.
 // predicts: 1.95
-// next: The multipliers. What is left above is the store of each tile, the packing, and the power that wide vectors
-//   draw.
+// next: The multipliers. What is left above is the store of each tile and the packing, which this ladder does not time
+//   apart.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
