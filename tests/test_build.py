@@ -174,3 +174,15 @@ def test_a_source_that_does_not_compile_says_what_the_compiler_said(
     cpp.source_hash.cache_clear()
     with pytest.raises(BuildError, match=r"answer.cpp:1:1: error"):
         cpp.built(source, "scalar")
+
+
+def test_importing_looks_for_no_gpu_and_imports_no_triton() -> None:
+    program = (
+        "import sys, torch\n"
+        "def asked(*args): raise AssertionError('a GPU was looked for')\n"
+        "torch.cuda.is_available = torch.cuda.get_device_properties = torch.cuda.current_device = asked\n"
+        "import kernelworks\n"
+        "print('triton' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "False\n", done.stderr[-2000:]

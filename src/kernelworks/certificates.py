@@ -1,9 +1,9 @@
 """The record that a row was proved: read, write and check. A row without a valid one is not chosen.
 
 A certificate speaks for one op and row, one hash of the source, one toolchain and one kind of machine: the CPU's for
-rows that run there, the GPU's for the others. Those for the
-machines we have ship with the package (``certified/KIND.json``); ``kernelworks prove`` writes more into the cache,
-one file a row through a rename, so races and kills leave whole files.
+rows that run there, the GPU's for the others. Those for the machines we have ship with the package
+(``certified/KIND.json``); ``kernelworks prove`` writes more into the cache, one file a row through a rename, so races
+and kills leave whole files.
 """
 
 from __future__ import annotations

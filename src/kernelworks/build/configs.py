@@ -40,14 +40,27 @@ __all__ = ["Configs", "configs", "reread", "table_of", "write_tuned"]
 
 
 class Configs:
-    """The configurations of one room, in the order of its table."""
+    """The configurations of one room, in the order of its table.
+
+    Read when they are first asked for: rooms hold theirs from import on, which must neither look for a GPU nor read.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.tuned = table_of(path)
-        self.entries: list[dict[str, Any]] = [*self.tuned, *_read(path)]
-        self.spaces = _read(path, "space")
         self.picked: set[int] = set()  # entries that something ran with, for the proof
+
+    @functools.cached_property
+    def tuned(self) -> list[dict[str, Any]]:
+        """This user's own, which come first."""
+        return table_of(self.path)
+
+    @functools.cached_property
+    def entries(self) -> list[dict[str, Any]]:
+        return [*self.tuned, *_read(self.path)]
+
+    @functools.cached_property
+    def spaces(self) -> list[dict[str, Any]]:
+        return _read(self.path, "space")
 
     def pick(
         self, kernel: str, *, row: str = "triton", dtype: torch.dtype | None = None, **dims: int

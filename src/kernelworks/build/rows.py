@@ -6,7 +6,6 @@ import functools
 import hashlib
 import importlib
 import importlib.metadata
-import importlib.util
 import os
 import re
 from collections.abc import Callable, Mapping
