@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console, RenderableType
 from typer.testing import CliRunner
 
 from kernelworks import ceilings, certificates, readme
@@ -40,14 +39,7 @@ from machines import GPU_KIND as KIND
 from machines import MIB
 from machines import gpu_record as record
 from machines import record as cpu_record
-
-
-def printed(table: RenderableType, width: int = 150) -> str:
-    console = Console(width=width, force_terminal=False, no_color=True)
-    with console.capture() as captured:
-        console.print(table)
-    return captured.get()
-
+from printed import printed
 
 # ---------------------------------------------------------------- bounds
 

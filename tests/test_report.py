@@ -16,19 +16,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console, RenderableType
 
 from kernelworks.records import BenchResult, Ceilings, Diagnosis, MapOp, Proof, from_json, to_json
 from kernelworks.report import bench, diagnose, machine, page, plot, prove, quantity, roofs, terminal
 from kernelworks.report import map as kernel_map
-
-
-def printed(table: RenderableType, width: int = 140) -> str:
-    console = Console(width=width, force_terminal=False, no_color=True)
-    with console.capture() as captured:
-        console.print(table)
-    return captured.get()
-
+from printed import printed
 
 # ---------------------------------------------------------------- quantities
 

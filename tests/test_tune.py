@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console, RenderableType
 
 from kernelworks import tune
 from kernelworks.build import configs as tables
@@ -22,14 +21,7 @@ from kernelworks.records import (
 from kernelworks.report import tune as tune_report
 from machines import GPU_KIND as KIND
 from machines import MIB
-
-
-def printed(table: RenderableType, width: int = 150) -> str:
-    console = Console(width=width, force_terminal=False, no_color=True)
-    with console.capture() as captured:
-        console.print(table)
-    return captured.get()
-
+from printed import printed
 
 USED, OTHER, THIRD = {"num_warps": 4}, {"num_warps": 8}, {"num_warps": 16}
 

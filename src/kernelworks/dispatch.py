@@ -28,7 +28,7 @@ from kernelworks.contract import Contract, Mutant, Request, Row, spec
 from kernelworks.entry import entry
 from kernelworks.machine import kind_of
 
-__all__ = ["OPS", "Choice", "Op", "Pass", "choose", "preferences"]
+__all__ = ["OPS", "Choice", "Op", "Pass", "choose", "on_meta", "preferences"]
 
 LIBRARY: Any = torch.library.Library("kernelworks", "DEF")  # type: ignore[no-untyped-call]
 OPS: dict[str, Op] = {}  # filled by the rooms that `kernelworks.ops` lists, in that order
@@ -329,7 +329,7 @@ class Op:
         """What the forward returns for these arguments, as meta tensors; None for an op that works in place."""
         if self.contract.mutates:
             return None
-        shapes = self.passes["forward"].fake(*[_meta(a) for a in args])
+        shapes = self.passes["forward"].fake(*[on_meta(a) for a in args])
         return self._from_torch(shapes, *args) if self._from_torch else shapes
 
     def _check_out(self, args: tuple[Any, ...], out: Any) -> None:
@@ -421,10 +421,11 @@ def _fake(fake: Callable[..., Any], count: int, *args: Any, row: str | None = No
     return fake(*args[:count])  # torch passes `row` by position or by name
 
 
-def _meta(value: Any) -> Any:
+def on_meta(value: Any) -> Any:
+    """A tensor (or a list of them) without its data; anything else as it is."""
     if isinstance(value, Tensor):
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-    return [_meta(v) for v in value] if isinstance(value, (list, tuple)) else value
+    return [on_meta(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:

@@ -20,10 +20,10 @@ _ENTRY = """
 def call({arguments}, out=None, row=None):
     if is_compiling():
         return through_torch(({arguments},), out, row)
+    watched = dispatch_modes() or function_modes() or profiler._is_profiler_enabled or functorch_level()
     if (
         quick is not None and row is None and {plain} and not (grad_enabled() and ({gradients}))
-        and not (dispatch_modes() or function_modes() or profiler._is_profiler_enabled or functorch_level())
-        and (out is None or out.__class__ is Tensor)
+        and not watched and (out is None or out.__class__ is Tensor)
     ):
         table, kept = quick
         try:
@@ -37,11 +37,9 @@ def call({arguments}, out=None, row=None):
         key = plan = None
         if not (grad_enabled() and ({gradients})):
             key = ({key}, row, get_threads())
-            if not (dispatch_modes() or function_modes() or profiler._is_profiler_enabled or functorch_level()):
+            if not watched:
                 plan = plans.get(key)
-        elif {recordable} and out is None and not (
-            dispatch_modes() or function_modes() or profiler._is_profiler_enabled or functorch_level()
-        ):
+        elif {recordable} and out is None and not watched:
             recorded = {plain}{settled}
     except (AttributeError, TypeError):  # an argument of a wrong type: the contract's check says which
         key = plan = None

@@ -9,34 +9,17 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 import torch
+from decoders import DECODER, llama, qwen3
 from torch import nn
-from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import GemmaConfig, GemmaForCausalLM
 
 from kernelworks.models import language, swap
 from kernelworks.models.compiled_loss import loss_with_gradients
 from kernelworks.ops.reduction.linear_cross_entropy import linear_cross_entropy
 
-SIZES = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 300,
-    "pad_token_id": 0,
-}
-
-
-def llama() -> nn.Module:
-    return LlamaForCausalLM(LlamaConfig(**SIZES))
-
-
-def qwen3() -> nn.Module:
-    return Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=16, tie_word_embeddings=True))
-
 
 def gemma() -> nn.Module:
-    return GemmaForCausalLM(GemmaConfig(**SIZES, head_dim=16))
+    return GemmaForCausalLM(GemmaConfig(**DECODER, head_dim=16))
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import re
 import shutil
 import subprocess
 import threading
@@ -14,6 +13,7 @@ from typing import Any
 
 from kernelworks import environment
 from kernelworks.build.cache import BuildError, entry
+from kernelworks.build.sources import hash_of, with_includes
 
 __all__ = ["TARGETS", "BuildError", "Target", "library", "source_hash", "toolchain"]
 
@@ -66,30 +66,10 @@ def toolchain() -> str:
     return f"{Path(command).name} {done.stdout.strip()}"
 
 
-def _with_includes(source: Path) -> list[Path]:
-    """The source and every file of ours that it includes, in a fixed order."""
-    found: list[Path] = []
-    queue = [source.resolve()]
-    while queue:
-        path = queue.pop(0)
-        if path in found:
-            continue
-        found.append(path)
-        for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(encoding="utf-8"), re.M):
-            for folder in (path.parent, SIMD):
-                if (folder / name).is_file():
-                    queue.append((folder / name).resolve())
-                    break
-    return found
-
-
 @functools.cache
 def source_hash(source: Path, target: str) -> str:
     """SHA-256 over the source, the headers of ours that it includes, and the target's flags."""
-    digest = hashlib.sha256(" ".join((*COMMON_FLAGS, *TARGETS[target].flags)).encode())
-    for path in _with_includes(source):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+    return hash_of(" ".join((*COMMON_FLAGS, *TARGETS[target].flags)), with_includes(source, SIMD))
 
 
 def _include_flags() -> list[str]:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from kernelworks.build.cache import BuildError, entry
 from kernelworks.build.launcher import launcher, load, succeed
+from kernelworks.build.sources import hash_of, with_includes
 
 __all__ = ["Kernel", "built", "cubin", "resources", "source_hash", "tensor_map", "toolchain"]
 
@@ -70,27 +71,10 @@ def _answer(size: str, get: str, program: ctypes.c_void_p) -> bytes:
     return buffer.raw
 
 
-def _with_includes(source: Path) -> list[Path]:
-    """The source and every file of ours that it includes, in a fixed order."""
-    found: list[Path] = []
-    queue = [source.resolve()]
-    while queue:
-        path = queue.pop(0)
-        if path in found:
-            continue
-        found.append(path)
-        for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(encoding="utf-8"), re.M):
-            queue += [(folder / name).resolve() for folder in (path.parent, TILE) if (folder / name).is_file()][:1]
-    return found
-
-
 @functools.cache
 def source_hash(source: Path) -> str:
     """SHA-256 over the source, the headers of ours that it includes, and the flags."""
-    digest = hashlib.sha256(" ".join(FLAGS).encode())
-    for path in _with_includes(source):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+    return hash_of(" ".join(FLAGS), with_includes(source, TILE))
 
 
 def _compile(source: Path, output: Path) -> None:

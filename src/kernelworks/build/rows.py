@@ -18,6 +18,7 @@ from kernelworks import environment
 from kernelworks.build import cuda
 from kernelworks.build.configs import configs
 from kernelworks.build.cpp import TARGETS, BuildError, library, source_hash, toolchain
+from kernelworks.build.sources import hash_of
 from kernelworks.contract import Request, Row
 from kernelworks.machine import machine
 
@@ -203,10 +204,7 @@ def _imported_kernels(source: Path) -> tuple[Path, ...]:
 @functools.cache
 def triton_hash(source: Path, row: str) -> str:
     """SHA-256 over the files with device code and the configurations of a row."""
-    digest = hashlib.sha256(configs(source).text(row).encode())
-    for path in _imported_kernels(source):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+    return hash_of(configs(source).text(row), _imported_kernels(source))
 
 
 @functools.cache

@@ -138,9 +138,9 @@ def account(timeline: Timeline, floors: Floors, threads: int, ceilings: Ceilings
     return sorted([*grouped(entries), *_between(gaps)], key=lambda g: -g.seconds)
 
 
-def footer(groups: Iterable[Group], wall: float) -> dict[str, float]:
-    """Seconds by part in the order of PARTS. They add to the wall clock: what no group holds is unexplained."""
-    total = dict.fromkeys(PARTS, 0.0)
+def footer(groups: Iterable[Group], wall: float, parts: Iterable[str] = PARTS) -> dict[str, float]:
+    """Seconds by part in the order of ``parts``. They add to the wall clock: what no group holds is unexplained."""
+    total = dict.fromkeys(parts, 0.0)
     for group in groups:
         for name, value in group.parts.items():
             total[name] += value

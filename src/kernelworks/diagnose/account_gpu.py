@@ -17,7 +17,7 @@ The parts, in the footer's order:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,7 +33,7 @@ from kernelworks.diagnose.trace import Call, Place
 from kernelworks.diagnose.work import NOTHING, Arguments, Operand, Work
 from kernelworks.records import GpuCeilings
 
-__all__ = ["GAPS", "GPU_PARTS", "MATRIX", "Kernel", "account", "footer", "innermost", "kernels", "short"]
+__all__ = ["GAPS", "GPU_PARTS", "MATRIX", "Kernel", "account", "innermost", "kernels", "short"]
 
 FUSION, LAUNCHES, HOST = "traffic that fusion would remove", "launch", "host work"
 SYNCHRONISATION, CUDA_MALLOC = "synchronisation", "allocation (cudaMalloc)"
@@ -94,16 +94,6 @@ def account(timeline: GpuTimeline, ceilings: GpuCeilings) -> list[Group]:
         entry = Entry(one.call, one.exclusive, its, limit, parts, one.critical, _names(one.jobs))
         entries.append(entry)
     return sorted([*grouped(entries), *_between(timeline)], key=lambda g: -g.seconds)
-
-
-def footer(groups: Iterable[Group], wall: float) -> dict[str, float]:
-    """Seconds by part in the order of GPU_PARTS. They add to the wall clock: what no group holds is unexplained."""
-    total = dict.fromkeys(GPU_PARTS, 0.0)
-    for group in groups:
-        for name, value in group.parts.items():
-            total[name] += value
-    total[UNEXPLAINED] += wall - sum(total.values())
-    return total
 
 
 UNKNOWN = "kernels outside any op"

@@ -10,8 +10,8 @@ import torch
 
 from kernelworks.ceilings import ceilings as measured_ceilings
 from kernelworks.diagnose import overhead, replay
-from kernelworks.diagnose.account import Group
-from kernelworks.diagnose.account_gpu import account, footer, kernels
+from kernelworks.diagnose.account import Group, footer
+from kernelworks.diagnose.account_gpu import GPU_PARTS, account, kernels
 from kernelworks.diagnose.program import Program, versions
 from kernelworks.diagnose.regions import findings, regions, sentence, unmodelled
 from kernelworks.diagnose.timeline_gpu import GpuTimeline, observe
@@ -64,7 +64,7 @@ def described(name: str, timeline: GpuTimeline, ceilings: GpuCeilings, fix: Fix 
     threads = torch.get_num_threads()
     with without_collection():
         groups = account(timeline, ceilings)
-        parts = footer(groups, timeline.wall)
+        parts = footer(groups, timeline.wall, GPU_PARTS)
         found, problems = regions(groups, timeline.wall, threads, "cuda", ceilings.kind)
         times = _times(timeline, ceilings)
     found = tuple(sorted(found, key=lambda r: (-r.high_s, -r.seconds)))

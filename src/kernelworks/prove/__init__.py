@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from kernelworks import certificates
@@ -114,27 +115,30 @@ def _shared(
     for found, died in results:
         if died is not None:
             return found if shards == 1 else [], died
-    return [_joined([found[i] for found, _ in results], partial=bool(case or dtype)) for i in range(len(rows))], None
+    partial = bool(case or dtype)
+    return [_joined(op, [found[i] for found, _ in results], partial=partial) for i in range(len(rows))], None
 
 
-def _joined(parts: list[dict[str, Any]], *, partial: bool) -> dict[str, Any]:
-    """One row's findings from those of all processes; the first of them ran the checks."""
+def _joined(op: Op, parts: list[dict[str, Any]], *, partial: bool) -> dict[str, Any]:
+    """One row's findings from those of all processes.
+
+    The first of them ran the checks; whether every configuration of a GPU's row was run is known only here.
+    """
     worst = max(parts, key=lambda part: part["worst"])
     joined = {
         **parts[0], "cases": sum(part["cases"] for part in parts), "worst": worst["worst"],
         "worst_case": worst["worst_case"], "failures": [f for part in parts for f in part["failures"]],
         "seconds": sum(part["seconds"] for part in parts),
     }  # fmt: skip
-    missed = set.intersection(*(set(part["missed"]) for part in parts))
-    if not partial and "configurations" in joined["checks"]:
+    if op.row(joined["row"]).device == "cuda" and not partial:
+        missed = set.intersection(*(set(part["missed"]) for part in parts))
         joined["checks"] = {**joined["checks"], "configurations": not missed}
         if missed:
             text = f"no case reaches {'; '.join(sorted(missed))}"
-            joined["failures"].append({**_NO_PARITY, "row": joined["row"], "case": "configurations", "message": text})
+            line = f"python -m kernelworks prove {op.name}.{joined['row']}"
+            wrong = Parity(op.name, joined["row"], "check", "configurations", "", float("inf"), False, text, line)
+            joined["failures"].append(asdict(wrong))
     return joined
-
-
-_NO_PARITY = {"op": "", "pass_": "check", "dtype": "", "worst": float("inf"), "ok": False, "reproduce": ""}
 
 
 def _work(

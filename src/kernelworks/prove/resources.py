@@ -15,13 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernelworks.dispatch import OPS, on_meta
+from kernelworks.prove.truth import flat_outputs
+
 __all__ = ["main", "resources"]
-
-
-def _meta(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-    return [_meta(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def resources(
@@ -36,13 +33,13 @@ def resources(
     for case in cases:
         for dtype in [d for d in case.dtypes if not dtypes or d in dtypes]:
             given = case.make(torch.Generator().manual_seed(0), dtype)
-            args = [_meta(given.get(name)) for name in names]
+            args = [on_meta(given.get(name)) for name in names]
             with triton.compiling() as compiled:
                 outputs = op.row(row).load("forward")(*args)
                 if "backward" in op.row(row).passes and case.gradients and contract.differentiable:
                     backward = op.passes["backward"]
                     kept = dict(zip(names, args, strict=True)) | dict(
-                        zip(contract.outputs, _flat(outputs), strict=False)
+                        zip(contract.outputs, flat_outputs(outputs), strict=False)
                     )
                     grads = {f"grad_{n}": v for n, v in kept.items() if isinstance(v, Tensor)}
                     have = {**kept, **grads, "needs": [True] * len(backward.returns)}
@@ -55,13 +52,8 @@ def resources(
     return found
 
 
-def _flat(result: Any) -> list[Any]:
-    return [leaf for v in result for leaf in _flat(v)] if isinstance(result, (list, tuple)) else [result]
-
-
 def main() -> None:
     from kernelworks import ops  # noqa: F401  fills OPS
-    from kernelworks.dispatch import OPS
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("op")
