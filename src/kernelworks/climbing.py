@@ -59,7 +59,7 @@ def climbed(name: str, rung: int | None, out: Path | None, advance: Advance, *, 
 
     def done(result: RungResult) -> None:
         if not json:
-            stdout().print(report.line(result))
+            stdout().print(report.line(result, ladder.problem.unit))
 
     record = climb(ladder, rung, progress=advance, done=done)
     if json:

@@ -1,40 +1,82 @@
-"""Ladders on disk: ``ladders/<name>/problem.py`` and ``NN_idea.cpp``, one idea a rung, each with a header that says
-what it tests and what it expects before anything is measured.
+"""Ladders on disk: ``ladders/<name>/problem.py`` and ``NN_idea.cpp`` or ``NN_idea.cu``, one idea a rung, each with a
+header that says what it tests and what it expects before anything is measured.
 
 A header is the first lines of the file, ``// key: text``, longer texts continued on lines indented by two more:
 
 | key | meaning |
 |---|---|
 | title | the idea |
-| target | what it is compiled for: a target of ``build.cpp`` |
-| threads | ``1``, or ``1, all`` |
-| rows | how many rows of the problem a slow rung is timed on; all without it |
-| loads | bytes that each multiply-add moves, by level: ``L1 12, L3 4`` |
 | hypothesis | what the rung before waited on, and why this one should not |
-| predicts | times the rate of the rung before; none for the first |
+| predicts | times as quick as the rung before; none for the first |
 | next | what this one waits on |
+| loads | bytes that each multiply-add moves, by level: ``L1 12, L3 4`` |
+| format | of the problem's formats, the one its inputs come in; the problem's own without it |
+| multiples | what sizes must be multiples of: ``M 128, N 128, K 64``; sizes of the proof that are not are left out |
+| target | C++: what it is compiled for, a target of ``build.cpp`` |
+| threads | C++: ``1``, or ``1, all`` |
+| rows | C++: how many rows of the problem a slow rung is timed on; all without it |
+| launch | CUDA: ``threads 256, tile 128 x 128, shared 32768, cluster 2, grid tiles, workspace 4096``; see ``Launch`` |
+| maps | CUDA: operands that arrive as tensor maps, with the rows and columns of a copy: ``A 128 x 64`` |
+| spills | CUDA: bytes a thread that it may keep in local memory; 0 without it |
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelworks.build.cpp import TARGETS
-from kernelworks.climb.problem import Problem, problem_of
+from kernelworks.climb.problem import Problem, Size, problem_of
 
-__all__ = ["Ladder", "Rung", "folders", "ladder_named"]
+__all__ = ["Ladder", "Launch", "Rung", "folders", "ladder_named"]
 
 CHECKOUT = Path(__file__).resolve().parents[3] / "ladders"
-KEYS = {"title", "target", "threads", "rows", "loads", "hypothesis", "predicts", "next"}
-NEEDED = {"title", "target", "threads", "hypothesis", "next"}
+KEYS = {"title", "hypothesis", "predicts", "next", "loads", "format", "multiples"}
+OWN_KEYS = {"cpp": {"target", "threads", "rows"}, "cu": {"launch", "maps", "spills"}}
+NEEDED = {"cpp": {"title", "target", "threads", "hypothesis", "next"}, "cu": {"title", "launch", "hypothesis", "next"}}
+GRIDS = ("", "tiles", "multiprocessors")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a CUDA rung is started.
+
+    ``tile`` is rows x columns of the output that a block computes, its last two dimensions; an output of one dimension
+    is one column. ``grid`` "": a block for each tile, columns of tiles along x, rows along y. "tiles": all along x.
+    "multiprocessors": along x as many blocks as there are multiprocessors, at most one for each tile, each of which
+    walks over tiles. The grid's x is rounded up to a whole ``cluster``, of multiprocessors down to one. ``shared`` is
+    dynamic shared memory in bytes, ``workspace`` bytes of scratch that are zero before each launch.
+    """
+
+    threads: int
+    tile: tuple[int, int]
+    shared: int = 0
+    cluster: int = 1
+    grid: str = ""
+    workspace: int = 0
+
+    def blocks(self, shape: tuple[int, ...], multiprocessors: int) -> tuple[int, int, int]:
+        """The grid for an output of this shape."""
+        rows, columns = (*shape, 1)[-2:] if len(shape) < 2 else shape[-2:]
+        for outer in shape[:-2]:
+            rows *= outer
+        down, across = -(-rows // self.tile[0]), -(-columns // self.tile[1])
+        if not self.grid:
+            return self._whole(across), down, 1
+        tiles = self._whole(down * across)
+        if self.grid == "tiles":
+            return tiles, 1, 1
+        return max(self.cluster, min(tiles, multiprocessors // self.cluster * self.cluster)), 1, 1
+
+    def _whole(self, count: int) -> int:
+        return -(-count // self.cluster) * self.cluster
 
 
 @dataclass(frozen=True)
 class Rung:
-    """One step. ``threads`` is (1,) or (1, 0), 0 for all cores; ``rows`` 0 means all."""
+    """One step. On the CPU ``threads`` is (1,) or (1, 0), 0 for all cores; ``rows`` 0 means all."""
 
     number: int
     path: Path
@@ -46,6 +88,19 @@ class Rung:
     hypothesis: str
     predicts: float | None
     next: str
+    format: str = ""
+    multiples: dict[str, int] = field(default_factory=dict)
+    launch: Launch | None = None
+    maps: dict[str, tuple[int, int]] = field(default_factory=dict)  # rows and columns of one copy, by operand
+    spills: int = 0
+
+    @property
+    def language(self) -> str:
+        return self.path.suffix[1:]
+
+    def takes(self, size: Size) -> bool:
+        """Whether the size is one that the rung asks for."""
+        return all(size.get(name, 0) % count == 0 for name, count in self.multiples.items())
 
     def text(self) -> str:
         return self.path.read_text(encoding="utf-8")
@@ -81,10 +136,16 @@ def ladder_named(name: str) -> Ladder:
     folder = known.get(name, Path(name))
     if not folder.is_dir():
         raise ValueError(f"there is no ladder {name!r}; there are: {', '.join(known) or 'none'}")
-    paths = sorted(p for p in folder.iterdir() if re.fullmatch(r"\d\d_\w+\.cpp", p.name))
+    problem = problem_of(folder)
+    suffix = {"cpu": "cpp", "cuda": "cu"}[problem.device]
+    paths = sorted(p for p in folder.iterdir() if re.fullmatch(rf"\d\d_\w+\.{suffix}", p.name))
     if not paths:
-        raise ValueError(f"{folder} has no rung: a file NN_idea.cpp")
-    return Ladder(folder.name, folder, problem_of(folder), tuple(rung_of(path) for path in paths))
+        raise ValueError(f"{folder} has no rung: a file NN_idea.{suffix}")
+    rungs = tuple(rung_of(path) for path in paths)
+    for rung in rungs:
+        if rung.format and rung.format not in problem.formats:
+            raise ValueError(f"{rung.path.name}: the problem has no format {rung.format!r}")
+    return Ladder(folder.name, folder, problem, rungs)
 
 
 def _header_lines(text: str) -> int:
@@ -92,8 +153,7 @@ def _header_lines(text: str) -> int:
     return next((i for i, line in enumerate(lines) if not line.startswith("//")), len(lines))
 
 
-def rung_of(path: Path) -> Rung:
-    """The rung in a file. Raises ValueError where its header lacks a key or has one that means nothing."""
+def _header(path: Path) -> dict[str, str]:
     text = path.read_text(encoding="utf-8")
     found: dict[str, str] = {}
     key = ""
@@ -104,19 +164,58 @@ def rung_of(path: Path) -> Rung:
             found[key] = start[2]
         elif key:
             found[key] += " " + line[2:].strip()
-    if found.keys() - KEYS or NEEDED - found.keys():
-        wrong = ", ".join(sorted(found.keys() - KEYS)) or f"no {', '.join(sorted(NEEDED - found.keys()))}"
-        raise ValueError(f"{path.name}: the header must give {', '.join(sorted(NEEDED))}; it has {wrong}")
-    if found["target"] not in TARGETS:
+    return found
+
+
+def rung_of(path: Path) -> Rung:
+    """The rung in a file. Raises ValueError where its header lacks a key or has one that means nothing."""
+    found, language = _header(path), path.suffix[1:]
+    needed, known = NEEDED[language], KEYS | OWN_KEYS[language]
+    if found.keys() - known or needed - found.keys():
+        wrong = ", ".join(sorted(found.keys() - known)) or f"no {', '.join(sorted(needed - found.keys()))}"
+        raise ValueError(f"{path.name}: the header must give {', '.join(sorted(needed))}; it has {wrong}")
+    if language == "cpp" and found["target"] not in TARGETS:
         raise ValueError(f"{path.name}: target must be one of {', '.join(TARGETS)}, got {found['target']!r}")
     try:
         return Rung(
-            number=int(path.name[:2]), path=path, title=found["title"], target=found["target"],
-            threads=tuple(0 if part.strip() == "all" else int(part) for part in found["threads"].split(",")),
+            number=int(path.name[:2]), path=path, title=found["title"], target=found.get("target", "sm_90a"),
+            threads=tuple(0 if part.strip() == "all" else int(part) for part in found.get("threads", "0").split(",")),
             rows=int(found.get("rows", 0)),
-            loads={level: float(count) for level, count in re.findall(r"(\w+) ([\d.]+)", found.get("loads", ""))},
+            loads={level: float(count) for level, count in _pairs(found.get("loads", ""), r"[\d.]+").items()},
             hypothesis=found["hypothesis"], predicts=float(found["predicts"]) if "predicts" in found else None,
-            next=found["next"],
+            next=found["next"], format=found.get("format", ""),
+            multiples={name: int(count) for name, count in _pairs(found.get("multiples", ""), r"\d+").items()},
+            launch=_launch(found["launch"]) if "launch" in found else None,
+            maps={name: _box(box) for name, box in _pairs(found.get("maps", ""), r"\d+ x \d+").items()},
+            spills=int(found.get("spills", 0)),
         )  # fmt: skip
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
+
+
+def _pairs(text: str, value: str) -> dict[str, str]:
+    """``name value`` parts between commas. Raises ValueError for a part that is not one."""
+    found = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        match = re.fullmatch(rf"(\w+) ({value})", part)
+        if match is None:
+            raise ValueError(f"{part!r} is not a name and a value")
+        found[match[1]] = match[2]
+    return found
+
+
+def _box(text: str) -> tuple[int, int]:
+    rows, columns = text.split(" x ")
+    return int(rows), int(columns)
+
+
+def _launch(text: str) -> Launch:
+    """Raises ValueError where the text does not describe a launch."""
+    found = _pairs(text, r"\d+ x \d+|\w+")
+    known = {"threads", "tile", "shared", "cluster", "grid", "workspace"}
+    if found.keys() - known or {"threads", "tile"} - found.keys() or found.get("grid", "") not in GRIDS:
+        raise ValueError(f"launch must give threads and tile, and may give {', '.join(sorted(known))}; got {text!r}")
+    return Launch(
+        threads=int(found["threads"]), tile=_box(found["tile"]), shared=int(found.get("shared", 0)),
+        cluster=int(found.get("cluster", 1)), grid=found.get("grid", ""), workspace=int(found.get("workspace", 0)),
+    )  # fmt: skip

@@ -11,28 +11,54 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Peer", "Problem", "Size", "problem_of"]
+__all__ = ["Format", "Given", "Peer", "Problem", "Size", "problem_of"]
 
 Size = dict[str, int]
 Given = dict[str, Tensor]
 Peer = Callable[[Given, int], Callable[[], Tensor] | None]  # prepares the call for inputs and threads; None declines
+Arguments = Callable[[Size, Given, Tensor, int], tuple[Any, ...]]
+UNITS = ("GFLOP/s", "GB/s")
+
+
+@dataclass(frozen=True)
+class Format:
+    """How some rungs take their inputs: bfloat16, blocks of 8-bit integers. Named by a rung's header.
+
+    ``encode`` makes from the problem's inputs what the rung receives; ``exact`` makes from what it receives the float64
+    inputs of the problem's reference, so that a rung answers for its arithmetic and not for the rounding of its inputs.
+    What is None is the problem's own. ``peers`` get what the rung gets.
+    """
+
+    encode: Callable[[Given], Given]
+    exact: Callable[[Given], Given]
+    bound: Callable[[Given, Tensor], Tensor] | None = None
+    bytes: Callable[[Size], float] | None = None
+    peers: dict[str, Peer] | None = None
+    signature: tuple[Any, ...] | None = None
+    arguments: Arguments | None = None
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One computation. A rung exports ``symbol`` with C linkage and the ctypes ``signature``, and fills one output.
+    """One computation. A rung exports ``symbol`` with C linkage and fills one output.
 
-    ``size`` is what is timed, ``proof_sizes`` what is tried before (odd sizes, edges of tiles). ``inputs(size,
-    generator)`` makes the tensors; ``reference`` takes them in float64; ``bound(exact, reference)`` is the largest
-    error allowed, elementwise, derived and not chosen. ``flop`` and ``bytes`` are of one call, bytes compulsory ones.
-    ``arguments(size, given, out, threads)`` are those of a rung's function. ``rows`` names the dimension of which slow
-    rungs are timed on a part (the work of one row is that of every other). ``lessons`` is the file of the library
-    that took the last rung's ideas.
+    ``size`` is what is timed, ``proof_sizes`` what is tried before (odd sizes, edges of tiles), ``also`` further sizes
+    that only the last rung is proved and timed at. ``inputs(size, generator)`` makes the tensors, on the generator's
+    device; ``reference`` takes them in float64; ``bound(exact, reference)`` is the largest error allowed, elementwise,
+    derived and not chosen. ``flop`` and ``bytes`` are of one call, bytes compulsory ones. ``unit`` says which of the
+    two is the rate: "GFLOP/s" against multiply-adds of ``arithmetic``, or "GB/s" against reads of memory.
+
+    On the CPU a rung has the ctypes ``signature`` and gets ``arguments(size, given, out, threads)``; ``rows`` names
+    the dimension of which slow rungs are timed on a part (the work of one row is that of every other). On a GPU
+    (``device="cuda"``) its parameters are the inputs in their order, the output, each value of the size as long long,
+    and scratch if its header asks for some; ``output`` is the output's name where a header speaks of it.
+
+    ``formats`` by name, for rungs that take their inputs in another one. ``peers`` are raced by name, torch's default
+    first; ``said`` says in words what each is. ``lessons`` is the file of the library that took the last rung's ideas.
     """
 
     title: str
     symbol: str
-    signature: tuple[Any, ...]
     size: Size
     proof_sizes: tuple[Size, ...]
     inputs: Callable[[Size, torch.Generator], Given]
@@ -41,18 +67,52 @@ class Problem:
     bound: Callable[[Given, Tensor], Tensor]
     flop: Callable[[Size], float]
     bytes: Callable[[Size], float]
-    arguments: Callable[[Size, Given, Tensor, int], tuple[Any, ...]]
+    signature: tuple[Any, ...] = ()
+    arguments: Arguments | None = None
     peers: dict[str, Peer] = field(default_factory=dict)
+    said: dict[str, str] = field(default_factory=dict)
     rows: str = ""
     lessons: str = ""
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32  # of the output
+    output: str = "C"
+    unit: str = "GFLOP/s"
+    arithmetic: str = "float32"
+    also: tuple[Size, ...] = ()
+    formats: dict[str, Format] = field(default_factory=dict)
+
+    def encoded(self, name: str, given: Given) -> Given:
+        """What a rung of this format receives."""
+        return self.formats[name].encode(given) if name else given
+
+    def exactly(self, name: str, received: Given) -> Given:
+        """What it received, in float64."""
+        return self.formats[name].exact(received) if name else {n: value.double() for n, value in received.items()}
+
+    def bound_of(self, name: str) -> Callable[[Given, Tensor], Tensor]:
+        return (self.formats[name].bound if name else None) or self.bound
+
+    def peers_of(self, name: str) -> dict[str, Peer]:
+        found = self.formats[name].peers if name else None
+        return self.peers if found is None else found
+
+    def work(self, name: str, size: Size) -> float:
+        """10^9 of what ``unit`` counts, in one call."""
+        if self.unit == "GFLOP/s":
+            return self.flop(size) / 1e9
+        return ((self.formats[name].bytes if name else None) or self.bytes)(size) / 1e9
 
 
 def problem_of(folder: Path) -> Problem:
-    """The ``PROBLEM`` in a ladder's ``problem.py``. Raises ValueError where there is none."""
+    """The ``PROBLEM`` in a ladder's ``problem.py``. Raises ValueError where there is none of use."""
     path = folder / "problem.py"
     if not path.is_file():
         raise ValueError(f"{folder} is no ladder: it has no problem.py")
     found = runpy.run_path(str(path)).get("PROBLEM")
     if not isinstance(found, Problem):
         raise ValueError(f"{path} defines no PROBLEM of kernelworks.climb.problem.Problem")
+    if found.unit not in UNITS or found.device not in ("cpu", "cuda"):
+        raise ValueError(f"{path}: unit must be one of {', '.join(UNITS)} and device cpu or cuda")
+    if found.device == "cpu" and (found.arguments is None or not found.signature):
+        raise ValueError(f"{path}: on the CPU a problem needs a signature and arguments")
     return found

@@ -135,6 +135,7 @@ class _Climber:
 
     def call(self, rung: Rung, truth: _Truth, out: Tensor, threads: int) -> Callable[[], Tensor]:
         function = self.function(rung)
+        assert self.problem.arguments is not None
         arguments = self.problem.arguments(truth.size, truth.given, out, threads)
 
         def run() -> Tensor:
@@ -239,9 +240,9 @@ def _raced(c: _Climber, rung: Rung, before: Rung | None, threads: int) -> RungTi
     timed = found.timed(HERE)
     return RungTime(
         threads=threads, size=size, median_s=timed.median, low_s=timed.low, high_s=timed.high, samples=timed.samples,
-        gflops=rates[HERE], ceiling_gflops=max(kept_rate, _high_rate(found, peak_flop)),
+        rate=rates[HERE], ceiling=max(kept_rate, _high_rate(found, peak_flop)),
         peers={name: rates[name] for name in c.problem.peers if name in rates},
-        before_gflops=rates.get(BEFORE), thrown=found.thrown,
+        before=rates.get(BEFORE), thrown=found.thrown,
     )  # fmt: skip
 
 
@@ -262,11 +263,11 @@ def _missing(rung: Rung) -> str:
 def _shares(c: _Climber, rung: Rung, timed: RungTime) -> dict[str, float]:
     """Which share of the rung's time each ceiling explains: its own multiply-adds, and its bytes at each level."""
     units = [f.gflops for f in c.known.flops if (f.dtype, f.isa, f.threads) == ("float32", rung.target, timed.threads)]
-    shares = {MULTIPLY_ADDS: timed.gflops / units[0]} if units else {}
+    shares = {MULTIPLY_ADDS: timed.rate / units[0]} if units else {}
     for level, count in rung.loads.items():
         read = [b.gbs for b in c.known.bandwidth if (b.level, b.kind, b.threads) == (level, "read", timed.threads)]
         if read:
-            shares[level] = timed.gflops / 2 * count / read[0]
+            shares[level] = timed.rate / 2 * count / read[0]
     return shares
 
 
@@ -303,7 +304,7 @@ def _one(c: _Climber, rung: Rung, before: Rung | None) -> RungResult:
     return RungResult(
         number=rung.number, file=rung.path.name, sha256=rung.sha256(), title=rung.title, target=rung.target,
         hypothesis=rung.hypothesis, next=rung.next, predicted=rung.predicts, status=status, reason=reason, worst=worst,
-        times=tuple(times), gain=last.gflops / last.before_gflops if last and last.before_gflops else None,
+        times=tuple(times), gain=last.rate / last.before if last and last.before else None,
         loads=rung.loads, shares=shares, regime=_regime(shares) if last else "", assembly=assembly,
     )  # fmt: skip
 

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from rich.table import Table
 from rich.text import Text
 
+from kernelworks.records import GpuCeilings
 from kernelworks.report import quantity
 from kernelworks.report.terminal import style_of
 from kernelworks.rungs import Climb, RungResult, RungTime
 
-__all__ = ["changed", "heading", "line", "outcome", "rungs", "table", "totals", "waits", "worklog"]
+__all__ = ["changed", "heading", "line", "machine", "outcome", "rungs", "table", "totals", "waits", "worklog"]
 
 
 def heading(record: Climb) -> str:
@@ -24,7 +25,17 @@ def _size(size: Mapping[str, int]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in size.items())
 
 
+def machine(record: Climb) -> str:
+    """The machine's name and how much of it there is."""
+    here = record.ceilings
+    if isinstance(here, GpuCeilings):
+        return f"{here.name}, {here.multiprocessors} multiprocessors"
+    return f"{here.name}, {here.cores} cores"
+
+
 def _threads(count: int) -> str:
+    if not count:
+        return "GPU"
     return f"{count} thread{'s' if count > 1 else ''}"
 
 
@@ -34,15 +45,19 @@ def best_peer(timed: RungTime) -> tuple[str, float]:
     return max(tuned.items(), key=lambda item: item[1], default=("", 0.0))
 
 
-def line(rung: RungResult) -> Text:
+def rated(rate: float, unit: str) -> str:
+    return quantity.gbs(rate) if unit == "GB/s" else quantity.gflops(rate)
+
+
+def line(rung: RungResult, unit: str = "GFLOP/s") -> Text:
     """One rung in one line, as it finishes."""
     text = Text(f"{rung.number:>2}  {rung.title:<24}")
     if rung.status != "proved":
         text.append(f"{rung.status}: {rung.reason}", style="red" if rung.status == "wrong" else "yellow")
         return text
     timed = rung.times[-1]
-    text.append(f"{quantity.gflops(timed.gflops):>14}  {_threads(timed.threads)}  ")
-    text.append(f"{quantity.percent(timed.gflops / timed.ceiling_gflops)} of the ceiling")
+    text.append(f"{rated(timed.rate, unit):>14}  {_threads(timed.threads)}  ")
+    text.append(f"{quantity.percent(timed.rate / timed.ceiling)} of the ceiling")
     if rung.gain is not None and rung.predicted is not None:
         text.append(f"  {quantity.ratio(rung.gain)} (predicted {quantity.ratio(rung.predicted)})", style="bold")
     return text
@@ -53,7 +68,7 @@ def table(record: Climb) -> Table:
     found = Table(title=heading(record), title_justify="left", title_style="bold")
     found.add_column("rung")
     names = list(dict.fromkeys(name for r in record.rungs for t in r.times for name in t.peers))
-    for title in ("threads", "GFLOP/s", "of ceiling", *(f"over {name}" for name in names), "predicted", "got"):
+    for title in ("threads", record.unit, "of ceiling", *(f"over {name}" for name in names), "predicted", "got"):
         found.add_column(title, justify="right")
     found.add_column("waits on")
     for rung in record.rungs:
@@ -64,9 +79,9 @@ def table(record: Climb) -> Table:
             found.add_row(
                 f"{rung.number} {rung.title}" if not index else "",
                 str(timed.threads),
-                quantity.figures(timed.gflops),
-                quantity.percent(timed.gflops / timed.ceiling_gflops),
-                *(quantity.ratio(timed.gflops / timed.peers[n]) if n in timed.peers else "-" for n in names),
+                quantity.figures(timed.rate),
+                quantity.percent(timed.rate / timed.ceiling),
+                *(quantity.ratio(timed.rate / timed.peers[n]) if n in timed.peers else "-" for n in names),
                 quantity.ratio(rung.predicted) if last else "",
                 quantity.ratio(rung.gain) if last else "",
                 Text(rung.regime, style=style_of(rung.regime)) if last else "",
@@ -81,24 +96,24 @@ def totals(record: Climb) -> list[str]:
         return ["No rung has a figure."]
     sentences = []
     for timed in last.times:
-        share = quantity.percent(timed.gflops / timed.ceiling_gflops)
-        text = f"Rung {last.number} at {_threads(timed.threads)}: {quantity.gflops(timed.gflops)}, {share} of the "
-        text += f"measured multiply-add ceiling ({quantity.figures(timed.ceiling_gflops)})"
+        share = quantity.percent(timed.rate / timed.ceiling)
+        text = f"Rung {last.number} at {_threads(timed.threads)}: {rated(timed.rate, record.unit)}, {share} of the "
+        text += f"measured multiply-add ceiling ({quantity.figures(timed.ceiling)})"
         if timed.peers:
             default, rate = next(iter(timed.peers.items()))
             name, best = best_peer(timed)
-            text += f", {quantity.ratio(timed.gflops / rate)} {default}'s default"
+            text += f", {quantity.ratio(timed.rate / rate)} {default}'s default"
             if name != default:
-                text += f", {quantity.ratio(timed.gflops / best)} the best tuned peer ({name})"
+                text += f", {quantity.ratio(timed.rate / best)} the best tuned peer ({name})"
         sentences.append(text + ".")
     return sentences
 
 
-def outcome(rung: RungResult) -> str:
+def outcome(rung: RungResult, unit: str = "GFLOP/s") -> str:
     """Prediction against outcome in one sentence, honest where it missed."""
     if rung.status != "proved":
         return f"**{rung.status}**: {rung.reason}. It has no figure."
-    rate = f"{quantity.gflops(rung.times[-1].gflops)} at {_threads(rung.times[-1].threads)}"
+    rate = f"{rated(rung.times[-1].rate, unit)} at {_threads(rung.times[-1].threads)}"
     if rung.gain is None or rung.predicted is None:
         return f"Got {rate}; there is nothing to compare it with."
     off = rung.gain / rung.predicted
@@ -141,15 +156,15 @@ def rungs(record: Climb, sources: Mapping[str, str]) -> list[tuple[RungResult, l
     return found
 
 
-def _figures(rung: RungResult) -> list[str]:
+def _figures(rung: RungResult, unit: str) -> list[str]:
     names = list(dict.fromkeys(name for t in rung.times for name in t.peers))
-    rows = ["| threads | GFLOP/s | of the ceiling | " + "".join(f"over {name} | " for name in names) + "spread |"]
+    rows = [f"| threads | {unit} | of the ceiling | " + "".join(f"over {name} | " for name in names) + "spread |"]
     rows.append("|" + "---|" * (4 + len(names)))
     for t in rung.times:
-        over = "".join(f"{quantity.ratio(t.gflops / t.peers[n])} | " if n in t.peers else "- | " for n in names)
+        over = "".join(f"{quantity.ratio(t.rate / t.peers[n])} | " if n in t.peers else "- | " for n in names)
         spread = f"{quantity.seconds(t.low_s)} to {quantity.seconds(t.high_s)}, {t.samples} samples"
-        share = quantity.percent(t.gflops / t.ceiling_gflops, 1)
-        rows.append(f"| {t.threads} | {quantity.figures(t.gflops)} | {share} | {over}{spread} |")
+        share = quantity.percent(t.rate / t.ceiling, 1)
+        rows.append(f"| {t.threads} | {quantity.figures(t.rate)} | {share} | {over}{spread} |")
     return rows
 
 
@@ -170,9 +185,8 @@ def _hunks(lines: list[tuple[str, bool]]) -> list[str]:
 
 def worklog(record: Climb, sources: Mapping[str, str]) -> str:
     """The climb as a document to learn from."""
-    here = record.ceilings
     parts = [f"# {record.ladder}", "", f"{record.title}, {_size(record.size)}.", ""]
-    parts += [f"*{here.name}, {here.cores} cores; {', '.join(f'{n} {v}' for n, v in record.versions.items())}; "
+    parts += [f"*{machine(record)}; {', '.join(f'{n} {v}' for n, v in record.versions.items())}; "
               f"{record.date}. Made by `kernelworks climb {record.ladder}`, from `results.json`.*", ""]  # fmt: skip
     parts += [*totals(record), ""]
     parts += _wrapped(
@@ -191,9 +205,9 @@ def worklog(record: Climb, sources: Mapping[str, str]) -> str:
         parts += _wrapped(f"**Hypothesis.** {rung.hypothesis}")
         if rung.predicted is not None:
             parts += ["", f"**Predicted** {quantity.ratio(rung.predicted)} the rate of the rung before."]
-        parts += ["", *_hunks(lines), "", *_wrapped(f"**Outcome.** {outcome(rung)}")]
+        parts += ["", *_hunks(lines), "", *_wrapped(f"**Outcome.** {outcome(rung, record.unit)}")]
         if rung.times:
-            parts += ["", *_figures(rung), "", *_wrapped(f"**Evidence.** {waits(rung)} {_proof(rung)}")]
+            parts += ["", *_figures(rung, record.unit), "", *_wrapped(f"**Evidence.** {waits(rung)} {_proof(rung)}")]
             few = rung.times[-1].size
             if few != record.size:
                 parts += ["", *_wrapped(f"Timed at {_size(few)}: a row of the result takes what every other takes.")]
@@ -214,6 +228,8 @@ def _limit(record: Climb) -> str:
         f"One call is {quantity.figures(record.flop / 1e9)} GFLOP over {quantity.figures(record.bytes / 1e6)} MB that "
         f"must move at least once: {quantity.figures(intensity)} flop for each byte."
     )
+    if isinstance(here, GpuCeilings):
+        return text
     rates = [r.gflops for r in here.flops if (r.dtype, r.threads) == ("float32", here.cores)]
     reads = [b.gbs for b in here.bandwidth if (b.level, b.kind, b.threads) == ("DRAM", "read", here.cores)]
     if not rates or not reads:

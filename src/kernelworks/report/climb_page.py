@@ -38,17 +38,17 @@ def roofline(record: Climb) -> str:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=10)
     axes.set_xlim(1 / 32, 64)
-    slowest = min(t.gflops for _, t in found)
-    highest = max([tops[-1].gflops, *(t.ceiling_gflops for r, _ in found for t in r.times)])
+    slowest = min(t.rate for _, t in found)
+    highest = max([tops[-1].gflops, *(t.ceiling for r, _ in found for t in r.times)])
     axes.set_ylim(slowest / 3, highest * 2)
     plot.draw_roofs(axes, slopes, tops, 1 / 32, 64)
-    at = [(2 / r.loads["L1"], t.gflops) for r, t in found]
+    at = [(2 / r.loads["L1"], t.rate) for r, t in found]
     axes.plot(*zip(*at, strict=True), color=plot.stand_in("muted"), linewidth=1.2, linestyle=":", zorder=3)
     for (rung, _), (x, y) in zip(found, at, strict=True):
         colour = plot.stand_in(plot.cause(rung.regime))
         axes.plot([x], [y], "o", ms=8, color=colour, mec=plot.stand_in("paper"), zorder=4)
         for timed in rung.times[1:]:
-            axes.plot([x], [timed.gflops], "o", ms=8, mfc="none", mec=colour, mew=1.6, zorder=4)
+            axes.plot([x], [timed.rate], "o", ms=8, mfc="none", mec=colour, mew=1.6, zorder=4)
     for place, (x, y), names in _labels(found, at):
         axes.annotate(
             names, (x, y), xytext=place, textcoords="offset points", fontsize=9.5, va="center",
@@ -56,7 +56,7 @@ def roofline(record: Climb) -> str:
         )  # fmt: skip
     all_threads = [t for r, _ in found for t in r.times if t.threads > 1]
     if all_threads:
-        top = max(t.ceiling_gflops for t in all_threads)
+        top = max(t.ceiling for t in all_threads)
         axes.plot([1, 64], [top, top], color=plot.stand_in("ink"), linewidth=1.2, linestyle="--", zorder=2)
         axes.annotate(
             f"float32 at {all_threads[0].threads} threads {quantity.gflops(top)}", (64, top), xytext=(-4, 3),
@@ -91,9 +91,9 @@ def _labels(found: Sequence[tuple[RungResult, RungTime]], at: Sequence[Point]) -
     ]  # fmt: skip
 
 
-def _rows(rungs: Sequence[RungResult]) -> str:
+def _rows(rungs: Sequence[RungResult], unit: str) -> str:
     names = list(dict.fromkeys(name for r in rungs for t in r.times for name in t.peers))
-    titles = ("rung", "threads", "GFLOP/s", "of the ceiling", *(f"over {n}" for n in names), "predicted", "got")
+    titles = ("rung", "threads", unit, "of the ceiling", *(f"over {n}" for n in names), "predicted", "got")
     head = "".join(f'<th scope="col"{"" if not i else " class=number"}>{escape(t)}</th>' for i, t in enumerate(titles))
     body = []
     for rung in rungs:
@@ -102,8 +102,8 @@ def _rows(rungs: Sequence[RungResult]) -> str:
             body.append(f"<tr><td>{rung.number} {escape(rung.title)}</td><td colspan={len(titles) - 2}>{why}</td></tr>")
         for index, t in enumerate(rung.times):
             last = index == len(rung.times) - 1
-            cells = [str(t.threads), quantity.figures(t.gflops), _meter(t, rung.regime)]
-            cells += [quantity.ratio(t.gflops / t.peers[n]) if n in t.peers else "-" for n in names]
+            cells = [str(t.threads), quantity.figures(t.rate), _meter(t, rung.regime)]
+            cells += [quantity.ratio(t.rate / t.peers[n]) if n in t.peers else "-" for n in names]
             cells += [quantity.ratio(rung.predicted), quantity.ratio(rung.gain)] if last else ["", ""]
             name = f'<a href="#rung-{rung.number}">{rung.number} {escape(rung.title)}</a>' if not index else ""
             body.append(f"<tr><td>{name}</td>" + "".join(f'<td class="number">{c}</td>' for c in cells) + "</tr>")
@@ -112,7 +112,7 @@ def _rows(rungs: Sequence[RungResult]) -> str:
 
 
 def _meter(timed: RungTime, regime: str) -> str:
-    share = timed.gflops / timed.ceiling_gflops
+    share = timed.rate / timed.ceiling
     bar = f'<span style="width:{100 * min(1.0, share):.0f}%;background:var(--{plot.cause(regime)})"></span>'
     return f'{quantity.percent(share)}<div class="meter">{bar}</div>'
 
@@ -122,12 +122,12 @@ def _code(lines: Sequence[tuple[str, bool]]) -> str:
     return f"<pre><code>{chr(10).join(shown)}</code></pre>"
 
 
-def _rung(rung: RungResult, lines: Sequence[tuple[str, bool]]) -> str:
+def _rung(rung: RungResult, lines: Sequence[tuple[str, bool]], unit: str) -> str:
     parts = [f'<section class="rung" id="rung-{rung.number}"><h2>{rung.number}. {escape(rung.title)}</h2>']
     parts.append(f"<p><b>Hypothesis.</b> {escape(rung.hypothesis)}</p>")
     if rung.predicted is not None:
         parts.append(f"<p><b>Predicted</b> {quantity.ratio(rung.predicted)} the rate of the rung before.</p>")
-    parts.append(f"<p><b>Outcome.</b> {escape(text.outcome(rung).replace('**', ''))}</p>")
+    parts.append(f"<p><b>Outcome.</b> {escape(text.outcome(rung, unit).replace('**', ''))}</p>")
     if rung.times:
         parts.append(f"<p><b>Evidence.</b> {escape(text.waits(rung))}</p>")
     parts.append(
@@ -143,7 +143,6 @@ def _rung(rung: RungResult, lines: Sequence[tuple[str, bool]]) -> str:
 
 def page(record: Climb, sources: Mapping[str, str]) -> str:
     """One self-contained page; ``sources`` is the code of each rung's file without its header."""
-    here = record.ceilings
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     picture = roofline(record)
     notes = "".join(f"<li>{escape(note)}</li>" for note in record.notes)
@@ -154,14 +153,14 @@ def page(record: Climb, sources: Mapping[str, str]) -> str:
             f"<h1>{escape(text.heading(record))}</h1>",
             *(f'<p class="sentence">{escape(sentence)}</p>' for sentence in text.totals(record)[-1:]),
             *(f'<p class="note">{escape(sentence)}</p>' for sentence in text.totals(record)[:-1]),
-            context_line((here.name, f"{here.cores} cores", versions, record.date)),
+            context_line((text.machine(record), versions, record.date)),
             "<h2>The climb</h2>",
             '<p class="note">Dots: one thread; rings: all threads. The dotted line joins the rungs in order. To the '
             "right: more work for each byte that is loaded from L1; upwards: faster.</p>",
             f'<div class="picture" id="climb">{picture}</div>' if picture else "",
             "<h2>Rung by rung</h2>",
-            _rows(record.rungs),
-            *(_rung(rung, lines) for rung, lines in text.rungs(record, sources)),
+            _rows(record.rungs, record.unit),
+            *(_rung(rung, lines, record.unit) for rung, lines in text.rungs(record, sources)),
             f'<h2>Notes</h2><ul class="plain">{notes}</ul>' if notes else "",
         ),
     )
