@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from kernelworks.ceilings.quiet import CpuTimes, Quiet
 from kernelworks.cli import app
 from kernelworks.climb import Ladder, climb, ladder_named
 from kernelworks.climb.assembly import _loops
@@ -21,11 +19,7 @@ from kernelworks.report import climb_page, climb_tile
 from kernelworks.rungs import Climb
 
 LADDERS = Path(__file__).resolve().parent.parent / "ladders"
-NAMES = sorted(path.parent.name for path in LADDERS.glob("*/problem.py"))
-
-
-def still() -> Quiet:
-    return Quiet(window_s=0.0, times=lambda: CpuTimes(time.monotonic(), 0.0, 0.0, 1))
+NAMES = sorted(path.parent.name for path in LADDERS.glob("*/results.json"))
 
 
 def sources(ladder: Ladder) -> dict[str, str]:
@@ -71,7 +65,7 @@ def own(tmp_path: Path) -> Ladder:
 
 
 def test_a_climb_proves_and_times_every_rung(own: Ladder, ceilings: Ceilings) -> None:
-    record = climb(own, size={"M": 8, "N": 64}, known=ceilings, budget_s=0.01, quiet=still)
+    record = climb(own, size={"M": 8, "N": 64}, known=ceilings, budget_s=0.01, watch=False)
     assert [r.status for r in record.rungs] == ["proved", "proved"], [r.reason for r in record.rungs]
     first, second = record.rungs
     assert first.gain is None and second.gain and second.times[0].before
@@ -95,7 +89,7 @@ def test_a_wrong_rung_gets_no_figure(own: Ladder, ceilings: Ceilings, fault: str
     was, is_now = WRONG[fault]
     assert was in path.read_text()
     path.write_text(path.read_text().replace(was, is_now), encoding="utf-8")
-    record = climb(ladder_named(str(own.folder)), 2, size={"M": 8, "N": 64}, known=ceilings, quiet=still)
+    record = climb(ladder_named(str(own.folder)), 2, size={"M": 8, "N": 64}, known=ceilings, watch=False)
     (rung,) = record.rungs
     assert rung.status == "wrong" and rung.reason and not rung.times and rung.gain is None
     assert "**wrong**" in report.worklog(record, sources(own))
@@ -104,7 +98,7 @@ def test_a_wrong_rung_gets_no_figure(own: Ladder, ceilings: Ceilings, fault: str
 def test_a_rung_that_does_not_compile_says_so(own: Ladder, ceilings: Ceilings) -> None:
     path = own.rungs[0].path
     path.write_text(path.read_text().replace("float sum = 0;", "flote sum = 0;"), encoding="utf-8")
-    record = climb(ladder_named(str(own.folder)), 1, size={"M": 8, "N": 64}, known=ceilings, quiet=still)
+    record = climb(ladder_named(str(own.folder)), 1, size={"M": 8, "N": 64}, known=ceilings, watch=False)
     assert record.rungs[0].status == "not run" and "flote" in record.rungs[0].reason
 
 

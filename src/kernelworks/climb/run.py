@@ -1,321 +1,199 @@
-"""Climbs a ladder: every rung is built, proved against float64 and only then raced."""
+"""Climbs a ladder: every rung is built here, then proved and raced in a process of its own that may crash."""
 
 from __future__ import annotations
 
-import ctypes
+import concurrent.futures
+import dataclasses
 import datetime
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from kernelworks import ceilings
-from kernelworks.bench.faults import kept_out
 from kernelworks.bench.results import commit
-from kernelworks.bench.timing import Race, race
-from kernelworks.build import TARGETS, BuildError, library
-from kernelworks.build.cpp import built, toolchain
-from kernelworks.ceilings import Ambiguous
-from kernelworks.ceilings.quiet import Quiet
-from kernelworks.ceilings.survey import FLOPS_SOURCE, targets
-from kernelworks.climb.assembly import inner_loop
+from kernelworks.build import BuildError, cpp, cuda
+from kernelworks.climb.counters import counted
 from kernelworks.climb.ladder import Ladder, Rung
-from kernelworks.climb.problem import Problem, Size
-from kernelworks.machine import machine
-from kernelworks.records import Ceilings
-from kernelworks.rungs import Climb, RungResult, RungTime
+from kernelworks.climb.problem import Size
+from kernelworks.climb.worker import Task
+from kernelworks.machine import gpu, has_gpu
+from kernelworks.records import Ceilings, GpuCeilings, from_json, to_json
+from kernelworks.rungs import Climb, RungResult
 
-__all__ = ["climb"]
+__all__ = ["build_all", "climb"]
 
 Progress = Callable[[str, int, int], None]
-Call = Callable[[int], object]
-SETTLE_S = 0.02  # between arms of several threads: what a library's idle threads spin for
-PEAK_S = 0.01  # one call of the multipliers' arm
-EXPLAINED = 0.6  # of the time: from here on the largest term names the regime
-MULTIPLY_ADDS, CEILING, HERE, BEFORE = "multiply-adds", "ceiling", "this rung", "rung before"
-GUARD = 256  # elements on either side of an output that no rung may touch
+SILENT_S = {"cpu": 300.0, "cuda": 60.0}  # a rung that lets nobody hear for so long hangs
+COMPILERS = 4  # at once
 
 
-@dataclass
-class _Truth:
-    """Inputs of one size with their float64 output and bound."""
+def build_all(rungs: Sequence[Rung]) -> dict[int, str]:
+    """Compiles rungs, several at once; why not, for those that do not compile."""
 
-    size: Size
-    given: dict[str, Tensor]
-    copies: dict[str, Tensor]
-    reference: Tensor
-    bound: Tensor
+    def reason(rung: Rung) -> str:
+        try:
+            cuda.built(rung.path) if rung.language == "cu" else cpp.built(rung.path, rung.target)
+        except BuildError as error:
+            return str(error)
+        return ""
 
-    @classmethod
-    def of(cls, problem: Problem, size: Size, seed: int) -> _Truth:
-        given = problem.inputs(size, torch.Generator().manual_seed(seed))
-        exact = {name: value.double() for name, value in given.items()}
-        reference = problem.reference(exact)
-        copies = {name: value.clone() for name, value in given.items()}
-        return cls(size, given, copies, reference, problem.bound(exact, reference))
-
-    def judge(self, out: Tensor) -> tuple[float, str]:
-        """The worst error as a share of the bound, and what is wrong, "" where nothing is."""
-        error = (out.double() - self.reference).abs()
-        within = error <= self.bound  # False for NaN
-        share = (
-            (error / self.bound.clamp_min(torch.finfo(torch.float64).tiny)).nan_to_num(nan=float("inf")).max().item()
-        )
-        if bool(within.all()):
-            return share, ""
-        at = tuple((~within).nonzero()[0].tolist())
-        got, want, most = out[at].item(), self.reference[at].item(), self.bound[at].item()
-        count = int((~within).sum())
-        return (
-            share,
-            f"{count} of {within.numel()} elements; at {list(at)} {got:.9g}, expected {want:.9g} +- {most:.3g}",
-        )
+    with concurrent.futures.ThreadPoolExecutor(min(COMPILERS, os.cpu_count() or 1)) as pool:
+        return {rung.number: why for rung, why in zip(rungs, pool.map(reason, rungs), strict=True) if why}
 
 
-class _Guarded:
-    """An output with a guard band on either side, poisoned before each proof."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.count = torch.Size(shape).numel()
-        self.whole = torch.full((self.count + 2 * GUARD,), float("nan"))
-        self.out = self.whole[GUARD : GUARD + self.count].view(shape)
-
-    def poison(self) -> None:
-        self.whole.fill_(float("nan"))
-
-    def overrun(self) -> bool:
-        edges = torch.cat((self.whole[:GUARD], self.whole[GUARD + self.count :]))
-        return not bool(edges.isnan().all())
-
-
-@dataclass
-class _Climber:
-    ladder: Ladder
-    size: Size
-    known: Ceilings
-    quiet: Callable[[], Quiet]
-    budget_s: float
-    notes: list[str] = field(default_factory=list)
-    truths: dict[tuple[int, ...], _Truth] = field(default_factory=dict)
-    loaded: dict[int, Any] = field(default_factory=dict)
-
-    @property
-    def problem(self) -> Problem:
-        return self.ladder.problem
-
-    def truth(self, size: Size) -> _Truth:
-        key = tuple(size.values())
-        if key not in self.truths:
-            self.truths[key] = _Truth.of(self.problem, size, seed=len(self.truths))
-        return self.truths[key]
-
-    def timed_size(self, rung: Rung) -> Size:
-        rows = self.problem.rows
-        if not rung.rows or not rows:
-            return self.size
-        return self.size | {rows: min(rung.rows, self.size[rows])}
-
-    def counts(self, rung: Rung) -> list[int]:
-        """Thread counts, least first."""
-        return sorted({count or machine().cores for count in rung.threads})
-
-    def function(self, rung: Rung) -> Any:
-        """The rung's compiled function. Raises BuildError, also where the function is missing."""
-        if rung.number not in self.loaded:
-            try:
-                found = getattr(ctypes.CDLL(str(built(rung.path, rung.target))), self.problem.symbol)
-            except AttributeError as error:
-                raise BuildError(f"{rung.path.name} exports no {self.problem.symbol}") from error
-            found.argtypes, found.restype = list(self.problem.signature), None
-            self.loaded[rung.number] = found
-        return self.loaded[rung.number]
-
-    def call(self, rung: Rung, truth: _Truth, out: Tensor, threads: int) -> Callable[[], Tensor]:
-        function = self.function(rung)
-        assert self.problem.arguments is not None
-        arguments = self.problem.arguments(truth.size, truth.given, out, threads)
-
-        def run() -> Tensor:
-            function(*arguments)
-            return out
-
-        return run
-
-
-def _proved(c: _Climber, rung: Rung) -> tuple[float, str]:
-    """The worst error as a share of the bound over all sizes and thread counts, and what is wrong."""
-    worst = 0.0
-    for size in (*c.problem.proof_sizes, c.timed_size(rung)):
-        truth = c.truth(size)
-        held = _Guarded(c.problem.shape(size))
-        for threads in c.counts(rung):
-            held.poison()
-            c.call(rung, truth, held.out, threads)()
-            share, wrong = truth.judge(held.out)
-            if not wrong and held.overrun():
-                wrong = "wrote outside its output"
-            if not wrong and any(not torch.equal(truth.given[n], truth.copies[n]) for n in truth.given):
-                wrong = "changed its inputs"
-            worst = max(worst, share)
-            if wrong:
-                shape = ", ".join(f"{name} {value}" for name, value in size.items())
-                return worst, f"{shape}, {threads} thread{'s' if threads > 1 else ''}: {wrong}"
-    return worst, ""
-
-
-# ---------------------------------------------------------------- the race
-
-
-def _multipliers(threads: int) -> tuple[Call, float]:
-    """A call of nothing but multiply-adds in the widest unit, and its flop."""
-    isa = [name for name in targets(machine()) if name != "avx512_bf16"][-1]
-    kernel, result = library(FLOPS_SOURCE, isa).fma32, torch.zeros(3, dtype=torch.float64)
-    rounds = 1 << 16
-    kernel(result, rounds, threads)
-    while result[0].item() < PEAK_S and rounds < 1 << 30:
-        rounds *= 2
-        kernel(result, rounds, threads)
-    flop = (result[1] * result[2]).item()
-    return lambda index: kernel(result, rounds, threads), flop
-
-
-def _peer_arms(c: _Climber, threads: int) -> dict[str, Call]:
-    """Every peer that runs here and computes the same."""
-    truth, arms = c.truth(c.size), dict[str, Call]()
-    for name, maker in c.problem.peers.items():
-        call = maker(truth.given, threads)
-        if call is None:
-            _note(c, f"{name} does not run here")
-            continue
-        _, wrong = truth.judge(call())
-        if wrong:
-            _note(c, f"{name} is left out, its result is wrong: {wrong}")
-            continue
-        arms[name] = lambda index, call=call: call()  # type: ignore[misc]
-    return arms
-
-
-def _note(c: _Climber, text: str) -> None:
-    if text not in c.notes:
-        c.notes.append(text)
-
-
-def _spaced(arms: dict[str, Call], threads: int) -> dict[str, Call]:
-    """With several threads a pause after every arm, so that none pays for another's spinning threads."""
-    if threads == 1:
-        return arms
-    spaced: dict[str, Call] = {}
-    for name, call in arms.items():
-        spaced[name] = call
-        spaced[f"pause after {name}"] = lambda index: time.sleep(SETTLE_S)
-    return spaced
-
-
-def _raced(c: _Climber, rung: Rung, before: Rung | None, threads: int) -> RungTime:
-    """Raises Ambiguous."""
-    torch.set_num_threads(threads)
-    size = c.timed_size(rung)
-    truth = c.truth(size)
-    out = torch.empty(c.problem.shape(size))
-    own = c.call(rung, truth, out, threads)
-    peak, peak_flop = _multipliers(threads)
-    arms: dict[str, Call] = {HERE: lambda index: own(), CEILING: peak, **_peer_arms(c, threads)}
-    flops = dict.fromkeys(arms, c.problem.flop(c.size)) | {CEILING: peak_flop, HERE: c.problem.flop(size)}
-    if before is not None:
-        there = c.truth(c.timed_size(before))
-        kept = torch.empty(c.problem.shape(there.size))
-        previous = c.call(before, there, kept, min(threads, c.counts(before)[-1]))
-        arms[BEFORE] = lambda index: previous()
-        flops[BEFORE] = c.problem.flop(there.size)
-    with kept_out():
-        found = race(_spaced(arms, threads), 1, budget_s=c.budget_s, quiet=c.quiet())
-    _, wrong = truth.judge(out)
-    if wrong:
-        raise ArithmeticError(f"after timing: {wrong}")
-    rates = {name: flops[name] / found.timed(name).median / 1e9 for name in arms}
-    kept_rate = max((f.gflops for f in c.known.flops if (f.dtype, f.threads) == ("float32", threads)), default=0.0)
-    timed = found.timed(HERE)
-    return RungTime(
-        threads=threads, size=size, median_s=timed.median, low_s=timed.low, high_s=timed.high, samples=timed.samples,
-        rate=rates[HERE], ceiling=max(kept_rate, _high_rate(found, peak_flop)),
-        peers={name: rates[name] for name in c.problem.peers if name in rates},
-        before=rates.get(BEFORE), thrown=found.thrown,
-    )  # fmt: skip
-
-
-def _high_rate(found: Race, flop: float) -> float:
-    """What the multipliers reached in this race: their 90th percentile, as a ceiling is read."""
-    return flop / found.timed(CEILING).low / 1e9
-
-
-# ---------------------------------------------------------------- one rung
-
-
-def _missing(rung: Rung) -> str:
-    """Why the rung cannot run on this machine."""
-    lacks = TARGETS[rung.target].needs - machine().features
-    return f"this machine has no {', '.join(sorted(lacks))}" if lacks else ""
-
-
-def _shares(c: _Climber, rung: Rung, timed: RungTime) -> dict[str, float]:
-    """Which share of the rung's time each ceiling explains: its own multiply-adds, and its bytes at each level."""
-    units = [f.gflops for f in c.known.flops if (f.dtype, f.isa, f.threads) == ("float32", rung.target, timed.threads)]
-    shares = {MULTIPLY_ADDS: timed.rate / units[0]} if units else {}
-    for level, count in rung.loads.items():
-        read = [b.gbs for b in c.known.bandwidth if (b.level, b.kind, b.threads) == (level, "read", timed.threads)]
-        if read:
-            shares[level] = timed.rate / 2 * count / read[0]
-    return shares
-
-
-def _regime(shares: dict[str, float]) -> str:
-    largest = max(shares, key=lambda name: shares[name], default="")
-    if not largest or shares[largest] < EXPLAINED:
-        return "latency"
-    return "compute" if largest == MULTIPLY_ADDS else f"memory {largest}"
-
-
-def _one(c: _Climber, rung: Rung, before: Rung | None) -> RungResult:
-    status, reason, worst = "proved", "", None
-    times: list[RungTime] = []
-    assembly: tuple[str, ...] = ()
-    missing = _missing(rung)
-    try:
-        if missing:
-            status, reason = "not run", missing
-        else:
-            worst, wrong = _proved(c, rung)
-            if wrong:
-                status, reason = "wrong", wrong
-            else:
-                assembly = inner_loop(built(rung.path, rung.target))
-                times = [_raced(c, rung, before, threads) for threads in c.counts(rung)]
-    except BuildError as error:
-        status, reason = "not run", str(error)
-    except Ambiguous as error:
-        status, reason, times = "ambiguous", str(error).removeprefix("ambiguous: "), []
-    except ArithmeticError as error:
-        status, reason, times = "wrong", str(error), []
-    last = times[-1] if times else None
-    shares = _shares(c, rung, last) if last else {}
+def _unclimbed(rung: Rung, status: str, reason: str) -> RungResult:
     return RungResult(
         number=rung.number, file=rung.path.name, sha256=rung.sha256(), title=rung.title, target=rung.target,
-        hypothesis=rung.hypothesis, next=rung.next, predicted=rung.predicts, status=status, reason=reason, worst=worst,
-        times=tuple(times), gain=last.rate / last.before if last and last.before else None,
-        loads=rung.loads, shares=shares, regime=_regime(shares) if last else "", assembly=assembly,
+        hypothesis=rung.hypothesis, next=rung.next, predicted=rung.predicts, status=status, reason=reason, worst=None,
+        times=(), gain=None, loads=rung.loads, shares={}, regime="", assembly=(), language=rung.language,
+        format=rung.format, multiples=rung.multiples,
     )  # fmt: skip
 
 
-def _document(c: _Climber, results: Sequence[RungResult], seconds: float) -> Climb:
+# ---------------------------------------------------------------- the process
+
+
+def _lines(task: Task, silent_s: float, ended: list[str]) -> Generator[dict[str, Any], None, None]:
+    """What a worker says, until it ends; ``ended`` then holds how, where it was not by itself."""
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "kernelworks.climb.worker", str(writing)]
+    # What a rung prints must not end up in the JSON on our own output.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, pass_fds=(writing,)) as process:
+        os.close(writing)
+        try:
+            assert process.stdin is not None
+            process.stdin.write(to_json(task, indent=None).encode())
+            process.stdin.close()
+            yield from _heard(reading, silent_s)
+        except BrokenPipeError:
+            pass
+        except TimeoutError:
+            ended.append(f"did not come back within {silent_s:.0f} s")
+        finally:
+            os.close(reading)
+            if ended or sys.exc_info()[0] is not None:
+                process.kill()
+    if process.returncode < 0 and not ended:
+        ended.append(f"crashed with signal {-process.returncode} ({signal.Signals(-process.returncode).name})")
+    elif process.returncode and not ended:
+        ended.append(f"ended its process with code {process.returncode}")
+
+
+def _heard(reading: int, silent_s: float) -> Iterator[dict[str, Any]]:
+    """Raises TimeoutError."""
+    rest = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(reading, selectors.EVENT_READ)
+        while True:
+            if not selector.select(silent_s):
+                raise TimeoutError
+            got = os.read(reading, 1 << 16)
+            if not got:
+                return
+            *whole, rest = (rest + got).split(b"\n")
+            for line in whole:
+                yield json.loads(line)
+
+
+@dataclass
+class _Climbing:
+    ladder: Ladder
+    task: Task
+    progress: Callable[[Rung, str], None]
+    done: Callable[[RungResult], None] | None
+    results: list[RungResult] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def rung(self, number: int) -> Rung:
+        return next(r for r in self.ladder.rungs if r.number == number)
+
+    def add(self, result: RungResult) -> None:
+        self.results.append(result)
+        if self.done is not None:
+            self.done(result)
+
+    def go(self) -> None:
+        """Climbs all rungs, in as many processes as it takes."""
+        left = list(self.task.rungs)
+        while left:
+            right = [r.number for r in self.results if r.status in ("proved", "ambiguous")]
+            before = right or [n for n in self.task.before if n < left[0]]
+            task = dataclasses.replace(
+                self.task, rungs=tuple(left), before=tuple(before), trusted=(*self.task.trusted, *right)
+            )
+            left = self._one_process(task, left)
+
+    def _one_process(self, task: Task, left: list[int]) -> list[int]:
+        """The rungs that it did not come to."""
+        ended, current = list[str](), left[0]
+        lines = _lines(task, SILENT_S[self.ladder.problem.device], ended)
+        for said in lines:
+            if "begin" in said:
+                current = said["begin"]
+                self.progress(self.rung(current), "")
+            elif "beat" in said:
+                self.progress(self.rung(current), said["beat"])
+            elif "result" in said:
+                self.notes += [note for note in said["notes"] if note not in self.notes]
+                self.add(from_json(RungResult, json.dumps(said["result"])))
+                left = left[left.index(current) + 1 :]
+            elif "stopped" in said:
+                ended.append(said["stopped"])
+            elif "error" in said:
+                lines.close()
+                raise ValueError(f"{self.ladder.name}, rung {current}: {said['error']}")
+        if not ended:
+            return []
+        if not left:
+            return []  # it crashed on its way out, with all that was asked for
+        self.add(_unclimbed(self.rung(current), "wrong", ended[0]))
+        return left[left.index(current) + 1 :]
+
+
+# ---------------------------------------------------------------- the climb
+
+
+def _versions(device: str) -> dict[str, str]:
+    if device == "cpu":
+        return {"torch": torch.__version__, "compiler": cpp.toolchain()}
+    return {
+        "torch": torch.__version__, "cuda": str(torch.version.cuda), "driver": gpu().driver,
+        "compiler": cuda.toolchain(),
+    }  # fmt: skip
+
+
+def _held_against(ladder: Ladder) -> str:
+    """The ceiling in words."""
+    kind, unit = ladder.problem.arithmetic, ladder.problem.unit
+    if ladder.problem.device == "cuda":
+        if unit == "GB/s":
+            return "the best rate at which this GPU's memory was read or copied"
+        if kind == "float32":
+            return "the rate of multiply-adds outside the matrix units, from registers alone, in a burst"
+        return f"the best rate of torch.mm in {kind}, square products, in a burst"
+    ours = "reads of memory" if unit == "GB/s" else f"{kind} multiply-adds"
+    return f"the measured rate of {ours}: the higher of the machine's record and what the race saw"
+
+
+def _document(
+    ladder: Ladder, size: Size, known: Ceilings | GpuCeilings, results: Sequence[RungResult], notes: Sequence[str]
+) -> Climb:
+    problem = ladder.problem
     return Climb(
-        ladder=c.ladder.name, title=c.problem.title, size=c.size, flop=c.problem.flop(c.size),
-        bytes=c.problem.bytes(c.size), lessons=c.problem.lessons,
-        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), commit=commit(),
-        versions={"torch": torch.__version__, "compiler": toolchain()}, ceilings=c.known, rungs=tuple(results),
-        notes=tuple(c.notes), seconds=seconds,
+        ladder=ladder.name, title=problem.title, size=size, flop=problem.flop(size), bytes=problem.bytes(size),
+        lessons=problem.lessons, date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        commit=commit(), versions=_versions(problem.device), ceilings=known, rungs=tuple(results), notes=tuple(notes),
+        seconds=0.0, device=problem.device, unit=problem.unit, arithmetic=problem.arithmetic,
+        ceiling=_held_against(ladder), peers=problem.said,
     )  # fmt: skip
 
 
@@ -324,43 +202,55 @@ def climb(
     rung: int | None = None,
     *,
     size: Size | None = None,
-    known: Ceilings | None = None,
+    known: Ceilings | GpuCeilings | None = None,
     budget_s: float = 0.5,
-    quiet: Callable[[], Quiet] = lambda: Quiet(patience=24),
+    watch: bool = True,
     progress: Progress | None = None,
     done: Callable[[RungResult], None] | None = None,
 ) -> Climb:
     """Builds, proves and races every rung of a ladder, or one of them; ``done`` is called after each.
 
-    Proof: every size of the problem's and the timed one, each thread count, outputs poisoned and guarded, inputs
-    compared; a rung that is wrong gets no figure. Race: the rung, the rung before it (if right), the problem's peers
-    and the machine's multipliers, in alternation, ``budget_s`` seconds an arm and at least seven rounds.
+    Proof: every size of the problem's and the timed ones, each thread count, outputs poisoned and guarded, inputs
+    compared, everything twice; a rung that is wrong gets no figure, also one that crashes, hangs or stops the GPU.
+    Race: the rung, the rung before it (if right), the problem's peers and on the CPU the ceiling itself, in
+    alternation, ``budget_s`` seconds an arm and at least seven rounds.
 
     Args:
         size: what to time instead of the problem's own. known: ceilings, by default this machine's, measured if need
-            be.
-    Raises: ValueError for a rung that the ladder does not have; Ambiguous where the ceilings could not be measured.
+            be. watch: throw away what was timed while other processes used the cores.
+    Raises: ValueError for a rung that the ladder does not have or a problem that cannot be stated; RuntimeError for a
+        ladder of a device that is not here; Ambiguous where the ceilings could not be measured.
     """
     begin = time.monotonic()
+    device = ladder.problem.device
+    if device == "cuda" and not has_gpu():
+        raise RuntimeError(f"{ladder.name} needs a CUDA GPU, and torch sees none (torch.cuda.is_available() is False)")
     wanted = [r for r in ladder.rungs if rung in (None, r.number)]
     if not wanted:
         raise ValueError(f"{ladder.name} has rungs {', '.join(str(r.number) for r in ladder.rungs)}, got {rung}")
-    c = _Climber(ladder, size or ladder.problem.size, known or ceilings.ceilings(progress), quiet, budget_s)
-    threads_before, results = torch.get_num_threads(), list[RungResult]()
-    right: Rung | None = None
-    if rung is not None:
-        earlier = [r for r in ladder.rungs if r.number < rung]
-        right = next((r for r in reversed(earlier) if not _missing(r) and not _proved(c, r)[1]), None)
-    try:
-        with torch.inference_mode():
-            for index, one in enumerate(wanted):
-                if progress is not None:
-                    progress(f"{one.number} {one.title}", index, len(wanted))
-                results.append(_one(c, one, right))
-                if results[-1].status in ("proved", "ambiguous"):
-                    right = one
-                if done is not None:
-                    done(results[-1])
-    finally:
-        torch.set_num_threads(threads_before)
-    return _document(c, results, time.monotonic() - begin)
+    earlier = [r for r in ladder.rungs if rung is not None and r.number < rung]
+    if progress is not None:
+        progress("compiling", 0, len(wanted))
+    unbuilt = build_all([*earlier[-1:], *wanted])
+    here = known or ceilings.ceilings(progress, device=device)
+    timed = size or ladder.problem.size
+    runs = tuple(r.number for r in wanted if r.number not in unbuilt)
+    before = tuple(r.number for r in earlier if r.number not in unbuilt)
+    task = Task(str(ladder.folder), timed, runs, before, (), here, budget_s, watch)
+
+    def step(one: Rung, what: str) -> None:
+        if progress is not None:
+            progress(f"{one.number} {one.title}{': ' if what else ''}{what}", wanted.index(one), len(wanted))
+
+    climbing = _Climbing(ladder, task, step, done)
+    for one in wanted:
+        if one.number in unbuilt:
+            climbing.add(_unclimbed(one, "not run", unbuilt[one.number]))
+    climbing.go()
+    results, notes = sorted(climbing.results, key=lambda r: r.number), list(climbing.notes)
+    if device == "cuda":
+        if progress is not None:
+            progress("reading counters", len(wanted), len(wanted))
+        results, why = counted(ladder, timed, results)
+        notes += [why] if why else []
+    return dataclasses.replace(_document(ladder, timed, here, results, notes), seconds=time.monotonic() - begin)

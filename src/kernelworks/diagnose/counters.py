@@ -7,21 +7,21 @@ more. Only kernels that are the only one of their op are compared.
 
 from __future__ import annotations
 
-import csv
-import io
 import shutil
 import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
 
+from kernelworks.bench import nsight
+from kernelworks.bench.nsight import read, refusal
 from kernelworks.diagnose.account_gpu import MATRIX, innermost, short
 from kernelworks.diagnose.replay import Span
 from kernelworks.diagnose.timeline_gpu import GpuTimeline
 from kernelworks.diagnose.work import Work
 from kernelworks.records import CounterCheck
 
-__all__ = ["checks", "command", "counted", "finding", "window"]
+__all__ = ["checks", "command", "finding", "window"]
 
 METRICS = {
     "seconds": "gpu__time_duration.sum", "read": "dram__bytes_read.sum", "written": "dram__bytes_write.sum",
@@ -29,10 +29,6 @@ METRICS = {
     "fp16": "sm__ops_path_tensor_op_hgmma_src_fp16.sum", "tf32": "sm__ops_path_tensor_op_hgmma_src_tf32_dst_fp32.sum",
 }  # fmt: skip
 MATRIX_METRICS = ("bf16", "fp16", "tf32")
-SCALES = {
-    "nsecond": 1e-9, "ns": 1e-9, "usecond": 1e-6, "us": 1e-6, "msecond": 1e-3, "ms": 1e-3, "second": 1.0, "s": 1.0,
-    "byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9,
-}  # fmt: skip
 KERNELS = 48  # in a row, of one run
 LEAST_BYTES = 4 << 20  # smaller reads drown in what instructions and parameters take
 TIMEOUT_S = 300
@@ -50,21 +46,17 @@ def checks(timeline: GpuTimeline, target: str, args: Sequence[str]) -> tuple[tup
         done = subprocess.run(command(target, args, first), capture_output=True, text=True, timeout=TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return (), f"counters: ncu could not be run: {error}"
-    rows = counted(done.stdout)
+    rows = read(done.stdout, METRICS)
     if not rows:
-        said = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line or "rror:" in line]
-        return (), f"counters: ncu read none: {said[0].strip('= ') if said else f'it exited with {done.returncode}'}"
+        return (), f"counters: {refusal(done)}"
     found = tuple(_compared(timeline, spans, rows))
     return found, finding(found)
 
 
 def command(target: str, args: Sequence[str], first: int) -> list[str]:
     """What is run: the counters of KERNELS kernels of one run of the program, from its kernel number ``first`` on."""
-    return [
-        "ncu", "--clock-control", "none", "--profile-from-start", "off", "--csv", "--page", "raw", "--print-units",
-        "base", "--metrics", ",".join(METRICS.values()), "--launch-skip", str(first), "--launch-count", str(KERNELS),
-        sys.executable, "-m", "kernelworks.diagnose.counted", target, *args,
-    ]  # fmt: skip
+    program = [sys.executable, "-m", "kernelworks.diagnose.counted", target, *args]
+    return nsight.command(METRICS, program, ["--launch-skip", str(first), "--launch-count", str(KERNELS)])
 
 
 def window(kernels: Sequence[tuple[str, float]]) -> int:
@@ -77,26 +69,6 @@ def window(kernels: Sequence[tuple[str, float]]) -> int:
         if sum(longest.values()) > best:
             best, at = sum(longest.values()), first
     return at
-
-
-def counted(text: str) -> list[tuple[str, dict[str, float]]]:
-    """Name and counters of each kernel in ncu's raw CSV, in base units (seconds, bytes)."""
-    lines = [line for line in text.splitlines() if line.startswith('"')]
-    rows = list(csv.reader(io.StringIO("\n".join(lines))))
-    if len(rows) < 3:
-        return []
-    header, units = rows[0], rows[1]
-    found = []
-    for row in rows[2:]:
-        values = dict(zip(header, row, strict=False))
-        unit = dict(zip(header, units, strict=False))
-        numbers = {
-            name: float(values[metric].replace(",", "")) * SCALES.get(unit[metric], 1.0)
-            for name, metric in METRICS.items()
-            if values.get(metric, "").replace(",", "").replace(".", "").isdigit()
-        }
-        found.append((values.get("Kernel Name", ""), numbers))
-    return found
 
 
 def _compared(

@@ -1,0 +1,73 @@
+"""A CUDA rung as a call: compiled by NVRTC, loaded once, its parameters put together as its header asks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.build.cuda import cubin, tensor_map
+from kernelworks.build.launcher import Loaded, launcher, load, succeed
+from kernelworks.climb.ladder import Rung
+from kernelworks.climb.problem import Given, Problem, Size
+from kernelworks.machine import gpu
+
+__all__ = ["Loads"]
+
+_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
+
+
+class Loads:
+    """The rungs of one problem on the current GPU."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.device = problem, torch.cuda.current_device()
+        self.loaded: dict[int, Loaded] = {}
+        self.scratch: dict[int, Tensor] = {}
+
+    def of(self, rung: Rung) -> Loaded:
+        """Raises BuildError, LaunchError."""
+        if rung.number not in self.loaded:
+            assert rung.launch is not None  # rung_of asks for it
+            ask = rung.launch
+            self.loaded[rung.number] = load(
+                cubin(rung.path), self.problem.symbol, self.device, threads=ask.threads, shared=ask.shared,
+                cluster=ask.cluster,
+            )  # fmt: skip
+            if ask.workspace:
+                self.scratch[rung.number] = torch.zeros(ask.workspace, dtype=torch.uint8, device="cuda")
+        return self.loaded[rung.number]
+
+    def grid(self, rung: Rung, size: Size) -> tuple[int, int, int]:
+        assert rung.launch is not None
+        return rung.launch.blocks(self.problem.shape(size), gpu().multiprocessors)
+
+    def call(self, rung: Rung, size: Size, given: Given, out: Tensor) -> Callable[[], Tensor]:
+        """Launches on whatever stream is current then. Raises BuildError, LaunchError, ValueError."""
+        number, grid = self.of(rung).number, self.grid(rung, size)
+        operands = {**given, self.problem.output: out}
+        unknown = rung.maps.keys() - operands.keys()
+        if unknown:
+            raise ValueError(f"{rung.path.name}: maps speaks of {', '.join(unknown)}; there are {', '.join(operands)}")
+        arguments: list[Any] = [
+            _map(value, *rung.maps[name]) if name in rung.maps else value for name, value in operands.items()
+        ]
+        arguments += [*size.values(), *([self.scratch[rung.number]] if rung.number in self.scratch else [])]
+        launch, device, what = launcher().launch_function, self.device, f"launching {rung.path.name} on grid {grid}"
+
+        def run() -> Tensor:
+            succeed(launch(number, device, _stream(device), *grid, *arguments), what)
+            return out
+
+        return run
+
+
+def _map(value: Tensor, rows: int, columns: int) -> Tensor:
+    """Raises ValueError for what cannot be copied in bulk."""
+    if value.element_size() != 2 or not value.is_contiguous():
+        raise ValueError("maps are for contiguous tensors of 16-bit numbers")
+    height, width = math.prod(value.shape[:-1]), value.shape[-1]
+    return tensor_map(value, height, width, width, rows, columns)

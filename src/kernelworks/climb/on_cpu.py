@@ -1,0 +1,192 @@
+"""Rungs in C++ on the CPU: compiled like the library's kernels, raced in quiet windows on one core and on all."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.bench.faults import kept_out
+from kernelworks.bench.timing import Race, race
+from kernelworks.build import TARGETS, BuildError, library
+from kernelworks.build.cpp import built
+from kernelworks.ceilings.quiet import CpuTimes, Quiet
+from kernelworks.ceilings.survey import BANDWIDTH_SOURCE, FLOPS_SOURCE, PAD_BYTES, targets, working_sets
+from kernelworks.climb.assembly import inner_loop
+from kernelworks.climb.climber import BEFORE, CEILING, HERE, MULTIPLY_ADDS, Climber, Evidence
+from kernelworks.climb.cycles import counters
+from kernelworks.climb.ladder import Rung
+from kernelworks.climb.problem import Given, Size
+from kernelworks.machine import machine
+from kernelworks.records import Ceilings
+from kernelworks.rungs import RungTime
+
+__all__ = ["OnCpu"]
+
+Call = Callable[[int], object]
+SETTLE_S = 0.02  # between arms of several threads: what a library's idle threads spin for
+PEAK_S = 0.01  # one call of the ceiling's arm
+
+
+class OnCpu(Climber):
+    known: Ceilings
+    _loaded: dict[int, Any] | None = None
+
+    def missing(self, rung: Rung) -> str:
+        lacks = TARGETS[rung.target].needs - machine().features
+        return f"this machine has no {', '.join(sorted(lacks))}" if lacks else ""
+
+    def counts(self, rung: Rung) -> list[int]:
+        return sorted({count or machine().cores for count in rung.threads})
+
+    def function(self, rung: Rung) -> Any:
+        """The rung's compiled function. Raises BuildError, also where the function is missing."""
+        if self._loaded is None:
+            self._loaded = {}
+        if rung.number not in self._loaded:
+            problem = self.ladder.problem
+            try:
+                found = getattr(ctypes.CDLL(str(built(rung.path, rung.target))), problem.symbol)
+            except AttributeError as error:
+                raise BuildError(f"{rung.path.name} exports no {problem.symbol}") from error
+            own = problem.formats[rung.format].signature if rung.format else None
+            found.argtypes, found.restype = list(own or problem.signature), None
+            self._loaded[rung.number] = found
+        return self._loaded[rung.number]
+
+    def call(self, rung: Rung, size: Size, given: Given, out: Tensor, threads: int) -> Callable[[], Tensor]:
+        function, problem = self.function(rung), self.ladder.problem
+        own = problem.formats[rung.format].arguments if rung.format else None
+        maker = own or problem.arguments
+        assert maker is not None  # problem_of asks for it
+        arguments = maker(size, given, out, threads)
+
+        def run() -> Tensor:
+            function(*arguments)
+            return out
+
+        return run
+
+    def evidence(self, rung: Rung) -> Evidence:
+        found = Evidence(assembly=inner_loop(built(rung.path, rung.target)))
+        truth = self.truth(self.timed_size(rung), rung.format)
+        out = torch.empty(self.ladder.problem.shape(truth.size), dtype=self.ladder.problem.dtype)
+        found.counters, why = counters(self.call(rung, truth.size, truth.given, out, 1))
+        if why:
+            self.note(why)
+        return found
+
+    # ------------------------------------------------ the race
+
+    def _quiet(self) -> Quiet:
+        if self.watch:
+            return Quiet(patience=24)
+        return Quiet(window_s=0.0, times=lambda: CpuTimes(time.monotonic(), 0.0, 0.0, 1))
+
+    def race(self, rung: Rung, before: Rung | None, size: Size, threads: int) -> RungTime:
+        torch.set_num_threads(threads)
+        problem, form = self.ladder.problem, rung.format
+        truth = self.truth(size, form)
+        out = torch.empty(problem.shape(size), dtype=problem.dtype)
+        own = self.call(rung, size, truth.given, out, threads)
+        peak, peak_work = _reading(threads) if problem.unit == "GB/s" else _multiplying(threads)
+        arms: dict[str, Call] = {HERE: _any(own), CEILING: peak}
+        whole = self.size if size == self.timed_size(rung) else size
+        for name, maker in self.peers(whole, form, threads).items():
+            arms[name] = _any(maker(self.truth(whole, form).given))
+        work = dict.fromkeys(arms, problem.work(form, whole)) | {CEILING: peak_work, HERE: problem.work(form, size)}
+        if before is not None:
+            there = self.truth(self.timed_size(before), before.format)
+            kept = torch.empty(problem.shape(there.size), dtype=problem.dtype)
+            previous = self.call(before, there.size, there.given, kept, min(threads, self.counts(before)[-1]))
+            arms[BEFORE] = _any(previous)
+            work[BEFORE] = problem.work(form, there.size)
+        with kept_out():
+            found = race(_spaced(arms, threads), 1, budget_s=self.budget_s, quiet=self._quiet())
+        _, wrong = truth.judge(out)
+        if wrong:
+            raise ArithmeticError(f"after timing: {wrong}")
+        rates = {name: work[name] / found.timed(name).median for name in arms}
+        timed = found.timed(HERE)
+        return RungTime(
+            threads=threads, size=size, median_s=timed.median, low_s=timed.low, high_s=timed.high,
+            samples=timed.samples, rate=rates[HERE], ceiling=max(self._kept(threads), _high(found, peak_work)),
+            peers={name: rates[name] for name in problem.peers_of(form) if name in rates},
+            before=rates.get(BEFORE), thrown=found.thrown,
+        )  # fmt: skip
+
+    def _kept(self, threads: int) -> float:
+        """The ceiling that is on record for this machine."""
+        if self.ladder.problem.unit == "GB/s":
+            return max(self._reads("DRAM", threads), default=0.0)
+        kind = self.ladder.problem.arithmetic
+        return max((f.gflops for f in self.known.flops if (f.dtype, f.threads) == (kind, threads)), default=0.0)
+
+    def _reads(self, level: str, threads: int) -> list[float]:
+        return [b.gbs for b in self.known.bandwidth if (b.level, b.kind, b.threads) == (level, "read", threads)]
+
+    def shares(self, rung: Rung, timed: RungTime) -> dict[str, float]:
+        """Its own multiply-adds, its bytes at each level, and what must come from memory."""
+        kind, problem = self.ladder.problem.arithmetic, self.ladder.problem
+        gflops = problem.flop(timed.size) / timed.median_s / 1e9
+        wanted = (kind, rung.target, timed.threads)
+        units = [f.gflops for f in self.known.flops if (f.dtype, f.isa, f.threads) == wanted]
+        shares = {MULTIPLY_ADDS: gflops / units[0]} if units else {}
+        for level, count in rung.loads.items():
+            for read in self._reads(level, timed.threads)[:1]:
+                shares[level] = gflops / 2 * count / read
+        if problem.unit == "GB/s":
+            shares["DRAM"] = timed.rate / timed.ceiling
+        return shares
+
+
+def _any(call: Callable[[], object]) -> Call:
+    """There is one set of inputs: what it runs on does not matter."""
+    return lambda index: call()
+
+
+def _isa() -> str:
+    return [name for name in targets(machine()) if name != "avx512_bf16"][-1]
+
+
+def _multiplying(threads: int) -> tuple[Call, float]:
+    """A call of nothing but multiply-adds in the widest unit, and its GFLOP."""
+    kernel, result = library(FLOPS_SOURCE, _isa()).fma32, torch.zeros(3, dtype=torch.float64)
+    rounds = 1 << 16
+    kernel(result, rounds, threads)
+    while result[0].item() < PEAK_S and rounds < 1 << 30:
+        rounds *= 2
+        kernel(result, rounds, threads)
+    flop = (result[1] * result[2]).item()
+    return lambda index: kernel(result, rounds, threads), flop / 1e9
+
+
+def _reading(threads: int) -> tuple[Call, float]:
+    """A call of nothing but reads of memory, and its GB."""
+    kernels, result = library(BANDWIDTH_SOURCE, _isa()), torch.zeros(2, dtype=torch.float64)
+    size = working_sets(machine(), threads)["DRAM"]
+    buffer = torch.empty(threads * (size + PAD_BYTES) + PAD_BYTES, dtype=torch.uint8)
+    kernels.touch(result, buffer, size, threads)
+    kernels.read(result, buffer, size, 1, threads)
+    given = result[1].item()
+    return lambda index: kernels.read(result, buffer, size, 1, threads), size * given / 1e9
+
+
+def _spaced(arms: dict[str, Call], threads: int) -> dict[str, Call]:
+    """With several threads a pause after every arm, so that none pays for another's spinning threads."""
+    if threads == 1:
+        return arms
+    spaced: dict[str, Call] = {}
+    for name, call in arms.items():
+        spaced[name] = call
+        spaced[f"pause after {name}"] = lambda index: time.sleep(SETTLE_S)
+    return spaced
+
+
+def _high(found: Race, work: float) -> float:
+    """What the ceiling's arm reached in this race: its 90th percentile, as a ceiling is read."""
+    return work / found.timed(CEILING).low

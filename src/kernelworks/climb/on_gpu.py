@@ -1,0 +1,248 @@
+"""Rungs in CUDA C++ on a GPU: compiled by NVRTC, raced in batches between events, over inputs that L2 cannot hold."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.bench.timing import Race
+from kernelworks.climb.climber import BEFORE, HERE, MULTIPLY_ADDS, Climber, Evidence, Stopped
+from kernelworks.climb.judge import drawn
+from kernelworks.climb.ladder import Rung
+from kernelworks.climb.launching import Loads
+from kernelworks.climb.problem import Given, Size
+from kernelworks.climb.sass import hot_loop
+from kernelworks.machine import gpu
+from kernelworks.records import GpuCeilings
+from kernelworks.rungs import RungResult, RungTime
+
+__all__ = ["OnGpu"]
+
+CAPABILITY = (9, 0)  # what build.cuda compiles for
+BATCH_S = 0.003  # of calls between two events
+MOST_CALLS = 64  # in a batch
+MOST_SETS = 8  # of inputs
+QUEUED = 4  # rounds before the host waits
+WARM_UP_S = 0.5  # of the race itself, untimed: until then power has settled the clock
+LEAST_ROUNDS, MOST_ROUNDS = 12, 120
+SLOW_S = 0.1  # a call: from here on a few rounds must do
+SLOW_ROUNDS = 5
+
+
+class OnGpu(Climber):
+    known: GpuCeilings
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        torch.backends.cuda.matmul.allow_tf32 = False  # a float32 peer is one in float32
+        self.loads = Loads(self.ladder.problem)
+        self._sets: tuple[Any, list[Given]] = (None, [])
+
+    def missing(self, rung: Rung) -> str:
+        have = gpu().capability
+        return "" if have == CAPABILITY else f"rungs are compiled for sm_90a, this GPU is sm_{have[0]}{have[1]}"
+
+    def counts(self, rung: Rung) -> list[int]:
+        return [0]
+
+    def call(self, rung: Rung, size: Size, given: Given, out: Tensor, threads: int) -> Callable[[], Tensor]:
+        return self.loads.call(rung, size, given, out)
+
+    def one(self, rung: Rung, before: Rung | None) -> RungResult:
+        """Raises Stopped where the GPU does not survive the rung."""
+        try:
+            return super().one(rung, before)
+        except RuntimeError as error:
+            try:
+                torch.cuda.synchronize()
+            except RuntimeError as gone:
+                raise Stopped(f"stopped the GPU: {str(gone).strip().splitlines()[0]}") from error
+            raise
+
+    def evidence(self, rung: Rung) -> Evidence:
+        """What it takes of a multiprocessor, and its hot loop."""
+        loaded, ask = self.loads.of(rung), rung.launch
+        assert ask is not None
+        blocks = self.loads.grid(rung, self.size)
+        shared = loaded.shared_bytes + ask.shared
+        launch = {"threads": ask.threads, "tile_rows": ask.tile[0], "tile_columns": ask.tile[1],
+                  "cluster": ask.cluster, "blocks": math.prod(blocks), "workspace": ask.workspace}  # fmt: skip
+        resident = resident_blocks(ask.threads, loaded.registers, shared)
+        resources = {"registers": loaded.registers, "local_bytes": loaded.local_bytes, "shared_bytes": shared,
+                     "blocks_resident": resident, "warps_resident": resident * -(-ask.threads // 32)}  # fmt: skip
+        loop, instructions, why = hot_loop(rung.path, self.ladder.problem.symbol)
+        if why:
+            self.note(why)
+        return Evidence(assembly=loop, launch=launch, resources=resources, instructions=instructions)
+
+    # ------------------------------------------------ the race
+
+    def sets(self, size: Size, form: str) -> list[Given]:
+        """The proved inputs, and so many more that one round of calls moves twice what L2 holds."""
+        key = (*size.values(), form)
+        if self._sets[0] != key:
+            first = self.truth(size, form).given
+            moved = sum(value.nbytes for value in first.values())
+            count = min(MOST_SETS, max(2, math.ceil(2 * self.known.l2_bytes / max(1, moved))))
+            self._sets = (key, [])  # lets go of what is held before more is drawn
+            more = [drawn(self.ladder.problem, size, form, seed=1000 + i) for i in range(count - 1)]
+            self._sets = (key, [first, *more])
+        return self._sets[1]
+
+    def race(self, rung: Rung, before: Rung | None, size: Size, threads: int) -> RungTime:
+        problem, form = self.ladder.problem, rung.format
+        truth, sets = self.truth(size, form), self.sets(size, form)
+        outs = [self._out(size) for _ in sets]
+        own = [self.loads.call(rung, size, given, out) for given, out in zip(sets, outs, strict=True)]
+        arms: dict[str, list[Callable[[], Tensor]]] = {HERE: own}
+        if before is not None:
+            theirs = sets if before.format == form else [self.truth(size, before.format).given]
+            arms[BEFORE] = [self.loads.call(before, size, given, self._out(size)) for given in theirs]
+        for name, maker in self.peers(size, form, threads).items():
+            arms[name] = [maker(given) for given in sets]
+        found = raced(arms, self.budget_s, self.note)
+        _, wrong = truth.judge(outs[0])
+        if wrong:
+            raise ArithmeticError(f"after timing: {wrong}")
+        work, timed = problem.work(form, size), found.timed(HERE)
+        rates = {name: work / found.timed(name).median for name in arms}
+        return RungTime(
+            threads=0, size=size, median_s=timed.median, low_s=timed.low, high_s=timed.high, samples=timed.samples,
+            rate=rates[HERE], ceiling=self._ceiling(),
+            peers={name: rates[name] for name in problem.peers_of(form) if name in rates},
+            before=rates.get(BEFORE), thrown=0,
+        )  # fmt: skip
+
+    def _out(self, size: Size) -> Tensor:
+        return torch.empty(self.ladder.problem.shape(size), dtype=self.ladder.problem.dtype, device="cuda")
+
+    # ------------------------------------------------ what the ceilings explain
+
+    def _ceiling(self) -> float:
+        if self.ladder.problem.unit == "GB/s":
+            return max(b.gbs for b in self.known.bandwidth if b.cache == "cold")
+        kind = self.ladder.problem.arithmetic
+        unit = "multiply-add" if kind == "float32" else "torch.mm"
+        return max(r.burst_tflops * 1e3 for r in self.known.rates if (r.dtype, r.unit) == (kind, unit))
+
+    def _reads(self) -> dict[str, float]:
+        """GB/s by level."""
+        found = [b for b in self.known.bandwidth if b.kind == "read"]
+        inside = [b.gbs for b in found if b.cache == "warm" and b.bytes <= self.known.l2_bytes]
+        outside = [b.gbs for b in found if b.cache == "cold"]
+        return ({"L2": max(inside)} if inside else {}) | ({"HBM": max(outside)} if outside else {})
+
+    def shares(self, rung: Rung, timed: RungTime) -> dict[str, float]:
+        """Its multiply-adds, its bytes at each level that has a ceiling, and what must come from memory at least."""
+        problem, shares = self.ladder.problem, dict[str, float]()
+        gflops = problem.flop(timed.size) / timed.median_s / 1e9
+        if problem.unit == "GFLOP/s":
+            shares[MULTIPLY_ADDS] = timed.rate / timed.ceiling
+        for level, read in self._reads().items():
+            if level in rung.loads:
+                shares[level] = gflops / 2 * rung.loads[level] / read
+        if problem.unit == "GB/s":
+            shares["HBM"] = timed.rate / timed.ceiling
+        elif "HBM" not in shares:
+            shares["HBM"] = problem.bytes(timed.size) / timed.median_s / 1e9 / self._reads()["HBM"]
+        return shares
+
+
+def resident_blocks(threads: int, registers: int, shared: int) -> int:
+    """Blocks that a Hopper multiprocessor holds at once: by threads, registers (65536, given to a warp in steps of
+    256) and shared memory (227 KiB, of which each block takes one for the system)."""
+    warps = -(-threads // 32)
+    by_registers = 65536 // (warps * (-(-registers * 32 // 256) * 256)) if registers else 32
+    return min(32, 64 // warps, by_registers, 233472 // (shared + 1024))
+
+
+# ---------------------------------------------------------------- batches
+
+
+def _event() -> Any:
+    event: Any = torch.cuda.Event  # without annotations
+    return event(enable_timing=True)
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    begin, end = _event(), _event()
+    begin.record()
+    run()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3
+
+
+def _batch(calls: Sequence[Callable[[], object]], count: int) -> Callable[[], object]:
+    def run() -> None:
+        for i in range(count):
+            calls[i % len(calls)]()
+
+    return run
+
+
+def _graphed(run: Callable[[], object]) -> Callable[[], object]:
+    """The same launches from a graph, so that the host's time is not measured. Raises RuntimeError."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    replay: Callable[[], object] = graph.replay
+    return replay
+
+
+def _calls(seconds: float, sets: int) -> int:
+    """In a batch of calls of so long: every input set as often."""
+    if seconds > BATCH_S:
+        return 1
+    return min(MOST_CALLS // sets, math.ceil(BATCH_S / seconds / sets)) * sets
+
+
+def raced(
+    arms: dict[str, list[Callable[[], Tensor]]], budget_s: float, note: Callable[[str], None] = lambda text: None
+) -> Race:
+    """Every arm in turn, a batch of calls each, the order turned round every time. Device time a call.
+
+    A batch takes some 3 ms, its calls walk over an arm's input sets, and it is one CUDA graph: of every arm, or of
+    none where one of them cannot be captured.
+    """
+    alone: dict[str, float] = {}
+    for name, calls in arms.items():
+        for call in calls:
+            call()  # loads what is loaded late
+        alone[name] = _seconds(_batch(calls, len(calls))) / len(calls)
+    counts = {name: _calls(alone[name], len(calls)) for name, calls in arms.items()}
+    batches = {name: _batch(calls, counts[name]) for name, calls in arms.items()}
+    try:
+        runs = {name: _graphed(batch) for name, batch in batches.items()}
+    except RuntimeError as error:
+        torch.cuda.synchronize()
+        note(f"timed without CUDA graphs: {str(error).splitlines()[0]}")
+        runs = batches
+    slow = max(alone.values()) > SLOW_S
+    least = SLOW_ROUNDS if slow else LEAST_ROUNDS
+    samples: dict[str, list[float]] = {name: [] for name in arms}
+    order, warm, rounds = list(arms), time.monotonic() + (0.0 if slow else WARM_UP_S), 0
+    end = 0.0
+    while rounds < least or (rounds < MOST_ROUNDS and time.monotonic() < end):
+        queued: list[tuple[str, Any, Any]] = []
+        for _ in range(1 if slow else QUEUED):
+            for name in order:
+                begin, finish = _event(), _event()
+                begin.record()
+                runs[name]()
+                finish.record()
+                queued.append((name, begin, finish))
+            order.reverse()
+        torch.cuda.synchronize()
+        if time.monotonic() < warm:
+            continue
+        end = end or time.monotonic() + budget_s * len(arms)
+        rounds += len(queued) // len(order)
+        for name, begin, finish in queued:
+            samples[name].append(begin.elapsed_time(finish) / 1e3 / counts[name])
+    return Race(samples, 0, 0)

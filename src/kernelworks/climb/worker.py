@@ -1,0 +1,83 @@
+"""The process in which rungs run: one that crashes takes this one down and not the climb.
+
+``python -m kernelworks.climb.worker FD`` reads a task as JSON from its input and writes a line of JSON to the file
+descriptor for all that happens: ``{"beat": what}``, ``{"begin": rung}``, ``{"result": ...}``, ``{"notes": [...]}``,
+``{"error": words}``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kernelworks.climb.climber import Climber, Stopped
+from kernelworks.climb.ladder import Ladder, Rung, ladder_named
+from kernelworks.climb.on_cpu import OnCpu
+from kernelworks.climb.on_gpu import OnGpu
+from kernelworks.records import Ceilings, GpuCeilings, from_json, to_json
+
+__all__ = ["Task"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """``rungs`` are climbed in this order. ``before``: rungs of which the last one that is right is the first one's
+    rung before; those of ``trusted`` were proved already."""
+
+    folder: str
+    size: dict[str, int]
+    rungs: tuple[int, ...]
+    before: tuple[int, ...]
+    trusted: tuple[int, ...]
+    known: Ceilings | GpuCeilings
+    budget_s: float
+    watch: bool
+
+
+def _right_before(c: Climber, task: Task, rungs: dict[int, Rung]) -> Rung | None:
+    for number in reversed(task.before):
+        rung = rungs[number]
+        if number in task.trusted or (not c.missing(rung) and not c.proved(rung)[1]):
+            return rung
+    return None
+
+
+def _climber(task: Task, ladder: Ladder, say: Any) -> Climber:
+    kind = OnGpu if ladder.problem.device == "cuda" else OnCpu
+    return kind(ladder, task.size, task.known, task.budget_s, task.watch, lambda what: say(beat=what))
+
+
+def main() -> None:
+    out = os.fdopen(int(sys.argv[1]), "w", buffering=1, encoding="utf-8")
+
+    def say(**what: Any) -> None:
+        out.write(json.dumps(what) + "\n")
+
+    task = from_json(Task, sys.stdin.read())
+    try:
+        ladder = ladder_named(task.folder)
+        rungs = {rung.number: rung for rung in ladder.rungs}
+        c = _climber(task, ladder, say)
+        with torch.inference_mode():
+            right = _right_before(c, task, rungs)
+            for number in task.rungs:
+                say(begin=number)
+                result = c.one(rungs[number], right)
+                say(notes=c.notes, result=json.loads(to_json(result)))
+                if result.status in ("proved", "ambiguous"):
+                    right = rungs[number]
+    except Stopped as error:
+        say(stopped=str(error))
+        out.flush()
+        os._exit(0)  # what would be tidied up is on a device that no longer answers
+    except Exception as error:
+        say(error=f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    main()
