@@ -8,9 +8,10 @@
 | proofs | every GPU row proved, one process an op; certificates are written to the cache | h200-proofs.json |
 | ops | each op beside a device copy of the same bytes, torch eager, torch.compile, Liger and cuDNN | h200-ops.json |
 | models | a 1B model: training step and decode, eager and swapped | h200-models.json |
-| sanitizer | compute-sanitizer memcheck and racecheck over every GPU row | h200-sanitizer.json |
+| sanitizer | compute-sanitizer memcheck and racecheck of the GPU rows that the record lacks | h200-sanitizer.json |
 
-On an H200 with 16 cores machine, proofs, ops and models took 13, 91, 73 and 63 s; the sanitizer takes longer than 90 s.
+On an H200 with 16 cores machine, proofs, ops and models took 13, 91, 73 and 63 s; the sanitizer takes longer than 90 s,
+and goes on where it stopped when it is called again (`--within 100` stops it in time).
 The parts can be run alone: `h200_ops.py` and `h200_models.py` lie beside this file.
 """
 
@@ -23,7 +24,6 @@ import importlib.util
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 import time
@@ -32,19 +32,15 @@ from pathlib import Path
 from typing import Any
 
 import h200_ops
+import h200_sanitizer
 import torch
 
 from kernelworks import certificates
 from kernelworks.bench.results import commit
-from kernelworks.dispatch import OPS
 from kernelworks.machine import gpu
 from kernelworks.map import source_hashes
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def gpu_rows() -> list[tuple[str, str]]:
-    return [(op.name, row.name) for op in OPS.values() for row in op.rows if row.device == "cuda"]
 
 
 def proofs_part() -> dict[str, Any]:
@@ -62,34 +58,9 @@ def proofs_part() -> dict[str, Any]:
         return {"op": pair[0], "row": pair[1], "exit": done.returncode, "seconds": seconds, "proof": said}
 
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count() or 4) as pool:
-        results = list(pool.map(run, gpu_rows()))
-    found = [c for op, row in gpu_rows() for c in certificates.find(op, row, gpu().kind)]
+        results = list(pool.map(run, h200_sanitizer.gpu_rows()))
+    found = [c for op, row in h200_sanitizer.gpu_rows() for c in certificates.find(op, row, gpu().kind)]
     return {"rows": results, "certificates": [vars(c) for c in found]}
-
-
-def sanitizer_part() -> dict[str, Any]:
-    """Small cases of every row under compute-sanitizer, without torch's caching allocator: its blocks would hide a read
-    past a tensor's end."""
-    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-
-    def run(job: tuple[tuple[str, str], str]) -> dict[str, Any]:
-        (op, row), tool = job
-        inner = [sys.executable, "-m", "kernelworks.prove.sanitized", op, row]
-        command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *inner]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=150)
-        except subprocess.TimeoutExpired:
-            print(f"{op}.{row} {tool}: not done within 150 s", flush=True)
-            return {"op": op, "row": row, "tool": tool, "exit": None, "calls": 0, "summary": ["not done within 150 s"]}
-        said = re.findall(r"=+ +(.*SUMMARY.*|Invalid .*|Error: .*|.*[Rr]ace reported.*| +(?:at|by) .*)", done.stdout)
-        cases = re.findall(r"(\d+) calls", done.stdout)
-        print(f"{op}.{row} {tool}: exit {done.returncode}, {cases[:1]} {said[-1:] or done.stderr[-200:]}", flush=True)
-        return {"op": op, "row": row, "tool": tool, "exit": done.returncode, "calls": int(cases[0]) if cases else 0,
-                "summary": [line[:300] for line in said[-12:]], "source_hash": OPS[op].row(row).hash()}  # fmt: skip
-
-    jobs = [(pair, tool) for pair in gpu_rows() for tool in ("memcheck", "racecheck")]
-    with concurrent.futures.ThreadPoolExecutor(max_workers=max(2, (os.cpu_count() or 4) - 2)) as pool:
-        return {"rows": list(pool.map(run, jobs))}
 
 
 def script(command: list[str], output: Path) -> dict[str, Any]:
@@ -115,7 +86,11 @@ def head() -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default="machine,proofs,ops,models,sanitizer")
-    parser.add_argument("--only", default="", help="these ops alone, for the part `ops`")
+    parser.add_argument("--only", default="", help="these ops alone, for the parts `ops` and `sanitizer` (or its rows)")
+    parser.add_argument("--limit", type=float, default=150, help="seconds that one run of `sanitizer` may take")
+    parser.add_argument("--within", type=float, default=3600, help="seconds after which `sanitizer` ends")
+    parser.add_argument("--tools", default="", help="memcheck or racecheck alone, for `sanitizer`")
+    parser.add_argument("--again", action="store_true", help="lets `sanitizer` make the runs on record once more")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -131,6 +106,12 @@ def main() -> int:
     def models_part() -> dict[str, Any]:
         scratch = given.out / "h200-models.json"
         return {"figures": script([str(ROOT / "benchmarks" / "h200_models.py"), "--json", str(scratch)], scratch)}
+
+    def sanitizer_part() -> dict[str, Any]:
+        return h200_sanitizer.measure(
+            given.out / "h200-sanitizer.json", head(), only, limit=given.limit, within=given.within, again=given.again,
+            tools=set(filter(None, given.tools.split(","))),
+        )  # fmt: skip
 
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "machine": machine_part, "proofs": proofs_part, "ops": lambda: h200_ops.measure(only), "models": models_part,

@@ -2,14 +2,18 @@
 
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool racecheck python -m kernelworks.prove.sanitized OP ROW
 
-Forward and backward of the contract's cases in the dtypes the row takes, at most a few of each size: under a checker a
-kernel runs tens of times slower. Prints how many calls were made; exits with 1 where none was.
+Forward and backward of the contract's cases in the dtypes the row takes, one of each size, the largest first, and not
+many: under a checker a kernel runs tens of times slower. ``--elements`` leaves out what is larger; ``--cases`` names
+the cases instead, those of the GPU too. Prints every call, so that a run that is cut off says how far it came; exits
+with 1 where none was made.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
+import time
 
 import torch
 from torch import Tensor
@@ -19,14 +23,32 @@ from kernelworks.dispatch import OPS, Op
 from kernelworks.machine import has_gpu
 from kernelworks.prove.truth import device_of, flat_outputs, placed
 
-__all__ = ["main"]
+__all__ = ["chosen", "main"]
 
 MOST_CALLS = 8
 
 
-def _size(op: Op, case: Case) -> int:
+@functools.cache
+def _size(case: Case) -> int:
     made = case.make(torch.Generator().manual_seed(0), case.dtypes[0])
     return sum(t.numel() for t in flat_outputs(list(made.values())) if isinstance(t, Tensor))
+
+
+def chosen(op: Op, names: tuple[str, ...] = (), elements: int | None = None) -> list[Case]:
+    """The cases called ``names``, in that order; else one of each size up to ``elements``, the largest first.
+
+    Raises ValueError for a name that no case has.
+    """
+    if names:
+        named = {case.name: case for case in (*op.contract.cases, *op.contract.device_cases)}
+        unknown = [name for name in names if name not in named]
+        if unknown:
+            raise ValueError(f"{op.name} has no case {', '.join(map(repr, unknown))}")
+        return [named[name] for name in names]
+    sizes: dict[int, Case] = {}
+    for case in op.contract.cases:
+        sizes.setdefault(_size(case), case)
+    return [sizes[size] for size in sorted(sizes, reverse=True) if elements is None or size <= elements]
 
 
 def _call(op: Op, row: str, case: Case, dtype: torch.dtype) -> bool:
@@ -55,18 +77,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("op")
     parser.add_argument("row")
+    parser.add_argument("--calls", type=int, default=MOST_CALLS, help="at most so many, whatever the cases")
+    parser.add_argument("--elements", type=int, help="leaves out cases whose tensors have more elements together")
+    parser.add_argument("--cases", default="", help="these alone, by name, separated by semicolons")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no call begins later than this")
     given = parser.parse_args()
     from kernelworks import ops  # noqa: F401  fills OPS
 
-    op = OPS[given.op]
-    sizes: dict[int, Case] = {}
-    for case in op.contract.cases:  # one case of each size, largest first
-        sizes.setdefault(_size(op, case), case)
+    op, last = OPS[given.op], time.monotonic() + given.seconds
+    try:
+        op.row(given.row)
+        cases = chosen(op, tuple(filter(None, given.cases.split(";"))), given.elements)
+    except ValueError as error:
+        parser.error(str(error))
     calls = 0
-    for size in sorted(sizes, reverse=True):
-        for dtype in (d for d in FLOATS if d in sizes[size].dtypes):
-            if calls < MOST_CALLS:
-                calls += _call(op, given.row, sizes[size], dtype)
+    for case, dtype in ((case, dtype) for case in cases for dtype in FLOATS if dtype in case.dtypes):
+        if calls >= given.calls or time.monotonic() > last:
+            break
+        if _call(op, given.row, case, dtype):
+            calls += 1
+            print(f"call {calls}: {case.name} {str(dtype).removeprefix('torch.')}", flush=True)
     print(f"{calls} calls of {op.name}.{given.row}")
     return 0 if calls else 1
 

@@ -1,0 +1,164 @@
+"""compute-sanitizer's memcheck and racecheck over small cases of every GPU row: the part `sanitizer` of h200.py.
+
+One process a row and tool, several at a time. Each run that ends is put on record at once, so that being cut off loses
+nothing, and a later call makes only the runs that are missing: of rows or cases that changed since, or out of time.
+torch's caching allocator is off: its blocks would hide a read past a tensor's end.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import datetime
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from kernelworks.dispatch import OPS
+
+TOOLS = {"memcheck": [], "racecheck": ["--racecheck-report", "all", "--print-limit", "40"]}
+SHORTEST = 20.0  # seconds: what a run takes before its first call
+MOST_LINES = 16  # of a tool's words that are kept
+
+# What is run of a row: the largest cases that a tool gets through, or by name the ones that reach every kernel.
+MOST = ["--elements", "100000", "--calls", "12"]
+NAMED: dict[str, str] = {
+    "attention.triton": "Lq=33 Lk=200 causal;decode D=16;mask and causal;Lk=509;decode, split;tiles, D=64 bottom right",
+    "cross_entropy.sm90": "sum N=4096;mean N=4096, 1 flows in;48x32000 mean;37x128256 mean;20x151936 sum",
+    "cross_entropy.triton": "sum N=32003, 1 flows in;none N=32003;many rows;mean N=4097;none N=33, 1 flows in;"
+    "3x300001 mean",
+    "linear.sm90": "M=17 N=8 K=8;M=129 N=72 K=64;M=300 N=520 K=264;M=8 N=1001 K=264;M=11 N=1000 K=1032;"
+    "M=1 N=1000 K=1032;M=1 N=1 K=4096;M=1 N=1001 K=14344;M=2 N=4099 K=2056;M=2 N=521 K=8200;M=4 N=523 K=8200;"
+    "M=1 N=28672 K=8192",
+    "softmax.triton": "many rows;long and climbing;dim 1 of [2, 4500, 3];dim 0 of [300, 70];dim 1 of [2, 9001];N=4096;"
+    "50x32769",
+}
+
+
+def arguments(op: str, row: str) -> list[str]:
+    """What ``prove.sanitized`` is told to run of a row."""
+    named = NAMED.get(f"{op}.{row}")
+    return ["--calls", "24", "--cases", named] if named else MOST
+
+
+def gpu_rows() -> list[tuple[str, str]]:
+    return [(op.name, row.name) for op in OPS.values() for row in op.rows if row.device == "cuda"]
+
+
+def words(output: str) -> list[str]:
+    """What a tool said, without its banner, blank lines and repeats of one finding: the summary is the last line."""
+    said = [line.lstrip("=").strip() for line in output.splitlines() if line.startswith("=========")]
+    said = [line for line in said if line and line != "COMPUTE-SANITIZER" and "Saved host backtrace" not in line]
+    last = [line for line in said if "SUMMARY" in line]
+    found = {re.sub(r"\(\d+,\d+,\d+\)|0x[0-9a-f]+", "", line): line for line in said if line not in last}
+    return [line[:300] for line in (*list(found.values())[:MOST_LINES], *last)]
+
+
+def current(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The finished runs of a record whose row has not changed since, each with the date it was made."""
+    hashes = {(op, row): OPS[op].row(row).hash() for op, row in gpu_rows()}
+    return [
+        {"date": record.get("date"), "commit": record.get("commit"), **line}
+        for line in record.get("rows", ())
+        if line["exit"] is not None
+        and line["calls"]
+        and hashes.get((line["op"], line["row"])) == line.get("source_hash")
+    ]
+
+
+class Runs:
+    """The record in a file, to which runs are added one by one."""
+
+    def __init__(self, file: Path, head: dict[str, Any], again: bool) -> None:
+        self.file, self.head, self.lock = file, head, threading.Lock()
+        before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        self.lines = {self._key(line): line for line in current(before)}
+        same = {key for key, line in self.lines.items() if line.get("arguments") == arguments(*key[:2])}
+        self.clean = {key for key, line in self.lines.items() if line["exit"] == 0}
+        self.settled = set() if again else same & self.clean
+
+    @staticmethod
+    def _key(line: dict[str, Any]) -> tuple[str, str, str]:
+        return line["op"], line["row"], line["tool"]
+
+    def found(self) -> dict[str, Any]:
+        every = [(op, row, tool) for op, row in gpu_rows() for tool in TOOLS]
+        missing = [f"{op}.{row} {tool}" for op, row, tool in every if self._unfinished(op, row, tool)]
+        return {"rows": [self.lines[key] for key in every if key in self.lines], "not_done": missing}
+
+    def _unfinished(self, *key: str) -> bool:
+        line = self.lines.get((key[0], key[1], key[2]))
+        return line is None or line["exit"] is None or not line["calls"]
+
+    def add(self, line: dict[str, Any]) -> None:
+        """A run that came to no end replaces none that did."""
+        with self.lock:
+            if (line["exit"] is not None and line["calls"]) or self._unfinished(*self._key(line)):
+                self.lines[self._key(line)] = line
+            written = json.dumps({**self.head, **self.found()}, indent=1) + "\n"
+            partial = self.file.with_suffix(".partial")
+            partial.write_text(written, encoding="utf-8")
+            partial.replace(self.file)
+
+
+def run(op: str, row: str, tool: str, limit: float) -> dict[str, Any]:
+    """One run under a tool, ended after ``limit`` seconds; the process makes no call in the last third of them."""
+    more = arguments(op, row)
+    inner = [sys.executable, "-m", "kernelworks.prove.sanitized", op, row, "--seconds", f"{limit * 2 / 3:.0f}", *more]
+    watched = ["compute-sanitizer", "--tool", tool, *TOOLS[tool], "--show-backtrace", "no", "--error-exitcode", "9"]
+    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    begin = time.monotonic()
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        process = subprocess.Popen(
+            [*watched, *inner], stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )  # fmt: skip
+        try:
+            status: int | None = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            status = None
+        log.seek(0)
+        output = log.read()
+    said = words(output) if status is not None else [*words(output), f"not done within {limit:.0f} s"]
+    line = {
+        "op": op, "row": row, "tool": tool, "exit": status, "calls": len(re.findall(r"^call \d+:", output, re.M)),
+        "summary": said, "seconds": round(time.monotonic() - begin, 1), "arguments": more,
+        "source_hash": OPS[op].row(row).hash(),
+    }  # fmt: skip
+    print(f"{op}.{row} {tool}: exit {status}, {line['calls']} calls, {line['seconds']} s: {said[-1:]}", flush=True)
+    if status:
+        print(output[-2500:], flush=True)
+    return line
+
+
+def measure(
+    file: Path, head: dict[str, Any], only: set[str], *, limit: float, within: float, again: bool, tools: set[str]
+) -> dict[str, Any]:  # fmt: skip
+    """Makes the runs that are missing in ``file`` (all with ``again``), for the ops or rows named by ``only`` where any
+    are. None lasts longer than ``limit`` seconds, and ``within`` seconds from now the last one ends."""
+    end, runs = time.monotonic() + within, Runs(file, head, again)
+
+    def one(job: tuple[str, str, str]) -> None:
+        left = min(limit, end - time.monotonic())
+        if left >= SHORTEST:
+            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            runs.add({"date": now, "commit": head["commit"], **run(*job, left)})
+
+    jobs = [
+        (op, row, tool)
+        for tool in ("racecheck", "memcheck")
+        for op, row in gpu_rows()
+        if (not tools or tool in tools) and (not only or op in only or f"{op}.{row}" in only)
+    ]
+    jobs = sorted((job for job in jobs if job not in runs.settled), key=lambda job: job in runs.clean)
+    with concurrent.futures.ThreadPoolExecutor(max_workers=max(2, (os.cpu_count() or 4) - 2)) as pool:
+        list(pool.map(one, jobs))
+    return runs.found()
