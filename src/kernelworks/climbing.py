@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from kernelworks.climb import climb, folders, ladder_named
+from kernelworks.climb.compiled import compiled
 from kernelworks.climb.journey import journey
 from kernelworks.climb.template import start
 from kernelworks.records import to_json
@@ -13,16 +15,17 @@ from kernelworks.report import climb_page, climb_tile
 from kernelworks.report.terminal import Advance, stderr, stdout
 from kernelworks.rungs import Climb, RungResult
 
-__all__ = ["begun", "climbed", "listed", "tile", "write"]
+__all__ = ["begun", "checked", "climbed", "listed", "tile", "write"]
 
 OUT = Path("kernelworks-out")
+DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 
 
-def begun(name: str | None) -> str:
+def begun(name: str | None, device: str) -> str:
     """Starts a user's own ladder. Raises ValueError without a name that can be used."""
     if not name:
         raise ValueError("give your ladder a name: kernelworks climb new NAME")
-    folder = start(name)
+    folder = start(name, device=device)
     return f"a ladder to begin with: {folder}\nnext: edit it, then: kernelworks climb {name}"
 
 
@@ -30,14 +33,43 @@ def listed(*, json: bool) -> None:
     """Every ladder with its rungs."""
     found = [ladder_named(str(folder)) for folder in folders().values()]
     if json:
-        print(to_json({ladder.name: [rung.title for rung in ladder.rungs] for ladder in found}))
+        plain = [
+            {
+                "ladder": x.name,
+                "device": x.problem.device,
+                "title": x.problem.title,
+                "rungs": [r.title for r in x.rungs],
+            }
+            for x in found
+        ]
+        print(to_json(plain))
         return
     if not found:
         stderr().print("no ladders: run it in a checkout of kernelworks, or start one: kernelworks climb new NAME")
     for ladder in found:
-        stdout().print(f"{ladder.name}: {ladder.problem.title}", style="bold")
+        stdout().print(f"{ladder.name} ({DEVICES[ladder.problem.device]}): {ladder.problem.title}", style="bold")
         for rung in ladder.rungs:
             stdout().print(f"  {rung.number:>2}  {rung.title}", markup=False)
+
+
+def checked(name: str, *, json: bool) -> bool:
+    """Compiles every rung, runs none, and shows what the compiler made of it. Returns whether all compiled."""
+    ladder = ladder_named(name)
+    found = [compiled(ladder, rung) for rung in ladder.rungs]
+    if json:
+        print(to_json([dataclasses.asdict(one) for one in found]))
+        return not any(one.error for one in found)
+    for rung, one in zip(ladder.rungs, found, strict=True):
+        stdout().print(f"{rung.number:>2}  {rung.title}", style="bold")
+        if one.error:
+            stdout().print(f"    {one.error}", style="red", markup=False)
+            continue
+        taken = ", ".join(f"{what.replace('_', ' ')} {count}" for what, count in one.resources.items())
+        loop = ", ".join(f"{count} {what}" for what, count in one.instructions.items())
+        lines = [taken, f"hot loop, {one.loop} instructions{': ' if loop else ''}{loop}" if one.loop else one.note]
+        for line in filter(None, lines):
+            stdout().print(f"    {line}", markup=False, soft_wrap=True)
+    return not any(one.error for one in found)
 
 
 def tile(out: Path | None, *, json: bool) -> None:

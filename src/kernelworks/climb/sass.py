@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kernelworks.build.cuda import built
 
-__all__ = ["hot_loop", "loops"]
+__all__ = ["hot_loop", "loops", "usage"]
 
 # What a loop is known by, and what one is worth beside another: about the multiply-adds that an instruction does.
 ARITHMETIC = {
@@ -28,6 +28,7 @@ MOVES = {
 }  # fmt: skip
 WAITS = {"BAR", "SYNCS", "WARPGROUP", "DEPBAR", "WARPSYNC", "UCGABAR_ARV", "UCGABAR_WAIT", "ERRBAR", "MEMBAR"}
 DECISIVE = ARITHMETIC.keys() | MOVES | WAITS
+MISSING = "no SASS: cuobjdump is neither in Triton nor on the PATH"
 LONGEST = 4000  # instructions: unrolled loops are long
 Line = tuple[int, str]
 
@@ -42,6 +43,21 @@ def _tool() -> str | None:
     return shutil.which("cuobjdump")
 
 
+def usage(source: Path, kernel: str) -> tuple[dict[str, int] | None, str]:
+    """Registers and local bytes (spills and stack) a thread, static shared bytes a block; or why they are not known."""
+    tool = _tool()
+    if tool is None:
+        return None, MISSING
+    done = subprocess.run([tool, "-res-usage", str(built(source))], capture_output=True, text=True, check=False)
+    line = re.search(rf"Function {kernel}:\s+(REG:.*)", done.stdout)
+    if line is None:
+        return None, f"cuobjdump found no {kernel} in {source.name}"
+    found = {name: int(value) for name, value in re.findall(r"(\w+):(\d+)", line[1])}
+    return {
+        "registers": found["REG"], "local_bytes": found["STACK"] + found["LOCAL"], "shared_bytes": found["SHARED"],
+    }, ""  # fmt: skip
+
+
 def hot_loop(source: Path, kernel: str) -> tuple[tuple[str, ...], dict[str, int], str]:
     """Its instructions; how many of the decisive ones by mnemonic, as wide as they are; and why there is none.
 
@@ -50,31 +66,41 @@ def hot_loop(source: Path, kernel: str) -> tuple[tuple[str, ...], dict[str, int]
     """
     tool = _tool()
     if tool is None:
-        return (), {}, "no SASS: cuobjdump is neither in Triton nor on the PATH"
+        return (), {}, MISSING
     done = subprocess.run([tool, "-sass", str(built(source))], capture_output=True, text=True, check=False)
     body = next((b for b in re.split(r"\n\s*Function : ", done.stdout) if b.split("\n", 1)[0].strip() == kernel), "")
     lines = [(int(at, 16), text) for at, text in re.findall(r"/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", body)]
     if not lines:
         return (), {}, f"no SASS: cuobjdump read no {kernel} ({done.stderr.strip()[:200]})"
-    found = loops(lines)
-    best = max(found, key=_worth, default=[])
+    best, others = loops(lines)
     inside = _decisive(best)
-    elsewhere = _decisive([line for loop in found if loop is not best for line in loop] if best else lines)
+    elsewhere = _decisive([line for loop in others for line in loop] if best else lines)
     inside |= {f"{name}, elsewhere": count for name, count in elsewhere.items() if not _known(name, inside)}
     return tuple(text for _, text in best), inside, ""
 
 
-def loops(lines: list[Line]) -> list[list[Line]]:
-    """Every innermost loop: from the target of a jump back to the jump, with no other such jump between."""
+def loops(lines: list[Line]) -> tuple[list[Line], list[list[Line]]]:
+    """The innermost loop that does the kernel's kind of arithmetic, the densest of several; and the others, as far
+    as they are innermost and no part of it, like the one that waits for a barrier."""
     index = {address: i for i, (address, _) in enumerate(lines)}
     spans = []
     for last, (address, text) in enumerate(lines):
         jump = re.search(r"\bBRA\b.*?\b0x([0-9a-f]+)", text)
-        first = index.get(int(jump[1], 16)) if jump else None
-        if first is not None and int(jump[1], 16) < address and last - first < LONGEST:  # type: ignore[index]
-            spans.append((first, last))
-    inner = [s for s in spans if not any(o != s and s[0] <= o[0] and o[1] <= s[1] for o in spans)]
-    return [lines[first : last + 1] for first, last in inner]
+        target = int(jump[1], 16) if jump else address
+        if target in index and target < address and last - index[target] < LONGEST:
+            spans.append((index[target], last))
+    names = {span: {_name(text)[0] for _, text in lines[span[0] : span[1] + 1]} for span in spans}
+    kind = max((n for held in names.values() for n in held if n in ARITHMETIC), key=ARITHMETIC.__getitem__, default="")
+    working = _innermost([span for span in spans if not kind or kind in names[span]])
+    hot = max(working, key=lambda span: _worth(lines[span[0] : span[1] + 1]), default=None)
+    if hot is None:
+        return [], []
+    apart = [span for span in _innermost(spans) if span[1] < hot[0] or span[0] > hot[1]]
+    return lines[hot[0] : hot[1] + 1], [lines[first : last + 1] for first, last in apart]
+
+
+def _innermost(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [s for s in spans if not any(o != s and s[0] <= o[0] and o[1] <= s[1] for o in spans)]
 
 
 def _name(text: str) -> tuple[str, ...]:
@@ -82,10 +108,11 @@ def _name(text: str) -> tuple[str, ...]:
     return tuple(re.sub(r"^@!?U?P\w+\s+", "", text).split()[0].split("."))
 
 
-def _worth(loop: list[Line]) -> tuple[float, int]:
+def _worth(loop: list[Line]) -> float:
+    """For each instruction: what waits aside of a loop jumps back into it, and makes a long loop of little work."""
     names = [_name(text)[0] for _, text in loop]
     moved = sum(name in MOVES for name in names) / 1e3
-    return sum(ARITHMETIC.get(name, 0) for name in names) + moved, -len(loop)
+    return (sum(ARITHMETIC.get(name, 0) for name in names) + moved) / len(loop)
 
 
 def _decisive(lines: list[Line]) -> dict[str, int]:

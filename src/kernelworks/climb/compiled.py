@@ -1,0 +1,39 @@
+"""What the compiler made of a rung, without running it: also where there is no GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kernelworks.build import BuildError, cpp, cuda
+from kernelworks.climb.assembly import inner_loop
+from kernelworks.climb.ladder import Ladder, Rung
+from kernelworks.climb.sass import hot_loop, usage
+
+__all__ = ["Compiled", "compiled"]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    rung: int
+    error: str = ""
+    resources: dict[str, int] = field(default_factory=dict)  # of a GPU: as in a climb's record
+    instructions: dict[str, int] = field(default_factory=dict)
+    loop: int = 0  # instructions of the hot loop
+    note: str = ""
+
+
+def compiled(ladder: Ladder, rung: Rung) -> Compiled:
+    try:
+        if rung.launch is None:
+            return Compiled(rung.number, loop=len(inner_loop(cpp.built(rung.path, rung.target))))
+        cuda.built(rung.path)
+    except BuildError as error:
+        return Compiled(rung.number, error=str(error))
+    taken, _ = usage(rung.path, ladder.problem.symbol)
+    if taken is not None and taken["local_bytes"] > rung.spills:
+        wrong = f"{taken['local_bytes']} bytes a thread spill to local memory; its header allows {rung.spills}"
+        return Compiled(rung.number, error=wrong, resources=taken)
+    loop, instructions, why = hot_loop(rung.path, ladder.problem.symbol)
+    if taken is not None:
+        taken["shared_bytes"] += rung.launch.shared
+    return Compiled(rung.number, "", taken or {}, instructions, len(loop), why)
