@@ -24,7 +24,7 @@ from kernelworks.build import BuildError, cpp, cuda
 from kernelworks.climb.counters import counted
 from kernelworks.climb.ladder import Ladder, Rung
 from kernelworks.climb.problem import Size
-from kernelworks.climb.worker import Task
+from kernelworks.climb.task import Task
 from kernelworks.machine import gpu, has_gpu
 from kernelworks.records import Ceilings, GpuCeilings, from_json, to_json
 from kernelworks.rungs import Climb, RungResult

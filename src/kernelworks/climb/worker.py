@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,24 +18,8 @@ from kernelworks.climb.climber import Climber, Stopped
 from kernelworks.climb.ladder import Ladder, Rung, ladder_named
 from kernelworks.climb.on_cpu import OnCpu
 from kernelworks.climb.on_gpu import OnGpu
-from kernelworks.records import Ceilings, GpuCeilings, from_json, to_json
-
-__all__ = ["Task"]
-
-
-@dataclass(frozen=True)
-class Task:
-    """``rungs`` are climbed in this order. ``before``: rungs of which the last one that is right is the first one's
-    rung before; those of ``trusted`` were proved already."""
-
-    folder: str
-    size: dict[str, int]
-    rungs: tuple[int, ...]
-    before: tuple[int, ...]
-    trusted: tuple[int, ...]
-    known: Ceilings | GpuCeilings
-    budget_s: float
-    watch: bool
+from kernelworks.climb.task import Task
+from kernelworks.records import from_json, to_json
 
 
 def _right_before(c: Climber, task: Task, rungs: dict[int, Rung]) -> Rung | None:
