@@ -5,9 +5,10 @@
 // hypothesis: As many blocks as multiprocessors, each of which walks over tiles. The producer does not stop at the end
 //   of a tile: while the consumers write their sums, the first stages of the next tile arrive. And the order of the
 //   tiles is ours: down 16 of them before the next column, so that the 132 at work form a block of about 2048 x 2112
-//   whose rows of A and B (17 MB for K = 4096, against 42 MB for whole rows of tiles) stay in L2.
+//   whose rows of A and B (34 MB for K = 4096, against 43 MB for whole rows of tiles) stay in L2.
 // predicts: 1.05
-// next: Bytes from L2: neighbouring blocks read the same rows of B at about the same time, each for itself.
+// next: The end of each tile: 64 stores of four bytes a thread, each into eight lines a warp, while the matrix units of
+//   this multiprocessor have nothing to do.
 using u16 = unsigned short;
 using u32 = unsigned;
 using u64 = unsigned long long;

@@ -1,12 +1,12 @@
-// title: Overlapped store
+// title: Clusters
 // launch: threads 384, tile 128 x 256, shared 229376, cluster 2, grid multiprocessors
 // maps: A 128 x 64, B 128 x 64, C 64 x 64
 // loads: L2 0.015625, shared 0.0625
-// hypothesis: stmatrix puts a warp's sums, rounded, into shared memory in the swizzle, 512 bytes an instruction, and
-//   the copy unit writes them to C as whole lines while the consumers are already at the next tile. A tile's end then
-//   costs its 64 KiB of writes to shared memory, about 600 cycles, and not some 2500: 3% of the 65536 of a tile's
-//   multiplying at K = 4096. The copy unit also cuts off what lies outside of C.
-// predicts: 1.03
+// hypothesis: Two blocks on neighbouring multiprocessors form a cluster and take tiles one below the other, which need
+//   the same rows of B. Each fetches half of them, and the copy unit writes what it fetches into the shared memory of
+//   both: 32 KiB from L2 a step and block, not 48, 32 bytes a cycle, which L2 can give at the full matrix rate. A stage
+//   is free when the consumers of both blocks say so, which ties the two together: some of the gain goes there.
+// predicts: 1.04
 // next: Little that a counter shows: the matrix units are busy nearly all the time, and the clock falls to what the
 //   power limit allows.
 using u16 = unsigned short;

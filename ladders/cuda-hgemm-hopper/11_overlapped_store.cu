@@ -1,14 +1,14 @@
-// title: Clusters
-// launch: threads 384, tile 128 x 256, shared 196608, cluster 2, grid multiprocessors
-// maps: A 128 x 64, B 128 x 64
-// loads: L2 0.015625, shared 0.0625
-// hypothesis: Two blocks on neighbouring multiprocessors form a cluster and take tiles one below the other, which need
-//   the same rows of B. Each fetches half of them, and the copy unit writes what it fetches into the shared memory of
-//   both: 32 KiB from L2 a step and block, not 48, 32 bytes a cycle, which L2 can give at the full matrix rate. A stage
-//   is free when the consumers of both blocks say so.
-// predicts: 1.07
-// next: The end of each tile: 64 stores of four bytes a thread, half of each 32-byte sector, while the matrix units of
-//   this multiprocessor have nothing to do.
+// title: Overlapped store
+// launch: threads 384, tile 128 x 256, shared 229376, grid multiprocessors
+// maps: A 128 x 64, B 256 x 64, C 64 x 64
+// loads: L2 0.0234375, shared 0.0625
+// hypothesis: The stores of a tile look up 8 lines an instruction, 4096 cycles of L1 after 65536 of multiplying at K =
+//   4096, plus an address and two comparisons each. stmatrix puts a warp's sums, rounded, into shared memory in the
+//   swizzle, 512 bytes an instruction, and the copy unit writes them to C as whole lines while the consumers are
+//   already at the next tile; it also cuts off what lies outside of C. A tile's end then costs its 64 KiB of writes to
+//   shared memory, about 600 cycles.
+// predicts: 1.08
+// next: Bytes from L2: neighbouring blocks read the same rows of B at about the same time, each for itself.
 using u16 = unsigned short;
 using u32 = unsigned;
 using u64 = unsigned long long;
@@ -19,7 +19,8 @@ struct alignas(64) TensorMap {
 };
 constexpr int ROWS = 128, COLUMNS = 256, DEPTH = 64, STAGES = 4;
 constexpr u32 BYTES_A = ROWS * DEPTH * 2, BYTES_B = COLUMNS * DEPTH * 2, BYTES = BYTES_A + BYTES_B;
-constexpr int GROUP = 8;  // pairs of tiles down before the next column
+constexpr u32 PANEL = 64 * 64 * 2;
+constexpr int GROUP = 16;  // tiles down before the next column
 
 #define EIGHT(b)                                                                                              \
     "+f"(d[b]), "+f"(d[b + 1]), "+f"(d[b + 2]), "+f"(d[b + 3]), "+f"(d[b + 4]), "+f"(d[b + 5]), "+f"(d[b + 6]), \
@@ -49,14 +50,32 @@ __device__ u32 round(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
-// 64 x 256 sums to C, whose rows and columns may end before them. N is even.
-__device__ void store(const float (&d)[128], u16* C, i64 row, i64 column, i64 M, i64 N) {
-    row += threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, column += threadIdx.x % 4 * 2;
+// 64 x 256 sums to C by way of shared memory: two panels of 64 x 64 at a time, which the copy unit writes out while the
+// group goes on. `leader` is the one thread that speaks to the copy unit.
+__device__ void store(const float (&d)[128], u32 panels, int group, bool leader, const TensorMap& C, int row,
+                      int column) {
+    int lane = threadIdx.x % 32, line = threadIdx.x % 128 / 32 * 16 + lane % 16;
 #pragma unroll
-    for (int j = 0; j < 128; j += 4) {
-        i64 c = column + j * 2;
-        if (row < M && c < N) *reinterpret_cast<u32*>(C + row * N + c) = round(d[j], d[j + 1]);
-        if (row + 8 < M && c < N) *reinterpret_cast<u32*>(C + (row + 8) * N + c) = round(d[j + 2], d[j + 3]);
+    for (int half = 0; half < 2; ++half) {
+        if (leader) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");  // the panels were read
+        asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+#pragma unroll
+        for (int q = 0; q < 8; ++q) {  // 16 columns
+            const float* s = d + (half * 8 + q) * 8;
+            u32 at = panels + q / 4 * PANEL + line * 128 + ((q % 4 * 2 + lane / 16 ^ line & 7) << 4);
+            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(at),
+                         "r"(round(s[0], s[1])), "r"(round(s[2], s[3])), "r"(round(s[4], s[5])), "r"(round(s[6], s[7]))
+                         : "memory");
+        }
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+        if (leader) {
+            for (int i = 0; i < 2; ++i)
+                asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&C),
+                             "r"(panels + i * PANEL), "r"(column + half * 128 + i * 64), "r"(row)
+                             : "memory");
+            asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+        }
     }
 }
 
@@ -67,12 +86,8 @@ __device__ void init(u32 barrier, u32 arrivals) {
 __device__ void expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// At the barrier of the same place in another block of the cluster.
-__device__ void arrive_at(u32 barrier, u32 block) {
-    asm volatile(
-        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier), "r"(block)
-        : "memory");
+__device__ void arrive(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 __device__ void wait(u32 barrier, u32 phase) {
     asm volatile(
@@ -88,58 +103,49 @@ __device__ void copy(u32 to, const TensorMap& map, int column, int row, u32 barr
         "l"(&map), "r"(barrier), "r"(column), "r"(row)
         : "memory");
 }
-// The same into the same place of both blocks of a cluster, each of whose barriers counts what arrives there.
-__device__ void copy_to_both(u32 to, const TensorMap& map, int column, int row, u32 barrier) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-        "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
-        "l"(&map), "r"(barrier), "r"(column), "r"(row), "h"(static_cast<u16>(3))
-        : "memory");
-}
 __device__ u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
-// Where pair i of tiles, one below the other, begins.
+// Where tile i begins.
 __device__ void place(int i, int down, int across, int& m, int& n) {
     int first = i / (GROUP * across) * GROUP, height = min(GROUP, down - first), inside = i - first * across;
-    m = (first + inside % height) * 2 * ROWS, n = inside / height * COLUMNS;
+    m = (first + inside % height) * ROWS, n = inside / height * COLUMNS;
 }
 
 // C[M, N] = A[M, K] B[N, K]^T, all row-major and contiguous.
 extern "C" __global__ __launch_bounds__(384, 1) void hgemm(const __grid_constant__ TensorMap A,
-                                                           const __grid_constant__ TensorMap B, u16* C, i64 M,
-                                                           i64 N, i64 K) {
+                                                           const __grid_constant__ TensorMap B,
+                                                           const __grid_constant__ TensorMap C, i64 M, i64 N,
+                                                           i64 K) {
     extern __shared__ __align__(1024) unsigned char ring[];
     __shared__ u64 barriers[2 * STAGES];
-    u32 base = shared_address(ring), full = shared_address(barriers), empty = full + STAGES * 8, phase = 0, rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    int down = static_cast<int>((M + 2 * ROWS - 1) / (2 * ROWS));
-    int across = static_cast<int>((N + COLUMNS - 1) / COLUMNS);
-    int steps = static_cast<int>((K + DEPTH - 1) / DEPTH), pairs = down * across, stage = 0, m, n;
+    u32 base = shared_address(ring), full = shared_address(barriers), empty = full + STAGES * 8, phase = 0;
+    int down = static_cast<int>((M + ROWS - 1) / ROWS), across = static_cast<int>((N + COLUMNS - 1) / COLUMNS);
+    int steps = static_cast<int>((K + DEPTH - 1) / DEPTH), tiles = down * across, stage = 0, m, n;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; ++i) init(full + i * 8, 1), init(empty + i * 8, 4);  // both groups of both blocks
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        for (int i = 0; i < STAGES; ++i) init(full + i * 8, 1), init(empty + i * 8, 2);
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the copy unit sees the barriers
     }
-    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    __syncthreads();
     auto advance = [&] {
         if (++stage == STAGES) stage = 0, phase ^= 1;
     };
     if (threadIdx.x < 128) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        for (int pair = blockIdx.x / 2; threadIdx.x == 0 && pair < pairs; pair += gridDim.x / 2) {
-            place(pair, down, across, m, n);
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        for (int tile = blockIdx.x; threadIdx.x == 0 && tile < tiles; tile += gridDim.x) {
+            place(tile, down, across, m, n);
             for (int step = 0; step < steps; ++step, advance()) {
                 u32 to = base + stage * BYTES, barrier = full + stage * 8;
-                wait(empty + stage * 8, phase ^ 1);  // in both blocks; the first time round at once
+                wait(empty + stage * 8, phase ^ 1);  // the first time round at once
                 expect(barrier, BYTES);
-                copy(to, A, step * DEPTH, m + rank * ROWS, barrier);
-                copy_to_both(to + BYTES_A + rank * (BYTES_B / 2), B, step * DEPTH, n + rank * (COLUMNS / 2), barrier);
+                copy(to, A, step * DEPTH, m, barrier);
+                copy(to + BYTES_A, B, step * DEPTH, n, barrier);
             }
         }
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         float d[128];
-        int thread = threadIdx.x % 128, group = threadIdx.x / 128 - 1, last = 0;
-        for (int pair = blockIdx.x / 2; pair < pairs; pair += gridDim.x / 2) {
+        int group = threadIdx.x / 128 - 1, last = 0;
+        for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
             for (int step = 0; step < steps; ++step, advance()) {
                 u64 left = descriptor(base + stage * BYTES + group * 64 * 128);
                 u64 right = descriptor(base + stage * BYTES + BYTES_A);
@@ -148,17 +154,16 @@ extern "C" __global__ __launch_bounds__(384, 1) void hgemm(const __grid_constant
 #pragma unroll
                 for (int q = 0; q < DEPTH / 16; ++q) wgmma(d, left + 2 * q, right + 2 * q, step || q);
                 asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 1;" ::: "memory");
-                if (step && thread < 2) arrive_at(empty + last * 8, thread);  // the step before this is multiplied
+                if (step && threadIdx.x % 128 == 0) arrive(empty + last * 8);  // the step before this is multiplied
                 last = stage;
             }
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-            if (thread < 2) arrive_at(empty + last * 8, thread);
+            if (threadIdx.x % 128 == 0) arrive(empty + last * 8);
 #pragma unroll
             for (int j = 0; j < 128; ++j) asm volatile("" : "+f"(d[j]));  // not read before the wait
-            place(pair, down, across, m, n);
-            store(d, C, m + static_cast<int>(rank) * ROWS + group * 64, n, M, N);
+            place(tile, down, across, m, n);
+            store(d, base + STAGES * BYTES + group * 2 * PANEL, group, threadIdx.x % 128 == 0, C, m + group * 64, n);
         }
+        if (threadIdx.x % 128 == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
     }
-    // A block's shared memory stays until the other has sent its last arrival and half tile there.
-    asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
 }
