@@ -47,7 +47,9 @@ def listed(*, json: bool) -> None:
     if not found:
         stderr().print("no ladders: run it in a checkout of kernelworks, or start one: kernelworks climb new NAME")
     for ladder in found:
-        stdout().print(f"{ladder.name} ({DEVICES[ladder.problem.device]}): {ladder.problem.title}", style="bold")
+        stdout().print(
+            f"{ladder.name} ({DEVICES[ladder.problem.device]}): {ladder.problem.title}", style="bold", markup=False
+        )
         for rung in ladder.rungs:
             stdout().print(f"  {rung.number:>2}  {rung.title}", markup=False)
 

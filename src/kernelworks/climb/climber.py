@@ -20,7 +20,7 @@ from kernelworks.climb.problem import Given, Size
 from kernelworks.records import Ceilings, GpuCeilings
 from kernelworks.rungs import RungResult, RungTime
 
-__all__ = ["BEFORE", "CEILING", "HERE", "MULTIPLY_ADDS", "Climber", "Evidence", "Stopped", "sized"]
+__all__ = ["BEFORE", "CEILING", "HERE", "MULTIPLY_ADDS", "Climber", "Evidence", "Stopped", "regime", "sized"]
 
 MULTIPLY_ADDS, CEILING, HERE, BEFORE = "multiply-adds", "ceiling", "this rung", "rung before"
 EXPLAINED = 0.6  # of the time: from here on the largest term names the regime

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from kernelworks.build import BuildError, cpp, cuda
 from kernelworks.climb.assembly import inner_loop
 from kernelworks.climb.ladder import Ladder, Rung
+from kernelworks.climb.on_gpu import resident_blocks
 from kernelworks.climb.sass import hot_loop, usage
 
 __all__ = ["Compiled", "compiled"]
@@ -33,7 +34,10 @@ def compiled(ladder: Ladder, rung: Rung) -> Compiled:
     if taken is not None and taken["local_bytes"] > rung.spills:
         wrong = f"{taken['local_bytes']} bytes a thread spill to local memory; its header allows {rung.spills}"
         return Compiled(rung.number, error=wrong, resources=taken)
-    loop, instructions, why = hot_loop(rung.path, ladder.problem.symbol)
     if taken is not None:
         taken["shared_bytes"] += rung.launch.shared
+        if not resident_blocks(rung.launch.threads, taken["registers"], taken["shared_bytes"]):
+            wrong = f"no multiprocessor holds a block of {rung.launch.threads} threads of it"
+            return Compiled(rung.number, error=wrong, resources=taken)
+    loop, instructions, why = hot_loop(rung.path, ladder.problem.symbol)
     return Compiled(rung.number, "", taken or {}, instructions, len(loop), why)

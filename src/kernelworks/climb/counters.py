@@ -10,27 +10,53 @@ import sys
 from collections.abc import Sequence
 
 from kernelworks.bench.nsight import command, read, refusal
+from kernelworks.climb.climber import regime
 from kernelworks.climb.ladder import Ladder
 from kernelworks.climb.problem import Size
 from kernelworks.rungs import RungResult
 
 __all__ = ["METRICS", "counted"]
 
-PERCENT = ".avg.pct_of_peak_sustained_active"
-# By the name that they have in a record: seconds, bytes and counts as they are, the others shares of the peak.
-METRICS = {
+PEAK, PEAK_ACTIVE = ".avg.pct_of_peak_sustained_elapsed", ".avg.pct_of_peak_sustained_active"
+# By the name that they have in a record: seconds, bytes and counts as they are.
+COUNTS = {
     "seconds": "gpu__time_duration.sum",
     "HBM read bytes": "dram__bytes_read.sum",
     "HBM written bytes": "dram__bytes_write.sum",
     "L2 bytes": "lts__t_bytes.sum",
-    "shared bank conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
     "shared accesses": "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
-    "multiply-add pipe": "sm__pipe_fma_cycles_active" + PERCENT,
-    "matrix pipe": "sm__inst_executed_pipe_tensor" + PERCENT,
-    "issue slots": "sm__inst_issued" + PERCENT,
-    "warps": "sm__warps_active" + PERCENT,
+    "shared bank conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
 }
-SHARES = {"multiply-add pipe", "matrix pipe", "issue slots", "warps"}
+# Shares of what the unit could have done in the same time.
+UNITS = {
+    "multiply-add pipe": "sm__pipe_fma_cycles_active" + PEAK,
+    "matrix pipe": "sm__pipe_tensor_cycles_active" + PEAK,
+    "L1 and shared memory": "l1tex__data_pipe_lsu_wavefronts" + PEAK,
+    "L2": "lts__t_sectors" + PEAK,
+    "HBM": "dram__throughput" + PEAK,
+    "issue slots": "sm__inst_issued" + PEAK,
+    "resident warps": "sm__warps_active" + PEAK_ACTIVE,
+}
+# What warps spend their cycles on, as shares of all of them.
+WARPS = {
+    "issuing": "selected",
+    "ready, another was picked": "not_selected",
+    "waiting for global memory": "long_scoreboard",
+    "waiting for shared memory": "short_scoreboard",
+    "waiting to hand over a global access": "lg_throttle",
+    "waiting to hand over a shared access": "mio_throttle",
+    "waiting for arithmetic units": "math_pipe_throttle",
+    "waiting for wgmma": "gmma",
+    "waiting at a barrier": "barrier",
+    "waiting for a fixed latency": "wait",
+    "waiting for instructions": "no_instruction",
+    "waiting for a branch": "branch_resolving",
+    "waiting for a fence": "membar",
+    "asleep": "sleeping",
+    "elsewhere": "misc",
+}
+STALLED = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+METRICS = COUNTS | UNITS | {name: STALLED.format(reason) for name, reason in WARPS.items()}
 TIMEOUT_S = 120
 
 
@@ -50,9 +76,18 @@ def counted(ladder: Ladder, size: Size, results: Sequence[RungResult]) -> tuple[
     rows = read(done.stdout, METRICS)
     if len(rows) != len(right):
         return list(results), f"no counters: {refusal(done)}"
-    found = {number: _shared(numbers) for number, (_, numbers) in zip(right, rows, strict=True)}
-    return [dataclasses.replace(r, counters=found.get(r.number, r.counters)) for r in results], ""
+    found = {number: numbers for number, (_, numbers) in zip(right, rows, strict=True)}
+    return [_with(r, found[r.number]) if r.number in found else r for r in results], ""
 
 
-def _shared(numbers: dict[str, float]) -> dict[str, float]:
-    return {name: value / 100 if name in SHARES else value for name, value in numbers.items()}
+def _with(result: RungResult, numbers: dict[str, float]) -> RungResult:
+    """With its counters as shares. The unit that no ceiling is measured for, L1 and shared memory, then explains a part
+    of the time too."""
+    cycles = sum(numbers.get(name, 0.0) for name in WARPS) or 1.0
+    shares = {name: numbers[name] / 100 for name in UNITS if name in numbers}
+    waits = {name: numbers[name] / cycles for name in WARPS if name in numbers}
+    kept = {name: numbers[name] for name in COUNTS if name in numbers} | shares | waits
+    explained = dict(result.shares)
+    if "L1 and shared memory" in shares:
+        explained["shared memory" if result.resources.get("shared_bytes") else "L1"] = shares["L1 and shared memory"]
+    return dataclasses.replace(result, counters=kept, shares=explained, regime=regime(explained))

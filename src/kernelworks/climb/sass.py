@@ -29,6 +29,7 @@ MOVES = {
 WAITS = {"BAR", "SYNCS", "WARPGROUP", "DEPBAR", "WARPSYNC", "UCGABAR_ARV", "UCGABAR_WAIT", "ERRBAR", "MEMBAR"}
 DECISIVE = ARITHMETIC.keys() | MOVES | WAITS
 MISSING = "no SASS: cuobjdump is neither in Triton nor on the PATH"
+OF_THE_SYSTEM = 1024  # bytes of a block's shared memory, which cuobjdump counts and the driver does not
 LONGEST = 4000  # instructions: unrolled loops are long
 Line = tuple[int, str]
 
@@ -54,7 +55,8 @@ def usage(source: Path, kernel: str) -> tuple[dict[str, int] | None, str]:
         return None, f"cuobjdump found no {kernel} in {source.name}"
     found = {name: int(value) for name, value in re.findall(r"(\w+):(\d+)", line[1])}
     return {
-        "registers": found["REG"], "local_bytes": found["STACK"] + found["LOCAL"], "shared_bytes": found["SHARED"],
+        "registers": found["REG"], "local_bytes": found["STACK"] + found["LOCAL"],
+        "shared_bytes": max(0, found["SHARED"] - OF_THE_SYSTEM),
     }, ""  # fmt: skip
 
 
