@@ -46,6 +46,11 @@ TARGETS = {
             frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"}),
         ),
         Target(
+            "avx512_vnni",
+            ("-march=x86-64-v4", "-mprefer-vector-width=512", "-mavx512vnni"),
+            frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"}),
+        ),
+        Target(
             "avx512_bf16",
             ("-march=x86-64-v4", "-mprefer-vector-width=512", "-mavx512bf16"),
             frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16"}),
