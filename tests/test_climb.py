@@ -40,6 +40,8 @@ def sources(ladder: Ladder) -> dict[str, str]:
 def test_the_results_are_those_of_these_rungs(name: str) -> None:
     ladder = ladder_named(str(LADDERS / name))
     record = from_json(Climb, (ladder.folder / "results.json").read_text(encoding="utf-8"))
+    assert record.problem == ladder.sha256() and record.size == ladder.problem.size
+    assert (record.device, record.unit) == (ladder.problem.device, ladder.problem.unit)
     assert {r.file: r.sha256 for r in record.rungs} == {r.path.name: r.sha256() for r in ladder.rungs}
     assert all(bool(r.times) == (r.status == "proved") for r in record.rungs)
     assert [r.predicted for r in record.rungs] == [r.predicts for r in ladder.rungs]

@@ -82,6 +82,7 @@ class Climb:
     arithmetic: str = "float32"  # what the multiply-adds of the ceiling take: "float32", "bfloat16"
     ceiling: str = ""  # what the rates are held against, in words
     peers: dict[str, str] = field(default_factory=dict)  # what each peer is, in words
+    problem: str = ""  # SHA-256 of problem.py
 
 
 @dataclass(frozen=True)

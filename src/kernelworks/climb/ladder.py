@@ -120,6 +120,10 @@ class Ladder:
     problem: Problem
     rungs: tuple[Rung, ...]
 
+    def sha256(self) -> str:
+        """Of ``problem.py``."""
+        return hashlib.sha256((self.folder / "problem.py").read_bytes()).hexdigest()
+
 
 def folders() -> dict[str, Path]:
     """Ladders by name: those of the working folder first, then those of the checkout this package runs from."""

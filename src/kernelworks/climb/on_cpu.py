@@ -133,9 +133,9 @@ class OnCpu(Climber):
         """Its own multiply-adds, its bytes at each level, and what must come from memory."""
         kind, problem = self.ladder.problem.arithmetic, self.ladder.problem
         gflops = problem.flop(timed.size) / timed.median_s / 1e9
-        wanted = (kind, rung.target, timed.threads)
-        units = [f.gflops for f in self.known.flops if (f.dtype, f.isa, f.threads) == wanted]
-        shares = {MULTIPLY_ADDS: gflops / units[0]} if units else {}
+        units = {f.dtype: f.gflops for f in self.known.flops if (f.isa, f.threads) == (rung.target, timed.threads)}
+        unit = units.get(kind) or max(units.values(), default=0.0)  # of a target for one dtype: that one's
+        shares = {MULTIPLY_ADDS: gflops / unit} if unit else {}
         for level, count in rung.loads.items():
             for read in self._reads(level, timed.threads)[:1]:
                 shares[level] = gflops / 2 * count / read

@@ -193,7 +193,7 @@ def _document(
         lessons=problem.lessons, date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         commit=commit(), versions=_versions(problem.device), ceilings=known, rungs=tuple(results), notes=tuple(notes),
         seconds=0.0, device=problem.device, unit=problem.unit, arithmetic=problem.arithmetic,
-        ceiling=_held_against(ladder), peers=problem.said,
+        ceiling=_held_against(ladder), peers=problem.said, problem=ladder.sha256(),
     )  # fmt: skip
 
 
