@@ -89,5 +89,5 @@ def _with(result: RungResult, numbers: dict[str, float]) -> RungResult:
     kept = {name: numbers[name] for name in COUNTS if name in numbers} | shares | waits
     explained = dict(result.shares)
     if "L1 and shared memory" in shares:
-        explained["shared memory" if result.resources.get("shared_bytes") else "L1"] = shares["L1 and shared memory"]
+        explained["shared" if result.resources.get("shared_bytes") else "L1"] = shares["L1 and shared memory"]
     return dataclasses.replace(result, counters=kept, shares=explained, regime=regime(explained))
