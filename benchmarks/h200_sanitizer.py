@@ -30,10 +30,11 @@ MOST_LINES = 16  # of a tool's words that are kept
 # What is run of a row: the largest cases that a tool gets through, or by name the ones that reach every kernel.
 MOST = ["--elements", "100000", "--calls", "12"]
 NAMED: dict[str, str] = {
-    "attention.triton": "Lq=33 Lk=200 causal;decode D=16;mask and causal;Lk=509;decode, split;tiles, D=64 bottom right",
+    "attention.triton": "Lq=33 Lk=200 causal;decode D=16;mask and causal;few queries, split@bfloat16;"
+    "tiles, whole@bfloat16;few queries, split@float32;Lk=509@bfloat16",
     "cross_entropy.sm90": "sum N=4096;mean N=4096, 1 flows in;48x32000 mean;37x128256 mean;20x151936 sum",
-    "cross_entropy.triton": "sum N=32003, 1 flows in;none N=32003;many rows;mean N=4097;none N=33, 1 flows in;"
-    "3x300001 mean",
+    "cross_entropy.triton": "sum N=32003, 1 flows in;none N=32003;48x32000 mean;many rows;mean N=4097;"
+    "none N=33, 1 flows in;3x300001 mean",
     "linear.sm90": "M=17 N=8 K=8;M=129 N=72 K=64;M=300 N=520 K=264;M=8 N=1001 K=264;M=11 N=1000 K=1032;"
     "M=1 N=1000 K=1032;M=1 N=1 K=4096;M=1 N=1001 K=14344;M=2 N=4099 K=2056;M=2 N=521 K=8200;M=4 N=523 K=8200;"
     "M=1 N=28672 K=8192",
@@ -128,13 +129,14 @@ def run(op: str, row: str, tool: str, limit: float) -> dict[str, Any]:
         log.seek(0)
         output = log.read()
     said = words(output) if status is not None else [*words(output), f"not done within {limit:.0f} s"]
+    calls = re.findall(r"^call \d+: .*", output, re.MULTILINE)
     line = {
-        "op": op, "row": row, "tool": tool, "exit": status, "calls": len(re.findall(r"^call \d+:", output, re.M)),
+        "op": op, "row": row, "tool": tool, "exit": status, "calls": len(calls),
         "summary": said, "seconds": round(time.monotonic() - begin, 1), "arguments": more,
         "source_hash": OPS[op].row(row).hash(),
     }  # fmt: skip
-    print(f"{op}.{row} {tool}: exit {status}, {line['calls']} calls, {line['seconds']} s: {said[-1:]}", flush=True)
-    if status:
+    print(f"{op}.{row} {tool}: exit {status}, {len(calls)} calls, {line['seconds']} s: {said[-1:]}", flush=True)
+    if status != 0:
         print(output[-2500:], flush=True)
     return line
 

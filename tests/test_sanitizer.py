@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -47,9 +49,11 @@ def part() -> Any:
 
 def test_cases_are_named_or_the_largest_of_each_size() -> None:
     op = OPS["softmax"]
-    sizes = [sanitized._size(case) for case in sanitized.chosen(op, elements=50_000)]
-    assert sizes == sorted(set(sizes), reverse=True) and max(sizes) <= 50_000
-    assert [c.name for c in sanitized.chosen(op, ("N=4096", "many rows"))] == ["N=4096", "many rows"]
+    sizes = [sanitized._size(case) for case, _ in sanitized.chosen(op, elements=50_000)]
+    assert sizes == sorted(sizes, reverse=True) and max(sizes) <= 50_000
+    assert len(set(sizes)) == len({case.name for case, _ in sanitized.chosen(op, elements=50_000)})
+    found = [(case.name, dtype) for case, dtype in sanitized.chosen(op, ("N=4096", "many rows@bfloat16"))]
+    assert found == [*(("N=4096", dtype) for dtype in FLOATS), ("many rows", torch.bfloat16)]
     with pytest.raises(ValueError, match="softmax has no case 'none such'"):
         sanitized.chosen(op, ("N=4096", "none such"))
 
@@ -101,11 +105,46 @@ def test_the_cases_of_a_row_reach_each_of_its_kernels(
     given = dict(zip(told[::2], told[1::2], strict=True))
     names = tuple(filter(None, given.get("--cases", "").split(";")))
     cases = sanitized.chosen(op, names, int(given["--elements"]) if "--elements" in given else None)
-    for case, dtype in ((case, dtype) for case in cases for dtype in FLOATS if dtype in case.dtypes):
+    for case, dtype in cases:
         if calls < int(given["--calls"]):
             calls += _run(op, row, case, dtype)
     every = _every(op, row)
     assert every and not every - seen
+
+
+# ---------------------------------------------------------------- what racecheck found once
+
+
+def fused_with_a_neighbours(made: triton.Compiled, file: Path) -> list[str]:
+    """Fused multiply-adds whose addend another lane has just handed over: the lanes round the sum differently."""
+    file.write_bytes(made.cubin)
+    tool = Path(importlib.import_module("triton").__file__).parent / "backends/nvidia/bin/nvdisasm"
+    text = subprocess.run([str(tool), "-c", str(file)], capture_output=True, text=True, check=True).stdout
+    handed, found = set(), []
+    for instruction, operands in re.findall(r"\*/\s+(?:@!?P\d\s+)?([A-Z0-9_.]+)\s+(.*?) ;", text):
+        names = [name.strip().removesuffix(".reuse") for name in operands.split(",")]
+        if instruction.startswith("SHFL"):
+            handed.add(names[1])
+            continue
+        if instruction.startswith("FFMA") and names[-1] in handed:
+            found.append(f"{instruction} {operands}")
+        handed.discard(names[0])
+    return found
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_lanes_that_store_one_sum_of_pieces_agree_on_it(fused: bool, tmp_path: Path) -> None:
+    """All lanes of a row store its sum to one place in shared memory. racecheck saw two values there where products
+    were fused into the sum; with them the same kernel shows it here."""
+    loss = importlib.import_module("kernelworks.ops.reduction.cross_entropy.triton")
+    launch = loss.shape(32003, torch.bfloat16).finish[1]
+    if fused:
+        launch = loss.FINISH.at(**{**launch.constants, "enable_fp_fusion": True})
+    target = torch.empty(4, dtype=torch.int64, device="meta")
+    pieces, row = torch.empty((4, 4), device="meta"), torch.empty(4, device="meta")
+    with triton.compiling() as made:
+        launch((1, 1, 1), target, pieces, pieces, row, torch.empty((), device="meta"), pieces, None, 4, 32003, 4, -100)
+    assert bool(fused_with_a_neighbours(made[0], tmp_path / "kernel.cubin")) == fused
 
 
 # ---------------------------------------------------------------- the record

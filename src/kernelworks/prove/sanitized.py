@@ -34,21 +34,27 @@ def _size(case: Case) -> int:
     return sum(t.numel() for t in flat_outputs(list(made.values())) if isinstance(t, Tensor))
 
 
-def chosen(op: Op, names: tuple[str, ...] = (), elements: int | None = None) -> list[Case]:
-    """The cases called ``names``, in that order; else one of each size up to ``elements``, the largest first.
+def chosen(op: Op, names: tuple[str, ...] = (), elements: int | None = None) -> list[tuple[Case, torch.dtype]]:
+    """The cases called ``names`` in every dtype that they have, or in the one behind an @, in that order; else one of
+    each size up to ``elements``, the largest first.
 
     Raises ValueError for a name that no case has.
     """
     if names:
         named = {case.name: case for case in (*op.contract.cases, *op.contract.device_cases)}
-        unknown = [name for name in names if name not in named]
-        if unknown:
-            raise ValueError(f"{op.name} has no case {', '.join(map(repr, unknown))}")
-        return [named[name] for name in names]
+        found = []
+        for name in names:
+            called, at, only = name.partition("@")
+            if called not in named:
+                raise ValueError(f"{op.name} has no case {called!r}")
+            cases = [(named[called], d) for d in FLOATS if d in named[called].dtypes]
+            found += [(case, d) for case, d in cases if not at or str(d) == f"torch.{only}"]
+        return found
     sizes: dict[int, Case] = {}
     for case in op.contract.cases:
         sizes.setdefault(_size(case), case)
-    return [sizes[size] for size in sorted(sizes, reverse=True) if elements is None or size <= elements]
+    kept = [sizes[size] for size in sorted(sizes, reverse=True) if elements is None or size <= elements]
+    return [(case, dtype) for case in kept for dtype in FLOATS if dtype in case.dtypes]
 
 
 def _call(op: Op, row: str, case: Case, dtype: torch.dtype) -> bool:
@@ -79,7 +85,7 @@ def main() -> int:
     parser.add_argument("row")
     parser.add_argument("--calls", type=int, default=MOST_CALLS, help="at most so many, whatever the cases")
     parser.add_argument("--elements", type=int, help="leaves out cases whose tensors have more elements together")
-    parser.add_argument("--cases", default="", help="these alone, by name, separated by semicolons")
+    parser.add_argument("--cases", default="", help="these alone: NAME or NAME@DTYPE, separated by semicolons")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no call begins later than this")
     given = parser.parse_args()
     from kernelworks import ops  # noqa: F401  fills OPS
@@ -91,12 +97,14 @@ def main() -> int:
     except ValueError as error:
         parser.error(str(error))
     calls = 0
-    for case, dtype in ((case, dtype) for case in cases for dtype in FLOATS if dtype in case.dtypes):
-        if calls >= given.calls or time.monotonic() > last:
+    for case, dtype in cases:
+        begin = time.monotonic()
+        if calls >= given.calls or begin > last:
             break
         if _call(op, given.row, case, dtype):
             calls += 1
-            print(f"call {calls}: {case.name} {str(dtype).removeprefix('torch.')}", flush=True)
+            taken = time.monotonic() - begin
+            print(f"call {calls}: {case.name} {str(dtype).removeprefix('torch.')} {taken:.1f} s", flush=True)
     print(f"{calls} calls of {op.name}.{given.row}")
     return 0 if calls else 1
 

@@ -240,7 +240,12 @@ class Shape:
         self.gradient = RESCALE.at(PIECES=slots, EXACT=exact, ONES=False, **again)
         self.again_pieces, self.programs = -(-n // again["BLOCK"]), 132 * 8
         self.finish_rows = max(1, 1024 // slots)
-        self.finish = {mean: FINISH.at(ROWS=self.finish_rows, PIECES=slots, MEAN=mean, num_warps=4) for mean in (0, 1)}
+        # Not fused: a product that one lane rounds and its neighbour fuses into the sum of both makes two sums an ulp
+        # apart, and Triton lets both lanes write "the" sum to one place in shared memory.
+        self.finish = {
+            mean: FINISH.at(ROWS=self.finish_rows, PIECES=slots, MEAN=mean, num_warps=4, enable_fp_fusion=False)
+            for mean in (0, 1)
+        }
 
 
 shape = functools.cache(Shape)
