@@ -47,7 +47,9 @@ class Launch:
     is one column. ``grid`` "": a block for each tile, columns of tiles along x, rows along y. "tiles": all along x.
     "multiprocessors": along x as many blocks as there are multiprocessors, at most one for each tile, each of which
     walks over tiles. The grid's x is rounded up to a whole ``cluster``, of multiprocessors down to one. ``shared`` is
-    dynamic shared memory in bytes, ``workspace`` bytes of scratch that are zero before each launch.
+    dynamic shared memory in bytes, ``workspace`` bytes of scratch that are zero before the first launch and that a rung
+    leaves as it needs them. ``early`` (``early yes``): its blocks may start while the launch before is ending, and wait
+    for that by themselves (griddepcontrol.wait).
     """
 
     threads: int
@@ -56,6 +58,7 @@ class Launch:
     cluster: int = 1
     grid: str = ""
     workspace: int = 0
+    early: bool = False
 
     def blocks(self, shape: tuple[int, ...], multiprocessors: int) -> tuple[int, int, int]:
         """The grid for an output of this shape."""
@@ -216,10 +219,11 @@ def _box(text: str) -> tuple[int, int]:
 def _launch(text: str) -> Launch:
     """Raises ValueError where the text does not describe a launch."""
     found = _pairs(text, r"\d+ x \d+|\w+")
-    known = {"threads", "tile", "shared", "cluster", "grid", "workspace"}
+    known = {"threads", "tile", "shared", "cluster", "grid", "workspace", "early"}
     if found.keys() - known or {"threads", "tile"} - found.keys() or found.get("grid", "") not in GRIDS:
         raise ValueError(f"launch must give threads and tile, and may give {', '.join(sorted(known))}; got {text!r}")
     return Launch(
         threads=int(found["threads"]), tile=_box(found["tile"]), shared=int(found.get("shared", 0)),
         cluster=int(found.get("cluster", 1)), grid=found.get("grid", ""), workspace=int(found.get("workspace", 0)),
+        early=found.get("early") == "yes",
     )  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.build.cuda import cubin, tensor_map
-from kernelworks.build.launcher import Loaded, launcher, load, succeed
+from kernelworks.build.launcher import SERIALIZATION, Loaded, launcher, load, succeed
 from kernelworks.climb.ladder import Rung
 from kernelworks.climb.problem import Given, Problem, Size
 from kernelworks.machine import gpu
@@ -35,7 +35,7 @@ class Loads:
             ask = rung.launch
             self.loaded[rung.number] = load(
                 cubin(rung.path), self.problem.symbol, self.device, threads=ask.threads, shared=ask.shared,
-                cluster=ask.cluster,
+                cluster=ask.cluster, flags=SERIALIZATION if ask.early else 0,
             )  # fmt: skip
             if ask.workspace:
                 self.scratch[rung.number] = torch.zeros(ask.workspace, dtype=torch.uint8, device="cuda")
