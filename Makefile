@@ -53,8 +53,9 @@ test: lint
 	$(BIN)/python -m pytest -n 2
 	@echo "rows to prove again where such a machine is:"; $(BIN)/kernelworks map --stale
 
-# Rewrites what is generated: the tables between the markers of README.md, and docs/reference.md.
+# Rewrites what is generated: the ladders' documents, the tables between the markers of pages, and docs/reference.md.
 docs: $(STAMPS)/demo
+	$(BIN)/python -m kernelworks.climbing
 	$(BIN)/python -m kernelworks.readme
 	$(BIN)/kernelworks map --markdown docs/reference.md
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,17 +14,18 @@ from kernelworks.cli import app
 from kernelworks.climb import Ladder, climb, ladder_named
 from kernelworks.climb.assembly import _loops
 from kernelworks.climb.compiled import compiled
+from kernelworks.climb.counters import METRICS, counted
 from kernelworks.climb.journey import journey
 from kernelworks.climb.ladder import Launch, Rung, rung_of
 from kernelworks.climb.on_gpu import resident_blocks
-from kernelworks.climb.run import SILENT_S
+from kernelworks.climb.run import SILENT_S, _unclimbed
 from kernelworks.climb.sass import loops
 from kernelworks.climb.template import FILES, start
 from kernelworks.machine import has_gpu
 from kernelworks.records import Ceilings, from_json, to_json
-from kernelworks.report import climb as report
 from kernelworks.report import climb_page, climb_tile
-from kernelworks.rungs import Climb
+from kernelworks.report.climb_worklog import worklog
+from kernelworks.rungs import Climb, RungTime
 
 LADDERS = Path(__file__).resolve().parent.parent / "ladders"
 ON_GPU = sorted({path.parent.name for path in LADDERS.glob("*/*.cu") if (path.parent / "problem.py").is_file()})
@@ -45,13 +48,6 @@ def test_the_results_are_those_of_these_rungs(name: str) -> None:
     assert {r.file: r.sha256 for r in record.rungs} == {r.path.name: r.sha256() for r in ladder.rungs}
     assert all(bool(r.times) == (r.status == "proved") for r in record.rungs)
     assert [r.predicted for r in record.rungs] == [r.predicts for r in ladder.rungs]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_documents_are_made_from_the_results(name: str) -> None:
-    ladder = ladder_named(str(LADDERS / name))
-    record = from_json(Climb, (ladder.folder / "results.json").read_text(encoding="utf-8"))
-    assert (ladder.folder / "worklog.md").read_text(encoding="utf-8") == report.worklog(record, sources(ladder))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -81,8 +77,8 @@ def test_a_climb_proves_and_times_every_rung(own: Ladder, ceilings: Ceilings) ->
     assert 0 <= (second.worst or 0) <= 1 and second.times[0].peers["torch"] > 0
     assert from_json(Climb, to_json(record)) == record
     page = climb_page.page(record, sources(own))
-    assert "Four chains" in page and 'class="changed"' in page and "https:" not in page
-    assert "Predicted 4.00x" in report.worklog(record, sources(own))
+    assert "Four chains" in page and 'class="line come"' in page and "https:" not in page
+    assert "Predicted 4.00x" in worklog(record, sources(own))
 
 
 WRONG = {
@@ -101,7 +97,7 @@ def test_a_wrong_rung_gets_no_figure(own: Ladder, ceilings: Ceilings, fault: str
     record = climb(ladder_named(str(own.folder)), 2, size={"M": 8, "N": 64}, known=ceilings, watch=False)
     (rung,) = record.rungs
     assert rung.status == "wrong" and rung.reason and not rung.times and rung.gain is None
-    assert "**wrong**" in report.worklog(record, sources(own))
+    assert "**wrong**" in worklog(record, sources(own))
 
 
 def test_a_rung_that_does_not_compile_says_so(own: Ladder, ceilings: Ceilings) -> None:
@@ -186,10 +182,6 @@ def test_headers_must_say_what_they_test(own: Ladder) -> None:
         rung_of(path)
 
 
-def test_what_changed_ignores_the_indentation() -> None:
-    assert report.changed("a\n  b\nc\n", "b\nc\n") == [("a", True), ("  b", False), ("c", False)]
-
-
 def test_the_inner_loop_is_the_one_with_the_arithmetic() -> None:
     lines = [
         ("10", "vmovups zmm0,ZMMWORD PTR [rsi]"),
@@ -257,6 +249,27 @@ def test_the_hot_loop_is_the_dense_one() -> None:
             "@P1 BRA 0x50", "SYNCS.TRYWAIT P0", "@!P0 BRA 0x90", "BRA 0x10")  # fmt: skip
     best, others = loops([(16 * i, line) for i, line in enumerate(text)])
     assert [line for _, line in best] == list(text[1:5]) and [len(loop) for loop in others] == [4, 2]
+
+
+def test_counters_become_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ladder = ladder_named(str(start("mine", tmp_path, "cuda")))
+    time = RungTime(0, ladder.problem.size, 1e-3, 1e-3, 1e-3, 12, 100.0, 4000.0, {}, None, 0)
+    blank = [_unclimbed(rung, "proved", "") for rung in ladder.rungs]
+    results = [blank[0], dataclasses.replace(blank[1], times=(time,), resources={"shared_bytes": 64})]
+    table = {"seconds": "1,000", "L1 and shared memory": "75", "issuing": "1", "waiting for global memory": "3"}
+    lines = (["Kernel Name", *(METRICS[name] for name in table)], ["", "ns", "%", "", ""], ["k", *table.values()])
+    done = subprocess.CompletedProcess([], 0, "\n".join(",".join(f'"{x}"' for x in line) for line in lines), "")
+    monkeypatch.setattr("shutil.which", lambda name: "/ncu")
+    monkeypatch.setattr("subprocess.run", lambda *args, **kwargs: done)
+    (first, second), why = counted(ladder, ladder.problem.size, results)
+    assert not why and not first.counters
+    assert second.counters == pytest.approx(
+        {"seconds": 1e-6, "L1 and shared memory": 0.75, "issuing": 0.25, "waiting for global memory": 0.75}
+    )
+    assert second.shares == {"shared": 0.75} and second.regime == "memory shared"
+    done.stdout, done.stderr = "", "==ERROR== ERR_NVGPUCTRPERM - no permission"
+    found, why = counted(ladder, ladder.problem.size, results)
+    assert found == results and "ERR_NVGPUCTRPERM" in why
 
 
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU")

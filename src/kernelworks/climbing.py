@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
-from kernelworks.climb import climb, folders, ladder_named
+from kernelworks.climb import Ladder, climb, folders, ladder_named
 from kernelworks.climb.compiled import compiled
 from kernelworks.climb.journey import journey
 from kernelworks.climb.template import start
-from kernelworks.records import to_json
+from kernelworks.records import from_json, to_json
 from kernelworks.report import climb as report
-from kernelworks.report import climb_page, climb_tile
+from kernelworks.report import climb_page, climb_tile, climb_worklog
 from kernelworks.report.terminal import Advance, stderr, stdout
 from kernelworks.rungs import Climb, RungResult
 
-__all__ = ["begun", "checked", "climbed", "listed", "tile", "write"]
+__all__ = ["begun", "checked", "climbed", "documents", "listed", "rewritten", "tile", "write"]
 
 OUT = Path("kernelworks-out")
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
@@ -104,21 +105,37 @@ def climbed(name: str, rung: int | None, out: Path | None, advance: Advance, *, 
         for sentence in report.totals(record):
             stdout().print(sentence, markup=False)
     if out is not None or not json:
-        paths = write(record, {r.path.name: r.code() for r in ladder.rungs}, out or OUT / ladder.name)
+        paths = write(record, ladder, out or OUT / ladder.name)
         if not json:
             print(f"\nthe page: {paths[2]}   the worklog: {paths[1]}   the record: {paths[0]}")
     return all(result.status != "wrong" for result in record.rungs)
 
 
-def write(record: Climb, sources: dict[str, str], folder: Path) -> tuple[Path, Path, Path]:
+def write(record: Climb, ladder: Ladder, folder: Path) -> tuple[Path, Path, Path]:
     """results.json, worklog.md and the page of a climb. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    texts = {
-        "results.json": to_json(record) + "\n",
-        "worklog.md": report.worklog(record, sources),
-        f"{record.ladder}.html": climb_page.page(record, sources),
-    }
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    first, second, third = (folder / name for name in texts)
-    return first, second, third
+    paths = folder / "results.json", folder / "worklog.md", folder / f"{record.ladder}.html"
+    for path, text in zip(paths, (to_json(record) + "\n", *documents(record, ladder, folder)), strict=True):
+        path.write_text(text, encoding="utf-8")
+    return paths
+
+
+def documents(record: Climb, ladder: Ladder, folder: Path) -> tuple[str, str]:
+    """The worklog as it reads in a folder, and the page."""
+    sources = {rung.path.name: rung.code() for rung in ladder.rungs}
+    where = Path(os.path.relpath(ladder.folder, folder)).as_posix()
+    return climb_worklog.worklog(record, sources, where), climb_page.page(record, sources)
+
+
+def rewritten(root: Path) -> list[Path]:
+    """Writes the documents of every ladder below a folder anew from their records, without running anything."""
+    paths = sorted(root.glob("*/**/results.json"))
+    for path in paths:
+        ladder = ladder_named(str(root / path.relative_to(root).parts[0]))
+        write(from_json(Climb, path.read_text(encoding="utf-8")), ladder, path.parent)
+    return paths
+
+
+if __name__ == "__main__":
+    for path in rewritten(Path("ladders")):
+        print(f"{path.parent}: written anew from its results.json")

@@ -1,114 +1,89 @@
-"""The page of a climb: the climb on the roofline, and every rung's code with what changed from the one before."""
+"""The page of a climb: the climb on the roofline, prediction beside outcome, every rung's code with what changed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from kernelworks.report import climb as text
-from kernelworks.report import plot, quantity, roofs
+from kernelworks.report import climb_evidence as evidence
+from kernelworks.report import climb_plot, plot, quantity
+from kernelworks.report import climb_words as words
+from kernelworks.report.climb_code import Line, rewritten, rungs
+from kernelworks.report.climb_worklog import glossary, reading
 from kernelworks.report.page import context_line, document
 from kernelworks.rungs import Climb, RungResult, RungTime
 
-__all__ = ["page", "roofline"]
+__all__ = ["page"]
 
 STYLE = """<style>
-pre { background: var(--panel); border-radius: 8px; padding: 12px 14px; overflow-x: auto; font-size: 12.5px; line-height: 1.5; }
-pre .changed { background: color-mix(in srgb, var(--useful) 22%, transparent); display: inline-block; min-width: 100%; }
+pre { background: var(--panel); border-radius: 8px; padding: 10px 0; overflow-x: auto; font-size: 12.5px; line-height: 1.5; margin: 8px 0; }
+pre code { display: inline-block; min-width: 100%; }
+pre .line { display: block; padding: 0 14px 0 8px; border-left: 4px solid transparent; }
+pre .plain { display: block; padding: 0 14px 0 12px; }
+pre .come { background: color-mix(in srgb, var(--useful) 20%, transparent); border-left-color: var(--useful); }
+pre .gone { background: color-mix(in srgb, var(--dispatch) 12%, transparent); border-left-color: var(--dispatch); color: var(--muted); text-decoration: line-through; text-decoration-color: color-mix(in srgb, var(--muted) 55%, transparent); }
+.code:not(:has(.show-gone:checked)) .gone { display: none; }
+.code label { font-size: 13.5px; color: var(--muted); cursor: pointer; float: right; }
+pre details { margin: 0; } pre summary { padding: 0 14px 0 12px; font-family: var(--font); font-size: 12.5px; }
 details { margin: 10px 0; } summary { cursor: pointer; color: var(--muted); }
 table:not(.all) tbody tr:nth-child(n + 13) { display: table-row; }
-.rung { border-top: 1px solid var(--line); margin-top: 34px; } .rung h2 { margin-top: 20px; }
-.rung p { max-width: 90ch; }
+.rung { border-top: 1px solid var(--line); margin-top: 40px; } .rung h2 { margin-top: 20px; }
+.rung p, .rung li, dl { max-width: 92ch; } .rung .columns { margin: 14px 0; }
+.said td:last-child, .said th:last-child { text-align: left; white-space: normal; } .said { font-size: 13.5px; }
+.said th:first-child { white-space: nowrap; } h3 { font-size: 14.5px; margin: 16px 0 8px; }
+dt { font-weight: 600; margin-top: 10px; } dd { margin: 0; color: var(--ink); }
+.steps { display: flex; flex-wrap: wrap; gap: 6px 18px; list-style: none; padding: 0; margin: 12px 0 0; font-size: 13.5px; }
+.key { display: inline-block; width: 11px; height: 11px; border-radius: 50%; vertical-align: -1px; margin-right: 5px; }
+a { color: var(--memory); text-decoration: none; } a:hover { text-decoration: underline; }
+h2 a { color: inherit; } .tag { font-size: 12.5px; font-weight: 600; border: 1px solid; border-radius: 10px; padding: 1px 8px; margin-left: 8px; vertical-align: 2px; }
 </style>"""  # noqa: E501
-COLOURS = {"compute": "compute", "memory": "memory", "latency": "latency"}
+FOLDED = 10  # unchanged lines in a row from which on they are folded away
+NEAR = 3  # of them that stay in sight beside a change
 
 
-def roofline(record: Climb) -> str:
-    """The climb on the roofline of one thread: each rung at the flop it does for a byte from L1, joined in order.
-
-    A rung of several threads is a ring above its own one-thread dot, under the multiply-add roof of all threads.
-    Empty where the ceilings lack a roof or no rung has a figure.
-    """
-    slopes = roofs.slopes(record.ceilings, 1)
-    tops = [roof for roof in roofs.best_flops(record.ceilings, 1) if roof.dtype == "float32"]
-    found = [(r, r.times[0]) for r in record.rungs if r.times and r.loads.get("L1")]
-    if not slopes or not tops or not found:
-        return ""
-    figure, axes = plot.canvas(10.5, 5.8, "climb")
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=10)
-    axes.set_xlim(1 / 32, 64)
-    slowest = min(t.rate for _, t in found)
-    highest = max([tops[-1].gflops, *(t.ceiling for r, _ in found for t in r.times)])
-    axes.set_ylim(slowest / 3, highest * 2)
-    plot.draw_roofs(axes, slopes, tops, 1 / 32, 64)
-    at = [(2 / r.loads["L1"], t.rate) for r, t in found]
-    axes.plot(*zip(*at, strict=True), color=plot.stand_in("muted"), linewidth=1.2, linestyle=":", zorder=3)
-    for (rung, _), (x, y) in zip(found, at, strict=True):
-        colour = plot.stand_in(plot.cause(rung.regime))
-        axes.plot([x], [y], "o", ms=8, color=colour, mec=plot.stand_in("paper"), zorder=4)
-        for timed in rung.times[1:]:
-            axes.plot([x], [timed.rate], "o", ms=8, mfc="none", mec=colour, mew=1.6, zorder=4)
-    for place, (x, y), names in _labels(found, at):
-        axes.annotate(
-            names, (x, y), xytext=place, textcoords="offset points", fontsize=9.5, va="center",
-            color=plot.stand_in("ink"), zorder=5,
-        )  # fmt: skip
-    all_threads = [t for r, _ in found for t in r.times if t.threads > 1]
-    if all_threads:
-        top = max(t.ceiling for t in all_threads)
-        axes.plot([1, 64], [top, top], color=plot.stand_in("ink"), linewidth=1.2, linestyle="--", zorder=2)
-        axes.annotate(
-            f"float32 at {all_threads[0].threads} threads {quantity.gflops(top)}", (64, top), xytext=(-4, 3),
-            textcoords="offset points", ha="right", va="bottom", fontsize=9.5, color=plot.stand_in("ink"),
-        )  # fmt: skip
-    axes.set_xlabel("flop per byte moved between L1 and the registers", color=plot.stand_in("muted"))
-    axes.set_ylabel("GFLOP/s", color=plot.stand_in("muted"))
-    axes.xaxis.set_major_formatter(lambda x, _: f"1/{round(1 / x)}" if x < 1 else f"{x:g}")
-    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
-    axes.grid(which="major", color=plot.stand_in("line"), linewidth=0.5, alpha=0.5)
-    axes.set_axisbelow(True)
-    return plot.svg_text(figure, f"The climb of {record.ladder} on the roofline")
+# ---------------------------------------------------------------- tables
 
 
-Point = tuple[float, float]
+def _grid(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of HTML cells; every column after the first holds numbers."""
+    head = "".join(f'<th scope="col"{" class=number" if i else ""}>{escape(t)}</th>' for i, t in enumerate(titles))
+    body = "\n".join(
+        "<tr>" + "".join(f"<td{' class=number' if i else ''}>{cell}</td>" for i, cell in enumerate(row)) + "</tr>"
+        for row in rows
+    )
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
 
 
-def _labels(found: Sequence[tuple[RungResult, RungTime]], at: Sequence[Point]) -> list[tuple[Point, Point, str]]:
-    """(offset, point, text): rungs whose dots lie on each other share one label."""
-    groups: list[tuple[Point, list[str]]] = []
-    for (rung, _), point in zip(found, at, strict=True):
-        name = f"{rung.number} {rung.title}"
-        near = next((g for g in groups if g[0][0] == point[0] and 0.8 < g[0][1] / point[1] < 1.25), None)
-        if near is not None:
-            near[1].append(name)
-        else:
-            groups.append((point, [name]))
-    return [
-        ((10.0, -4.0), point, ", ".join(names)) if len(names) < 3
-        else ((10.0, -4.0 - 6.0 * (len(names) - 1)), point, "\n".join(names))
-        for point, names in groups
-    ]  # fmt: skip
+def _words(table: str) -> str:
+    """The same with words in its last column."""
+    return table.replace("<table>", '<table class="said">')
 
 
-def _rows(rungs: Sequence[RungResult], unit: str) -> str:
-    names = list(dict.fromkeys(name for r in rungs for t in r.times for name in t.peers))
-    titles = ("rung", "threads", unit, "of the ceiling", *(f"over {n}" for n in names), "predicted", "got")
-    head = "".join(f'<th scope="col"{"" if not i else " class=number"}>{escape(t)}</th>' for i, t in enumerate(titles))
-    body = []
-    for rung in rungs:
+def _climbed(record: Climb) -> str:
+    """All rungs at all thread counts and sizes."""
+    unit, names = words.unit_of(record), words.peer_names(record.rungs)
+    titles = ("rung", unit.name, "spread", "of the ceiling", *(f"of {n}" for n in names), "predicted", "got")
+    rows = []
+    for rung in record.rungs:
+        name = f'<a href="#rung-{rung.number}">{rung.number} {escape(rung.title)}</a>'
         if not rung.times:
-            why = f'<span class="bad">{escape(rung.status)}</span> {escape(rung.reason)}'
-            body.append(f"<tr><td>{rung.number} {escape(rung.title)}</td><td colspan={len(titles) - 2}>{why}</td></tr>")
+            why = f'<div class="small"><span class="bad">{escape(rung.status)}</span> {escape(rung.reason)}</div>'
+            rows.append([name + why, *[""] * (len(titles) - 1)])
         for index, t in enumerate(rung.times):
-            last = index == len(rung.times) - 1
-            cells = [str(t.threads), quantity.figures(t.rate), _meter(t, rung.regime)]
-            cells += [quantity.ratio(t.rate / t.peers[n]) if n in t.peers else "-" for n in names]
-            cells += [quantity.ratio(rung.predicted), quantity.ratio(rung.gain)] if last else ["", ""]
-            name = f'<a href="#rung-{rung.number}">{rung.number} {escape(rung.title)}</a>' if not index else ""
-            body.append(f"<tr><td>{name}</td>" + "".join(f'<td class="number">{c}</td>' for c in cells) + "</tr>")
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-    return f'<div class="scroll">{table}</div>'
+            judged = t is words.judged(rung)
+            at = [words.counted(t.threads).removeprefix(" at ")]
+            at += [words.sizes(t.size)] if t in words.further(rung) else []
+            few = words.part(record, t)
+            at += [f"timed on {few}"] if few else []
+            small = f'<div class="small">{escape(", ".join(filter(None, at)))}</div>' if any(at) else ""
+            got = f"<b>{quantity.ratio(rung.gain)}</b>" if rung.gain else "-"
+            colour = climb_plot.COLOURS.get(words.verdict(rung), "muted")
+            ends = [quantity.ratio(rung.predicted), f'<span style="color:var(--{colour})">{got}</span>']
+            rows.append([
+                ("" if index else name) + small, unit.figure(t.rate), words.spread(t), _meter(t, rung.regime),
+                *(words.of_peer(t, n) for n in names), *(ends if judged else ("", "")),
+            ])  # fmt: skip
+    return _grid(titles, rows)
 
 
 def _meter(timed: RungTime, regime: str) -> str:
@@ -117,50 +92,149 @@ def _meter(timed: RungTime, regime: str) -> str:
     return f'{quantity.percent(share)}<div class="meter">{bar}</div>'
 
 
-def _code(lines: Sequence[tuple[str, bool]]) -> str:
-    shown = (f'<span class="changed">{escape(t)}</span>' if mark else escape(t) for t, mark in lines)
-    return f"<pre><code>{chr(10).join(shown)}</code></pre>"
+# ---------------------------------------------------------------- code
 
 
-def _rung(rung: RungResult, lines: Sequence[tuple[str, bool]], unit: str) -> str:
-    parts = [f'<section class="rung" id="rung-{rung.number}"><h2>{rung.number}. {escape(rung.title)}</h2>']
-    parts.append(f"<p><b>Hypothesis.</b> {escape(rung.hypothesis)}</p>")
+def _line(line: Line) -> str:
+    kind = {"+": "come", "-": "gone"}.get(line.mark, "")
+    return f'<span class="{f"line {kind}" if kind else "plain"}">{escape(line.text) or " "}</span>'
+
+
+def _code(rung: RungResult, lines: Sequence[Line]) -> str:
+    """The whole rung, what is new marked, what is gone struck through, long runs of what stayed folded away."""
+    come, gone = (sum(line.mark == mark for line in lines) for mark in "+-")
+    if not come and not gone:
+        body = "".join(_line(line) for line in lines)
+        return f"<details open><summary>{escape(rung.file)}</summary><pre><code>{body}</code></pre></details>"
+    shown = "" if rewritten(lines) else " checked"
+    said = f"{escape(rung.file)}: {come} line{'s' if come != 1 else ''} new, {gone} gone"
+    switch = f'<label><input type="checkbox" class="show-gone"{shown}> show what is gone</label>'
+    return (
+        f'<div class="code">{switch if gone else ""}<details open><summary>{said}</summary>'
+        f"<pre><code>{_folded(lines)}</code></pre></details></div>"
+    )
+
+
+def _folded(lines: Sequence[Line]) -> str:
+    parts, run = list[str](), list[Line]()
+
+    def close(first: bool, last: bool) -> None:
+        head, tail = 0 if first else NEAR, 0 if last else NEAR
+        hidden = run[head : len(run) - tail]
+        if len(hidden) < FOLDED:
+            parts.extend(map(_line, run))
+        else:
+            parts.extend(map(_line, run[:head]))
+            inside = "".join(map(_line, hidden))
+            parts.append(f"<details><summary>{len(hidden)} lines as before</summary>{inside}</details>")
+            parts.extend(map(_line, run[len(run) - tail :]))
+        run.clear()
+
+    for line in lines:
+        if line.mark == " ":
+            run.append(line)
+        else:
+            close(not parts, False)
+            parts.append(_line(line))
+    close(not parts, True)
+    return "".join(parts)
+
+
+# ---------------------------------------------------------------- one rung
+
+
+def _list(texts: Iterable[str]) -> str:
+    items = "".join(f"<li>{escape(text)}</li>" for text in texts)
+    return f'<ul class="plain">{items}</ul>' if items else ""
+
+
+def _evidence(record: Climb, rung: RungResult) -> str:
+    """What the machine says of the rung: the ceilings, a block's share of a multiprocessor, counters, instructions."""
+    parts = [f"<p><b>Evidence.</b> {escape(words.waits(rung))} {escape(words.proof(rung))}</p>"]
+    if rung.resources:
+        parts.append(f"<p>{escape(evidence.resources(rung))}</p>")
+    counted = [(escape(name), escape(text)) for name, text in evidence.counters(record, rung)]
+    if counted:
+        parts.append(f"<h3>The processor's own counters, of one call</h3>{_words(_grid(('what', 'counted'), counted))}")
+    if rung.instructions:
+        listed = evidence.instructions(rung)
+        rows = [(f"<code>{escape(name)}</code>", str(count), escape(text)) for name, count, text in listed]
+        table = _words(_grid(("instruction", "in the loop", "what it does"), rows))
+        parts.append(f"<details><summary>the hot loop: {escape(evidence.loop(rung))}</summary>{table}</details>")
+    if rung.assembly:
+        said = "every instruction of it" if rung.instructions else f"the inner loop, {evidence.loop(rung)}"
+        body = f'<pre><code class="plain">{escape(chr(10).join(rung.assembly))}</code></pre>'
+        parts.append(f"<details><summary>{escape(said)}</summary>{body}</details>")
+    return "\n".join(parts)
+
+
+def _rung(record: Climb, rung: RungResult, lines: Sequence[Line]) -> str:
+    tag, colour = words.verdict(rung), climb_plot.COLOURS.get(words.verdict(rung), "muted")
+    if rung.status != "proved":
+        tag, colour = rung.status, "dispatch"
+    badge = f'<span class="tag" style="color:var(--{colour})">{escape(tag)}</span>' if tag else ""
+    parts = [
+        f'<section class="rung" id="rung-{rung.number}"><h2>{rung.number}. {escape(rung.title)}{badge}</h2>',
+        f"<p><b>Hypothesis.</b> {escape(rung.hypothesis)}</p>",
+    ]
     if rung.predicted is not None:
         parts.append(f"<p><b>Predicted</b> {quantity.ratio(rung.predicted)} the rate of the rung before.</p>")
-    parts.append(f"<p><b>Outcome.</b> {escape(text.outcome(rung, unit).replace('**', ''))}</p>")
+    parts.append(_code(rung, lines))
+    parts.append(f"<p><b>Outcome.</b> {escape(words.outcome(record, rung))}</p>")
+    few = words.part(record, rung.times[0]) if rung.times else ""
+    if few:
+        parts.append(f"<p>Timed on a part, {escape(few)}: every row of the output takes the same work.</p>")
     if rung.times:
-        parts.append(f"<p><b>Evidence.</b> {escape(text.waits(rung))}</p>")
-    parts.append(
-        f"<details{' open' if len(lines) < 60 else ''}><summary>{escape(rung.file)}, what changed marked</summary>"
+        parts.append(_evidence(record, rung))
+    return "\n".join([*parts, f"<p><b>What it waits on next.</b> {escape(rung.next)}</p></section>"])
+
+
+# ---------------------------------------------------------------- the page
+
+
+def _picture(title: str, note: str, name: str, svg: str, key: str = "") -> str:
+    if not svg:
+        return ""
+    text = f'<p class="note">{escape(note)}</p>' if note else ""
+    return f'<h2>{escape(title)}</h2>\n{text}<div class="picture" id="{name}">{svg}</div>{key}'
+
+
+def _key() -> str:
+    items = "".join(
+        f'<li><span class="key" style="background:var(--{colour})"></span>{text}</li>'
+        for text, colour in climb_plot.COLOURS.items()
     )
-    parts.append(f"{_code(lines)}</details>")
-    if rung.assembly:
-        parts.append(f"<details><summary>the inner loop, {len(rung.assembly)} instructions</summary>")
-        parts.append(f"<pre><code>{escape(chr(10).join(rung.assembly))}</code></pre></details>")
-    parts.append(f"<p><b>What it waits on next.</b> {escape(rung.next)}</p></section>")
-    return "\n".join(parts)
+    return f'<ul class="steps">{items}<li>Diamond: predicted, from what the rung before did in the same race</li></ul>'
+
+
+def _how(record: Climb) -> str:
+    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in reading(record))
+    rows = [(f"<code>{escape(name)}</code>", escape(text)) for name, text in glossary(record)]
+    table = _words(_grid(("instruction", "what it does"), rows)) if rows else ""
+    return f"<details><summary>how to read this</summary><dl>{items}</dl>{table}</details>"
 
 
 def page(record: Climb, sources: Mapping[str, str]) -> str:
     """One self-contained page; ``sources`` is the code of each rung's file without its header."""
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
-    picture = roofline(record)
-    notes = "".join(f"<li>{escape(note)}</li>" for note in record.notes)
+    headline, *more = words.totals(record)
+    lessons = f"The library's own rows use what the last rung does: {record.lessons}." if record.lessons else ""
     return document(
         f"{record.ladder} - kernelworks climb",
         (
             STYLE,
-            f"<h1>{escape(text.heading(record))}</h1>",
-            *(f'<p class="sentence">{escape(sentence)}</p>' for sentence in text.totals(record)[-1:]),
-            *(f'<p class="note">{escape(sentence)}</p>' for sentence in text.totals(record)[:-1]),
-            context_line((text.machine(record), versions, record.date)),
-            "<h2>The climb</h2>",
-            '<p class="note">Dots: one thread; rings: all threads. The dotted line joins the rungs in order. To the '
-            "right: more work for each byte that is loaded from L1; upwards: faster.</p>",
-            f'<div class="picture" id="climb">{picture}</div>' if picture else "",
+            f"<h1>{escape(words.heading(record))}</h1>",
+            f'<p class="sentence">{escape(headline)}</p>',
+            _list(more),
+            context_line((words.machine(record), versions, record.date[:10])),
+            f'<p class="note" style="margin-top:14px">{escape(words.limit(record))}</p>',
+            _how(record),
+            _picture("The climb on the roofline", climb_plot.caption(record), "climb", climb_plot.roofline(record)),
+            _picture("Predicted and got", words.predictions(record), "stairs", climb_plot.stairs(record), _key()),
             "<h2>Rung by rung</h2>",
-            _rows(record.rungs, record.unit),
-            *(_rung(rung, lines, record.unit) for rung, lines in text.rungs(record, sources)),
-            f'<h2>Notes</h2><ul class="plain">{notes}</ul>' if notes else "",
+            _climbed(record),
+            *(_rung(record, rung, lines) for rung, lines in rungs(record, sources)),
+            f"<h2>Where the ideas went</h2><p>{escape(lessons)}</p>" if lessons else "",
+            f"<h2>Notes</h2>{_list(record.notes)}" if record.notes else "",
         ),
     )

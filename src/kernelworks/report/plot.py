@@ -131,7 +131,7 @@ def roofline(ceilings: roofs.Machine, threads: int, found: Sequence[Region] = ()
 def draw_roofs(axes: Axes, slopes: dict[str, float], tops: list[roofs.Roof], left: float, right: float) -> None:
     highest = tops[-1]
     for level, gbs in slopes.items():
-        colour = stand_in(LEVEL_VARIABLES.get(level, "muted"))
+        colour = stand_in(LEVEL_VARIABLES.get(level.split()[0], "muted"))
         axes.plot([left, highest.gflops / gbs], [left * gbs, highest.gflops], color=colour, linewidth=1.8, zorder=2)
     outermost = min(slopes.values())
     for roof in tops:
@@ -156,7 +156,7 @@ def _slope_labels(axes: Axes, slopes: dict[str, float]) -> None:
         axes.annotate(
             f"{level} {quantity.gbs(gbs)}", (place, place * gbs), xytext=(0, 4), textcoords="offset points",
             rotation=_angle(axes, gbs), rotation_mode="anchor", ha="left", va="bottom", fontsize=9.5,
-            color=stand_in(LEVEL_VARIABLES.get(level, "muted")),
+            color=stand_in(LEVEL_VARIABLES.get(level.split()[0], "muted")),
         )  # fmt: skip
 
 

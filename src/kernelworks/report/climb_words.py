@@ -1,0 +1,301 @@
+"""A climb in words and figures, the same on the terminal, in the worklog and on the page: from the record alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from kernelworks.records import GpuCeilings
+from kernelworks.report import quantity
+from kernelworks.rungs import Climb, RungResult, RungTime
+
+__all__ = [
+    "Unit", "best_peer", "ceiling", "counted", "further", "headline", "heading", "judged", "limit", "machine", "mean",
+    "of_peer", "outcome", "own", "part", "peer_names", "predictions", "proof", "reached", "sizes", "spread", "totals",
+    "unit_for", "unit_of", "verdict", "waits",
+]  # fmt: skip
+
+NEAR = 0.1  # off by less than this share, a prediction was right
+WORDS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six", 7: "Seven", 8: "Eight", 9: "Nine", 10: "Ten",
+         11: "Eleven", 12: "Twelve"}  # fmt: skip
+
+
+class Unit:
+    """What the rates of one climb are shown in: the record's unit, or a thousand of it where they are large."""
+
+    def __init__(self, name: str, scale: float) -> None:
+        self.name, self.scale = name, scale
+
+    def figure(self, rate: float) -> str:
+        return quantity.figures(rate / self.scale)
+
+    def __call__(self, rate: float) -> str:
+        return f"{self.figure(rate)} {self.name}"
+
+
+def unit_of(record: Climb) -> Unit:
+    return unit_for(record.unit, max((t.rate for r in record.rungs for t in r.times), default=0.0))
+
+
+def unit_for(name: str, largest: float) -> Unit:
+    if largest < 9995:
+        return Unit(name, 1.0)
+    return Unit({"GFLOP/s": "TFLOP/s", "GB/s": "TB/s"}[name], 1e3)
+
+
+# ---------------------------------------------------------------- names
+
+
+def heading(record: Climb) -> str:
+    return f"{record.ladder}: {record.title}, {sizes(record.size)}"
+
+
+def sizes(size: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in size.items())
+
+
+def machine(record: Climb) -> str:
+    """The machine's name and how much of it there is."""
+    here = record.ceilings
+    if isinstance(here, GpuCeilings):
+        limit = f", power limit {here.power_limit_w:.0f} W" if here.power_limit_w else ""
+        return f"{here.name}, {here.multiprocessors} multiprocessors{limit}"
+    return f"{here.name}, {here.cores} cores"
+
+
+def counted(threads: int) -> str:
+    """ " at 2 threads" after a figure; nothing on a GPU."""
+    return f" at {threads} thread{'s' if threads > 1 else ''}" if threads else ""
+
+
+def peer_names(rungs: Sequence[RungResult]) -> list[str]:
+    return list(dict.fromkeys(name for r in rungs for t in r.times for name in t.peers))
+
+
+def best_peer(timed: RungTime) -> tuple[str, float]:
+    """Name and rate of the fastest peer in the same race."""
+    return max(timed.peers.items(), key=lambda item: item[1], default=("", 0.0))
+
+
+def ceiling(record: Climb) -> str:
+    """What "of the ceiling" means in this climb."""
+    return record.ceiling or {
+        "GFLOP/s": f"the measured rate of {record.arithmetic} multiply-adds",
+        "GB/s": "the measured rate of reads of memory",
+    }.get(record.unit, "the measured ceiling")
+
+
+# ---------------------------------------------------------------- what was timed
+
+
+def own(rung: RungResult) -> list[RungTime]:
+    """At the rung's own size, least threads first."""
+    return [t for t in rung.times if t.size == rung.times[0].size]
+
+
+def further(rung: RungResult) -> list[RungTime]:
+    """At further sizes."""
+    return [t for t in rung.times if t.size != rung.times[0].size]
+
+
+def judged(rung: RungResult) -> RungTime | None:
+    """What the prediction is held against: the rung's own size, the most threads."""
+    return own(rung)[-1] if rung.times else None
+
+
+def part(record: Climb, timed: RungTime) -> str:
+    """Of which share of the problem a slow rung was timed: "M = 16 of 2048"; empty for all of it."""
+    return ", ".join(
+        f"{name} = {value} of {record.size[name]}"
+        for name, value in timed.size.items()
+        if value < record.size.get(name, value)
+    )
+
+
+def spread(timed: RungTime) -> str:
+    """How far the middle of the samples lies apart, as a share of the median."""
+    return quantity.percent((timed.high_s - timed.low_s) / timed.median_s)
+
+
+def mean(timed: Sequence[RungTime], name: str) -> float:
+    """The geometric mean of how many times a peer's rate it was."""
+    ratios = [t.rate / t.peers[name] for t in timed if name in t.peers]
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+# ---------------------------------------------------------------- the result
+
+
+def of_peer(timed: RungTime, name: str) -> str:
+    """As a share of a peer's rate, for a table."""
+    if name not in timed.peers:
+        return "-"
+    share = timed.rate / timed.peers[name]
+    return quantity.percent(share, 1) if 0.1 <= share < 10 else f"{quantity.figures(100 * share)}%"
+
+
+def _beside(timed: RungTime) -> str:
+    text = ""
+    for name, rate in timed.peers.items():
+        share = timed.rate / rate
+        text += f", {quantity.ratio(share)} {name}" if share >= 0.9 else f", {of_peer(timed, name)} of {name}"
+    return text
+
+
+def reached(record: Climb, timed: RungTime) -> str:
+    """Rate, share of the ceiling, and beside every peer."""
+    unit, share = unit_of(record), quantity.percent(timed.rate / timed.ceiling)
+    rate = f"{unit(timed.rate)}{counted(timed.threads)}"
+    return f"{rate}, {share} of the ceiling of {unit(timed.ceiling)}{_beside(timed)}"
+
+
+def last_of(record: Climb) -> RungResult | None:
+    return next((r for r in reversed(record.rungs) if r.times), None)
+
+
+def headline(record: Climb) -> str:
+    """The whole climb in one sentence."""
+    timed = [r for r in record.rungs if r.times]
+    if not timed:
+        return "No rung has a figure."
+    first, last, unit = own(timed[0])[0], judged(timed[-1]), unit_of(record)
+    assert last is not None
+    steps = WORDS.get(len(timed), str(len(timed)))
+    if len(timed) == 1:
+        return f"Rung {timed[0].number} alone: {reached(record, last)}."
+    return f"{steps} rungs from {unit(first.rate)} to {reached(record, last)}."
+
+
+def totals(record: Climb) -> list[str]:
+    """The headline; then what the last rung reached with fewer threads, at further sizes and over all of them."""
+    last, sentences = last_of(record), [headline(record)]
+    if last is None:
+        return sentences
+    sentences += [f"Rung {last.number}: {reached(record, t)}." for t in own(last)[:-1]]
+    more = further(last)
+    sentences += [f"At {sizes(t.size)}: {reached(record, t)}." for t in more]
+    if more:
+        everywhere = [own(last)[-1], *more]
+        for name in peer_names([last]):
+            least = min((t for t in everywhere if name in t.peers), key=lambda t: t.rate / t.peers[name])
+            sentences.append(
+                f"Over these {len(everywhere)} sizes the geometric mean is "
+                f"{quantity.ratio(mean(everywhere, name))} {name}, the least "
+                f"{quantity.ratio(least.rate / least.peers[name])}, at {sizes(least.size)}."
+            )
+    wrong = [r for r in record.rungs if r.status == "wrong"]
+    if wrong:
+        listed = ", ".join(f"{r.number} ({r.title})" for r in wrong)
+        sentences.append(f"Wrong, and so without a figure: {listed}.")
+    return sentences
+
+
+def _least_bytes(record: Climb) -> dict[str, float]:
+    """What one call must move, by " as FORMAT" where the rungs take several."""
+    if record.unit != "GB/s":
+        return {"": record.bytes}
+    found: dict[float, str] = {}
+    for rung in (r for r in record.rungs if r.times):
+        t = rung.times[0]
+        whole = t.rate * 1e9 * t.median_s * math.prod(record.size[n] / t.size[n] for n in record.size)
+        found.setdefault(round(whole, -3), f" as {rung.format}" if rung.format else "")
+    return {name: count for count, name in found.items()} or {"": record.bytes}
+
+
+def limit(record: Climb) -> str:
+    """What one call needs at least, and which of memory and multipliers that asks more of."""
+    least, here = _least_bytes(record), record.ceilings
+    intensity = record.flop / min(least.values())
+    moved = " or ".join(f"{quantity.figures(count / 1e6)} MB{name}" for name, count in least.items())
+    each = " or ".join(quantity.figures(record.flop / count) for count in least.values())
+    text = (
+        f"One call is {quantity.figures(record.flop / 1e9)} GFLOP over {moved} that must move at least once: {each} "
+        "flop for each byte."
+    )
+    if isinstance(here, GpuCeilings):
+        rates = [r.burst_tflops * 1e3 for r in here.rates if r.dtype == record.arithmetic]
+        reads = [b.gbs for b in here.bandwidth if (b.kind, b.cache) == ("read", "cold")]
+    else:
+        rates = [r.gflops for r in here.flops if (r.dtype, r.threads) == (record.arithmetic, here.cores)]
+        reads = [b.gbs for b in here.bandwidth if (b.level, b.kind, b.threads) == ("DRAM", "read", here.cores)]
+    if not rates or not reads:
+        return text
+    ridge = max(rates) / max(reads)
+    which = "the multipliers are" if intensity > ridge else "memory is"
+    return (
+        f"{text} This machine's memory meets its multipliers at {quantity.figures(ridge)} flop for each byte, so "
+        f"{which} what can limit it at best."
+    )
+
+
+# ---------------------------------------------------------------- prediction and outcome
+
+
+def verdict(rung: RungResult) -> str:
+    """How the outcome stands to the prediction; empty where one of the two is missing."""
+    if rung.gain is None or rung.predicted is None:
+        return ""
+    off = rung.gain / rung.predicted
+    if abs(off - 1) <= NEAR:
+        return "as predicted"
+    return "more than predicted" if off > 1 else "less than predicted"
+
+
+def outcome(record: Climb, rung: RungResult) -> str:
+    """Prediction against outcome in one sentence, honest where it missed."""
+    timed = judged(rung)
+    if timed is None:
+        return f"{rung.status}: {rung.reason}. It has no figure."
+    rate = f"{unit_of(record)(timed.rate)}{counted(timed.threads)}"
+    if rung.gain is None or rung.predicted is None:
+        return f"Got {rate}; there is nothing to compare it with."
+    words = verdict(rung)
+    if rung.gain < 1 - NEAR:
+        words += ", and slower than the rung before"
+    return (
+        f"Predicted {quantity.ratio(rung.predicted)} the rung before, got {quantity.ratio(rung.gain)} "
+        f"({words}): {rate}."
+    )
+
+
+def predictions(record: Climb) -> str:
+    """How many predictions were right, and which were not."""
+    tried = [r for r in record.rungs if verdict(r)]
+    if not tried:
+        return ""
+    missed = [r for r in tried if verdict(r) != "as predicted"]
+    text = f"{len(tried) - len(missed)} of {len(tried)} predictions were within {quantity.percent(NEAR)}."
+    if missed:
+        listed = "; ".join(
+            f"{r.number} ({r.title}) expected {quantity.ratio(r.predicted)} and got {quantity.ratio(r.gain)}"
+            for r in missed
+        )
+        text += f" Missed: {listed}."
+    return text
+
+
+# ---------------------------------------------------------------- what it waits on
+
+
+def waits(rung: RungResult) -> str:
+    """What each ceiling explains of the time, and what that says."""
+    parts = ", ".join(f"{name} {quantity.percent(share)}" for name, share in rung.shares.items())
+    text = f"Of its time the ceilings explain: {parts}."
+    if rung.regime == "latency":
+        return f"{text} None is enough: it waits on latency, not on a rate."
+    where = rung.regime.removeprefix("memory ") if rung.regime.startswith("memory") else "the multipliers"
+    return f"{text} It waits on {where}."
+
+
+def proof(rung: RungResult) -> str:
+    """What was proved, and for which sizes it was not tried."""
+    text = ""
+    if rung.worst is not None:
+        text = f"Largest error over all sizes tried: {quantity.percent(rung.worst, 1)} of the derived bound."
+    if rung.multiples:
+        asked = ", ".join(f"{name} a multiple of {count}" for name, count in rung.multiples.items())
+        text += f" It asks for {asked}"
+        if rung.skipped:
+            text += f"; {rung.skipped} size{'s' if rung.skipped > 1 else ''} of the proof that are not so were left out"
+        text += "."
+    return text.strip()

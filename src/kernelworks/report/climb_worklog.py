@@ -1,0 +1,242 @@
+"""The worklog of a climb: a document to learn from, made from the record and the rungs' sources."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+
+from kernelworks.records import GpuCeilings
+from kernelworks.report import climb_evidence as evidence
+from kernelworks.report import climb_words as words
+from kernelworks.report import quantity
+from kernelworks.report.climb_code import Line, hunks, rewritten, rungs
+from kernelworks.rungs import Climb, RungResult, RungTime
+
+__all__ = ["glossary", "link", "reading", "worklog"]
+
+FENCES = {"cpp": "cpp", "cu": "cuda"}
+
+
+def worklog(record: Climb, sources: Mapping[str, str], where: str = ".") -> str:
+    """``sources`` is the code of each rung's file without its header, ``where`` the way from the document's folder to
+    the ladder's."""
+    parts = [f"# {record.ladder}", "", *_wrapped(f"What is computed: {record.title}; {words.sizes(record.size)}."), ""]
+    headline, *more = words.totals(record)
+    parts += [*_wrapped(f"**{headline}**"), "", *_bullets(more), *([""] if more else [])]
+    parts += _wrapped(
+        f"*{words.machine(record)}; {', '.join(f'{n} {v}' for n, v in record.versions.items())}; "
+        f"{record.date[:10]}. Made by `kernelworks climb {record.ladder}` from `results.json`.*"
+    )
+    parts += ["", "## How to read this", "", *_wrapped(words.limit(record)), ""]
+    parts += [*_bullets(f"**{name}**: {text}" for name, text in reading(record)), ""]
+    found = glossary(record)
+    if found:
+        parts += ["| instruction | what it does |", "|---|---|", *(f"| `{n}` | {text} |" for n, text in found), ""]
+    parts += ["## The climb", "", *_table(record), ""]
+    if words.predictions(record):
+        parts += [*_wrapped(words.predictions(record)), ""]
+    for rung, lines in rungs(record, sources):
+        parts += [*_rung(record, rung, lines, where), ""]
+    if record.lessons:
+        place = f"[{record.lessons}]({link(where, '../..', record.lessons)})"
+        parts += ["## Where the ideas went", "", f"The library's own rows use them: {place}.", ""]
+    if record.notes:
+        parts += ["## Notes", "", *_bullets(record.notes), ""]
+    return "\n".join(parts)
+
+
+def link(*steps: str) -> str:
+    return posixpath.normpath(posixpath.join(*steps))
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False)
+
+
+def _bullets(texts: Iterable[str]) -> list[str]:
+    found: list[str] = []
+    for text in texts:
+        found += textwrap.wrap(
+            text, 118, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
+    return found
+
+
+# ---------------------------------------------------------------- how to read it
+
+
+def reading(record: Climb) -> list[tuple[str, str]]:
+    """What the words and columns of this climb mean."""
+    on_gpu = isinstance(record.ceilings, GpuCeilings)
+    found = [
+        ("rung", "a file of its own with one idea more than the one before. Hypothesis and prediction stand in its "
+         "header, written before it was measured. It was proved against float64, on odd sizes and on the very inputs "
+         "that are timed, and then timed in alternation with the rung before and the peers."),
+        ("predicted, got", "times as quick as the rung before, for the same product. Within 10% counts as predicted."),
+        ("of the ceiling", f"the rate beside {words.ceiling(record)}."),
+    ]  # fmt: skip
+    named = [f"{name} is {record.peers[name]}" if name in record.peers else name for name in _peers(record)]
+    if named:
+        found.append(("of a peer", f"the rate beside the peer's in the same race. {'; '.join(named)}."))
+    if record.unit == "GB/s":
+        found.append(("GB/s", "every byte of the inputs and of the output once, in the format that the rung reads."))
+    found.append(("spread", "how far apart the 10th and the 90th percentile of the samples lie, beside the median."))
+    least = "memory, L2" if on_gpu else "DRAM, L2, L1"
+    found.append(
+        ("waits on", f"its multiply-adds, and its bytes at each level ({least}), would at the measured ceilings take "
+         "some share of the time it took. The largest, from 60% on, is what the rung waits on; below that it waits on "
+         "latency: on answers, not on a rate.")
+    )  # fmt: skip
+    if on_gpu:
+        found += _of_gpu(record)
+    found.append(
+        ("+ and -", "lines that are new, and lines of the rung before that are gone. What only moved or changed its "
+         "indentation is not marked.")
+    )  # fmt: skip
+    return found
+
+
+def _peers(record: Climb) -> list[str]:
+    return words.peer_names(record.rungs)
+
+
+def _of_gpu(record: Climb) -> list[tuple[str, str]]:
+    """What only a GPU's evidence speaks of."""
+    here = record.ceilings
+    assert isinstance(here, GpuCeilings)
+    found = [
+        ("registers, shared memory, warps", "a block of threads runs on one multiprocessor, 32 threads to a warp. The "
+         "more registers and shared memory a block takes, the fewer fit, and the fewer warps are there to hide each "
+         "other's waits. What does not fit the registers spills to memory."),
+    ]  # fmt: skip
+    rate = max((r for r in here.rates if r.dtype == record.arithmetic), key=lambda r: r.burst_tflops, default=None)
+    if rate is not None and record.unit == "GFLOP/s":
+        name = "multiply-adds from registers" if rate.unit == "multiply-add" else rate.unit
+        text = (
+            f"{name} in {rate.dtype} reach {quantity.gflops(rate.burst_tflops * 1e3)} in a burst and "
+            f"{quantity.gflops(rate.sustained_tflops * 1e3)} after a second"
+        ).replace("torch.mm in bfloat16 reach", "torch.mm in bfloat16 reaches")
+        if rate.sustained_tflops < 0.97 * rate.burst_tflops:
+            text += f", when the power limit of {here.power_limit_w:.0f} W has lowered the clock"
+        found.append(
+            ("clock", f"{text}. All arms of a race run at the same clock, the one at which power has settled after "
+             "half a second of it, so compare rungs with their peers first and with the ceiling second.")
+        )  # fmt: skip
+    return found
+
+
+def glossary(record: Climb) -> list[tuple[str, str]]:
+    """The GPU's instructions that this climb counts, with what each does."""
+    names = dict.fromkeys(name.split(", ")[0].split(".")[0] for r in record.rungs for name in r.instructions)
+    return [(name, evidence.MEANINGS[name]) for name in names if name in evidence.MEANINGS]
+
+
+# ---------------------------------------------------------------- the climb at a glance
+
+
+def _anchor(rung: RungResult) -> str:
+    """As GitHub makes it of the heading."""
+    slug = re.sub(r"[^\w\- ]", "", f"{rung.number}. {rung.title}".lower()).replace(" ", "-")
+    return f"[{rung.number} {rung.title}](#{slug})"
+
+
+def _table(record: Climb) -> list[str]:
+    unit, names = words.unit_of(record), _peers(record)
+    head = ["rung", unit.name, "of the ceiling", *(f"of {n}" for n in names), "predicted", "got", "waits on"]
+    rows = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 2) + "---|"]
+    few = False
+    for rung in record.rungs:
+        timed = words.judged(rung)
+        if timed is None:
+            rows.append(f"| {_anchor(rung)} | **{rung.status}** |{' |' * (len(head) - 2)}")
+            continue
+        few |= bool(words.part(record, timed))
+        cells = [
+            f"{_anchor(rung)}{words.counted(timed.threads)}{' *' if words.part(record, timed) else ''}",
+            unit.figure(timed.rate),
+            quantity.percent(timed.rate / timed.ceiling),
+            *(words.of_peer(timed, n) for n in names),
+            quantity.ratio(rung.predicted),
+            quantity.ratio(rung.gain),
+            rung.regime,
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    if few:
+        rows += ["", "\\* timed on a part of the rows; the rung's section says how many."]
+    return rows
+
+
+# ---------------------------------------------------------------- one rung
+
+
+def _rung(record: Climb, rung: RungResult, lines: Sequence[Line], where: str) -> list[str]:
+    parts = [f"## {rung.number}. {rung.title}", ""]
+    said = f"[{rung.file}]({link(where, rung.file)}), compiled for {rung.target}"
+    parts += [f"{said}, inputs as {rung.format}." if rung.format else f"{said}.", ""]
+    parts += _wrapped(f"**Hypothesis.** {rung.hypothesis}")
+    if rung.predicted is not None:
+        parts += ["", f"**Predicted** {quantity.ratio(rung.predicted)} the rate of the rung before."]
+    parts += ["", *_code(rung, lines), "", *_wrapped(f"**Outcome.** {words.outcome(record, rung)}")]
+    if rung.times:
+        parts += ["", *_figures(record, rung)]
+        parts += ["", *_wrapped(f"**Evidence.** {words.waits(rung)} {words.proof(rung)}")]
+        if rung.resources:
+            parts += ["", *_wrapped(evidence.resources(rung))]
+    counted = evidence.counters(record, rung)
+    if counted:
+        listed = _bullets(f"{name}: {text}" for name, text in counted)
+        parts += ["", "The processor's own counters, of one call:", "", *listed]
+    if evidence.loop(rung):
+        parts += ["", *_wrapped(f"The inner loop, {evidence.loop(rung)}.")]
+        shown = evidence.excerpt(rung)
+        parts += ["", "```asm", *shown, "```"] if shown else []
+    return [*parts, "", *_wrapped(f"**What it waits on next.** {rung.next}")]
+
+
+def _code(rung: RungResult, lines: Sequence[Line]) -> list[str]:
+    """The whole of a first rung and of one that is mostly new, else what changed with two lines around it."""
+    marks = {line.mark for line in lines}
+    if marks <= {" "} or rewritten(lines):
+        gone = sum(line.mark == "-" for line in lines)
+        said = ["Most of it is new, so here is the whole rung.", ""] if gone else []
+        return [*said, f"```{FENCES[rung.language]}", *(x.text for x in lines if x.mark != "-"), "```"]
+    shown, before = ["```diff"], ""
+    for function, run in hunks(lines):
+        name = f" {function} @@" if function and function != before else ""
+        shown += [f"@@{name}", *(f"{x.mark}{x.text}".rstrip() for x in run)]
+        before = function
+    return [*shown, "```"]
+
+
+def _figures(record: Climb, rung: RungResult) -> list[str]:
+    """One figure in a sentence, several in a table."""
+    unit = words.unit_of(record)
+    if len(rung.times) == 1:
+        (t,) = rung.times
+        text = f"{words.reached(record, t)}; {_spread(t)}."
+        few = words.part(record, t)
+        if few:
+            text += f" Timed on a part, {few}: every row of the output takes the same work."
+        return _wrapped(f"**Measured.** {text}")
+    names = words.peer_names([rung])
+    head = ["size" if words.further(rung) else "threads", unit.name, "of the ceiling"]
+    head += [f"of {name}" for name in names]
+    rows = [f"| {' | '.join(head)} | spread |", "|---|" + "---:|" * (len(head) - 1) + "---|"]
+    for t in rung.times:
+        at = words.sizes(t.size) + words.counted(t.threads) if words.further(rung) else str(t.threads)
+        over = [words.of_peer(t, n) for n in names]
+        cells = [at, unit.figure(t.rate), quantity.percent(t.rate / t.ceiling, 1), *over, _spread(t)]
+        rows.append(f"| {' | '.join(cells)} |")
+    if words.further(rung):
+        everywhere = [words.own(rung)[-1], *words.further(rung)]
+        means = [quantity.percent(words.mean(everywhere, n), 1) for n in names]
+        rows.append(f"| geometric mean | | | {' | '.join(means)} | |")
+    few = words.part(record, rung.times[0])
+    return [*rows, *(["", f"Timed on a part, {few}."] if few else [])]
+
+
+def _spread(timed: RungTime) -> str:
+    low, high = quantity.seconds(timed.low_s), quantity.seconds(timed.high_s)
+    return f"{low} to {high} a call, {timed.samples} samples"
