@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from recorded import Recorded, load, save
 
+from kernelworks.bench import nsight
 from kernelworks.diagnose import counters, predict_gpu, replay
 from kernelworks.diagnose.account_gpu import GPU_PARTS, SYNCHRONISATION, short
 from kernelworks.diagnose.account_gpu import HOST as HOST_WORK
@@ -181,11 +182,11 @@ CSV = """==PROF== Connected
 
 
 def test_counters_are_read_from_ncus_table() -> None:
-    rows = counters.counted(CSV)
+    rows = nsight.read(CSV, counters.METRICS)
     assert [name for name, _ in rows] == ["nvjet_a", "void f<int>(T1)"]
     assert rows[0][1]["read"] == 86249984 and rows[0][1]["seconds"] == pytest.approx(172.224e-6)
     assert rows[0][1]["bf16"] == 2 * 4096**3
-    assert counters.counted("==ERROR== No kernels were profiled.") == []
+    assert nsight.read("==ERROR== No kernels were profiled.", counters.METRICS) == []
 
 
 def test_the_window_holds_what_takes_the_time() -> None:

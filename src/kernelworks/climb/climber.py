@@ -20,9 +20,21 @@ from kernelworks.climb.problem import Given, Size
 from kernelworks.records import Ceilings, GpuCeilings
 from kernelworks.rungs import RungResult, RungTime
 
-__all__ = ["BEFORE", "CEILING", "HERE", "MULTIPLY_ADDS", "Climber", "Evidence", "Stopped", "regime", "sized"]
+__all__ = [
+    "BEFORE",
+    "CEILING",
+    "HERE",
+    "MATRIX_PIPE",
+    "MULTIPLY_ADDS",
+    "Climber",
+    "Evidence",
+    "Stopped",
+    "regime",
+    "sized",
+]
 
 MULTIPLY_ADDS, CEILING, HERE, BEFORE = "multiply-adds", "ceiling", "this rung", "rung before"
+MATRIX_PIPE = "matrix units' cycles"  # counted, at the clock that the power limit left
 EXPLAINED = 0.6  # of the time: from here on the largest term names the regime
 PEERS_OFF = 16.0  # times the bound: what a peer may be off by and still be the same computation
 
@@ -217,4 +229,4 @@ def regime(shares: dict[str, float]) -> str:
     largest = max(shares, key=lambda name: shares[name], default="")
     if not largest or shares[largest] < EXPLAINED:
         return "latency"
-    return "compute" if largest == MULTIPLY_ADDS else f"memory {largest}"
+    return "compute" if largest in (MULTIPLY_ADDS, MATRIX_PIPE) else f"memory {largest}"

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from kernelworks.bench.nsight import command, read, refusal
-from kernelworks.climb.climber import regime
+from kernelworks.climb.climber import MATRIX_PIPE, regime
 from kernelworks.climb.ladder import Ladder
 from kernelworks.climb.problem import Size
 from kernelworks.rungs import RungResult
@@ -57,6 +57,7 @@ WARPS = {
 }
 STALLED = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 METRICS = COUNTS | UNITS | {name: STALLED.format(reason) for name, reason in WARPS.items()}
+LEAST = 0.02  # of the matrix units: what else uses them
 TIMEOUT_S = 120
 
 
@@ -81,8 +82,8 @@ def counted(ladder: Ladder, size: Size, results: Sequence[RungResult]) -> tuple[
 
 
 def _with(result: RungResult, numbers: dict[str, float]) -> RungResult:
-    """With its counters as shares. The unit that no ceiling is measured for, L1 and shared memory, then explains a part
-    of the time too."""
+    """With its counters as shares. What no ceiling is measured for then explains a part of the time too: L1 and shared
+    memory, and how long the matrix units were busy, at whatever clock."""
     cycles = sum(numbers.get(name, 0.0) for name in WARPS) or 1.0
     shares = {name: numbers[name] / 100 for name in UNITS if name in numbers}
     waits = {name: numbers[name] / cycles for name in WARPS if name in numbers}
@@ -90,4 +91,6 @@ def _with(result: RungResult, numbers: dict[str, float]) -> RungResult:
     explained = dict(result.shares)
     if "L1 and shared memory" in shares:
         explained["shared" if result.resources.get("shared_bytes") else "L1"] = shares["L1 and shared memory"]
+    if shares.get("matrix pipe", 0.0) > LEAST:
+        explained[MATRIX_PIPE] = shares["matrix pipe"]
     return dataclasses.replace(result, counters=kept, shares=explained, regime=regime(explained))
