@@ -8,7 +8,8 @@
 //   and the line that each will need 1 KiB from now asked for now. Now that a block takes few instructions, the
 //   requests run well ahead of the arithmetic. x, its corrections and its steps are loaded once for four rows.
 // predicts: 1.1
-// next: Nothing: memory hands over all it can, and the cores wait. They could do more with each byte.
+// next: Each core has half of the rows, whatever keeps it: when the system or a neighbour takes one for a moment, the
+//   other ends early and waits for it.
 #include <cmath>
 #include <cstdint>
 #include <immintrin.h>
