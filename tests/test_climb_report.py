@@ -159,8 +159,10 @@ def test_a_worklog_reads_as_a_document(record: Climb) -> None:
     for one in record.rungs:
         assert f"## {one.number}. {one.title}" in text and one.hypothesis in text
         assert f"[{one.file}]({one.file})" in text
-    order = [text.index(f"**{word}") for word in ("Hypothesis.", "Predicted", "Outcome.", "Evidence.")]
-    assert order[0] < text.index("## 3") and text.count("**Predicted**") == len(record.rungs) - 1
+    order = [
+        text.index(f"**{word}", text.index("## 3. ")) for word in ("Hypothesis", "Predicted", "Outcome", "Evidence")
+    ]
+    assert order == sorted(order) and text.count("**Predicted**") == len(record.rungs) - 1
     assert "../deep/01_naive.cpp" in worklog(record, SOURCES, "../deep") and "(../../src/lessons.hpp)" in text
     anchors = re.findall(r"\(#([^)]*)\)", text)
     headings = [re.sub(r"[^\w\- ]", "", x.lower()).replace(" ", "-") for x in re.findall(r"^## (.*)$", text, re.M)]
@@ -205,7 +207,7 @@ def test_a_wrong_rung_has_a_reason_and_no_figure(ceilings: Ceilings) -> None:
 
 @pytest.mark.parametrize(
     ("gain", "words"),
-    [(4.3, "as predicted"), (8.0, "more than predicted"), (3.0, "less than predicted"), (0.5, "slower than the rung")],
+    [(4.3, "as predicted"), (8.0, "more than predicted"), (3.0, "less than predicted"), (0.95, "slower than the rung")],
 )
 def test_a_missed_prediction_is_said_to_be_one(ceilings: Ceilings, gain: float, words: str) -> None:
     record = on_cpu(ceilings)
@@ -213,6 +215,14 @@ def test_a_missed_prediction_is_said_to_be_one(ceilings: Ceilings, gain: float, 
     assert words in climb_words.outcome(record, last)
     tried = climb_words.predictions(dataclasses.replace(record, rungs=(*record.rungs[:2], last)))
     assert ("Missed" in tried) == (words != "as predicted") and tried.startswith("1" if gain == 4.3 else "0")
+
+
+def test_a_small_gain_is_not_met_by_a_loss(ceilings: Ceilings) -> None:
+    last = on_cpu(ceilings).rungs[2]
+    verdicts = {
+        gain: climb_words.verdict(dataclasses.replace(last, predicted=1.05, gain=gain)) for gain in (0.99, 1.06)
+    }
+    assert verdicts == {0.99: "less than predicted", 1.06: "as predicted"}
 
 
 def test_every_size_and_their_mean_are_reported() -> None:

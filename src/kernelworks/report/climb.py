@@ -77,4 +77,4 @@ def _ending(rung: RungResult, timed: RungTime) -> list[str | Text]:
     if timed is not words.judged(rung):
         return ["", "", ""]
     got = Text(quantity.ratio(rung.gain), style=VERDICTS.get(words.verdict(rung), ""))
-    return [quantity.ratio(rung.predicted), got, Text(rung.regime, style=style_of(rung.regime))]
+    return [quantity.ratio(rung.predicted), got, Text(words.waiting(rung), style=style_of(rung.regime))]

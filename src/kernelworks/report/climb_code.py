@@ -116,7 +116,7 @@ def rungs(record: Climb, sources: Mapping[str, str]) -> list[tuple[RungResult, l
     """Every rung with its lines; ``sources`` is the code of each file without its header."""
     found, before = [], None
     for rung in record.rungs:
-        code = sources.get(rung.file, "")
+        code = sources.get(rung.file, "").lstrip("\n")
         found.append((rung, changes(code, before)))
         before = code
     return found

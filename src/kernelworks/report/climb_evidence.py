@@ -22,7 +22,7 @@ MEANINGS = {
     "FADD": "a float32 addition a thread",
     "FMUL": "a float32 multiplication a thread",
     "DFMA": "a float64 multiply-add a thread",
-    "HFMA2": "two 16-bit multiply-adds a thread",
+    "HFMA2": "two 16-bit multiply-adds a thread; compilers also set a register to a constant with it",
     "HADD2": "two 16-bit additions or conversions a thread",
     "FMNMX": "the lesser or greater of two numbers, a thread",
     "IDP": "four 8-bit products a thread, added up",
@@ -193,8 +193,9 @@ def _of_gpu(record: Climb, rung: RungResult) -> list[tuple[str, str]]:
         each = quantity.figures(record.flop / c["L2 bytes"])
         found.append(("moved through L2", f"{_bytes(c['L2 bytes'])}: {each} flop for each byte"))
     if c.get("shared accesses"):
-        share = quantity.percent(c.get("shared bank conflicts", 0.0) / c["shared accesses"])
-        found.append(("accesses of shared memory", f"{c['shared accesses']:,.0f}, {share} of them for bank conflicts"))
+        share = c.get("shared bank conflicts", 0.0) / c["shared accesses"]
+        text = f"{quantity.percent(share)} of them" if share >= 0.005 else "none"
+        found.append(("accesses of shared memory", f"{c['shared accesses']:,.0f}, {text} for bank conflicts"))
     busy = {words: c[name] for name, words in UNITS.items() if c.get(name, 0.0) >= LEAST}
     if busy:
         listed = sorted(busy.items(), key=lambda item: -item[1])

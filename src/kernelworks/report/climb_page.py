@@ -73,7 +73,7 @@ def _climbed(record: Climb) -> str:
             judged = t is words.judged(rung)
             at = [words.counted(t.threads).removeprefix(" at ")]
             at += [words.sizes(t.size)] if t in words.further(rung) else []
-            few = words.part(record, t)
+            few = "" if t in words.further(rung) else words.part(record, t)
             at += [f"timed on {few}"] if few else []
             small = f'<div class="small">{escape(", ".join(filter(None, at)))}</div>' if any(at) else ""
             got = f"<b>{quantity.ratio(rung.gain)}</b>" if rung.gain else "-"

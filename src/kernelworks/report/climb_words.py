@@ -12,10 +12,11 @@ from kernelworks.rungs import Climb, RungResult, RungTime
 __all__ = [
     "Unit", "best_peer", "ceiling", "counted", "further", "headline", "heading", "judged", "limit", "machine", "mean",
     "of_peer", "outcome", "own", "part", "peer_names", "predictions", "proof", "reached", "sizes", "spread", "totals",
-    "unit_for", "unit_of", "verdict", "waits",
+    "unit_for", "unit_of", "verdict", "waiting", "waits",
 ]  # fmt: skip
 
 NEAR = 0.1  # off by less than this share, a prediction was right
+LEAST = 0.02  # a small gain must be hit to half of itself, but not nearer than this
 WORDS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six", 7: "Seven", 8: "Eight", 9: "Nine", 10: "Ten",
          11: "Eleven", 12: "Twelve"}  # fmt: skip
 
@@ -51,6 +52,8 @@ def heading(record: Climb) -> str:
 
 
 def sizes(size: Mapping[str, int]) -> str:
+    if len(size) > 1 and len(set(size.values())) == 1:
+        return f"{' = '.join(size)} = {next(iter(size.values()))}"
     return ", ".join(f"{name} = {value}" for name, value in size.items())
 
 
@@ -104,7 +107,7 @@ def judged(rung: RungResult) -> RungTime | None:
 
 
 def part(record: Climb, timed: RungTime) -> str:
-    """Of which share of the problem a slow rung was timed: "M = 16 of 2048"; empty for all of it."""
+    """Of which share of the problem a slow rung was timed, at its own size: "M = 16 of 2048"; empty for all of it."""
     return ", ".join(
         f"{name} = {value} of {record.size[name]}"
         for name, value in timed.size.items()
@@ -236,7 +239,7 @@ def verdict(rung: RungResult) -> str:
     if rung.gain is None or rung.predicted is None:
         return ""
     off = rung.gain / rung.predicted
-    if abs(off - 1) <= NEAR:
+    if abs(off - 1) <= max(LEAST, min(NEAR, abs(rung.predicted - 1) / 2)):
         return "as predicted"
     return "more than predicted" if off > 1 else "less than predicted"
 
@@ -250,7 +253,7 @@ def outcome(record: Climb, rung: RungResult) -> str:
     if rung.gain is None or rung.predicted is None:
         return f"Got {rate}; there is nothing to compare it with."
     words = verdict(rung)
-    if rung.gain < 1 - NEAR:
+    if rung.gain < 1 - LEAST:
         words += ", and slower than the rung before"
     return (
         f"Predicted {quantity.ratio(rung.predicted)} the rung before, got {quantity.ratio(rung.gain)} "
@@ -264,7 +267,7 @@ def predictions(record: Climb) -> str:
     if not tried:
         return ""
     missed = [r for r in tried if verdict(r) != "as predicted"]
-    text = f"{len(tried) - len(missed)} of {len(tried)} predictions were within {quantity.percent(NEAR)}."
+    text = f"{len(tried) - len(missed)} of {len(tried)} predictions were right."
     if missed:
         listed = "; ".join(
             f"{r.number} ({r.title}) expected {quantity.ratio(r.predicted)} and got {quantity.ratio(r.gain)}"
@@ -279,12 +282,17 @@ def predictions(record: Climb) -> str:
 
 def waits(rung: RungResult) -> str:
     """What each ceiling explains of the time, and what that says."""
-    parts = ", ".join(f"{name} {quantity.percent(share)}" for name, share in rung.shares.items())
+    largest = sorted(rung.shares.items(), key=lambda item: -item[1])
+    parts = ", ".join(f"{name} {quantity.percent(share)}" for name, share in largest)
     text = f"Of its time the ceilings explain: {parts}."
     if rung.regime == "latency":
         return f"{text} None is enough: it waits on latency, not on a rate."
-    where = rung.regime.removeprefix("memory ") if rung.regime.startswith("memory") else "the multipliers"
-    return f"{text} It waits on {where}."
+    return f"{text} It waits on {waiting(rung)}."
+
+
+def waiting(rung: RungResult) -> str:
+    """What it waits on, in a word or two: a level of memory by its name."""
+    return {"compute": "the multipliers"}.get(rung.regime, rung.regime.removeprefix("memory "))
 
 
 def proof(rung: RungResult) -> str:

@@ -29,14 +29,13 @@ def worklog(record: Climb, sources: Mapping[str, str], where: str = ".") -> str:
         f"*{words.machine(record)}; {', '.join(f'{n} {v}' for n, v in record.versions.items())}; "
         f"{record.date[:10]}. Made by `kernelworks climb {record.ladder}` from `results.json`.*"
     )
-    parts += ["", "## How to read this", "", *_wrapped(words.limit(record)), ""]
-    parts += [*_bullets(f"**{name}**: {text}" for name, text in reading(record)), ""]
+    parts += ["", "## The climb", "", *_wrapped(words.limit(record)), "", *_table(record), ""]
+    if words.predictions(record):
+        parts += [*_wrapped(words.predictions(record)), ""]
+    parts += ["## How to read this", "", *_bullets(f"**{name}**: {text}" for name, text in reading(record)), ""]
     found = glossary(record)
     if found:
         parts += ["| instruction | what it does |", "|---|---|", *(f"| `{n}` | {text} |" for n, text in found), ""]
-    parts += ["## The climb", "", *_table(record), ""]
-    if words.predictions(record):
-        parts += [*_wrapped(words.predictions(record)), ""]
     for rung, lines in rungs(record, sources):
         parts += [*_rung(record, rung, lines, where), ""]
     if record.lessons:
@@ -74,7 +73,8 @@ def reading(record: Climb) -> list[tuple[str, str]]:
         ("rung", "a file of its own with one idea more than the one before. Hypothesis and prediction stand in its "
          "header, written before it was measured. It was proved against float64, on odd sizes and on the very inputs "
          "that are timed, and then timed in alternation with the rung before and the peers."),
-        ("predicted, got", "times as quick as the rung before, for the same product. Within 10% counts as predicted."),
+        ("predicted, got", "times as quick as the rung before, for the same product. Within 10% counts as predicted; a "
+         "small gain must be hit to half of itself."),
         ("of the ceiling", f"the rate beside {words.ceiling(record)}."),
     ]  # fmt: skip
     named = [f"{name} is {record.peers[name]}" if name in record.peers else name for name in _peers(record)]
@@ -112,14 +112,12 @@ def _of_gpu(record: Climb) -> list[tuple[str, str]]:
          "other's waits. What does not fit the registers spills to memory."),
     ]  # fmt: skip
     rate = max((r for r in here.rates if r.dtype == record.arithmetic), key=lambda r: r.burst_tflops, default=None)
-    if rate is not None and record.unit == "GFLOP/s":
-        name = "multiply-adds from registers" if rate.unit == "multiply-add" else rate.unit
+    if rate is not None and record.unit == "GFLOP/s" and rate.sustained_tflops < 0.97 * rate.burst_tflops:
         text = (
-            f"{name} in {rate.dtype} reach {quantity.gflops(rate.burst_tflops * 1e3)} in a burst and "
-            f"{quantity.gflops(rate.sustained_tflops * 1e3)} after a second"
-        ).replace("torch.mm in bfloat16 reach", "torch.mm in bfloat16 reaches")
-        if rate.sustained_tflops < 0.97 * rate.burst_tflops:
-            text += f", when the power limit of {here.power_limit_w:.0f} W has lowered the clock"
+            f"on record, {rate.unit} in {rate.dtype} reached {quantity.gflops(rate.burst_tflops * 1e3)} in a burst and "
+            f"{quantity.gflops(rate.sustained_tflops * 1e3)} after a second, when the power limit of "
+            f"{here.power_limit_w:.0f} W had lowered the clock"
+        )
         found.append(
             ("clock", f"{text}. All arms of a race run at the same clock, the one at which power has settled after "
              "half a second of it, so compare rungs with their peers first and with the ceiling second.")
@@ -160,7 +158,7 @@ def _table(record: Climb) -> list[str]:
             *(words.of_peer(timed, n) for n in names),
             quantity.ratio(rung.predicted),
             quantity.ratio(rung.gain),
-            rung.regime,
+            words.waiting(rung),
         ]
         rows.append(f"| {' | '.join(cells)} |")
     if few:
@@ -186,8 +184,8 @@ def _rung(record: Climb, rung: RungResult, lines: Sequence[Line], where: str) ->
             parts += ["", *_wrapped(evidence.resources(rung))]
     counted = evidence.counters(record, rung)
     if counted:
-        listed = _bullets(f"{name}: {text}" for name, text in counted)
-        parts += ["", "The processor's own counters, of one call:", "", *listed]
+        listed = "; ".join(f"{name}: {text}" for name, text in counted)
+        parts += ["", *_wrapped(f"**Counted** by the processor itself, in one call. {listed[:1].upper()}{listed[1:]}.")]
     if evidence.loop(rung):
         parts += ["", *_wrapped(f"The inner loop, {evidence.loop(rung)}.")]
         shown = evidence.excerpt(rung)
