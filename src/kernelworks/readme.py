@@ -1,7 +1,7 @@
-"""The generated parts of README.md and docs/results.md: ``python -m kernelworks.readme [--check] [FOLDER]``.
+"""The generated parts of README.md and of pages in docs: ``python -m kernelworks.readme [--check] [FOLDER]``.
 
 What stands between ``<!-- generated: NAME -->`` and ``<!-- end generated -->`` is written anew from
-``benchmarks/results/``. ``--check`` writes nothing and exits with 1 where a page is out of date.
+``benchmarks/results/`` and ``ladders/``. ``--check`` writes nothing and exits with 1 where a page is out of date.
 
 | part | from | shows |
 |---|---|---|
@@ -12,6 +12,7 @@ What stands between ``<!-- generated: NAME -->`` and ``<!-- end generated -->`` 
 | ``gpu_ops`` | ``h200-ops.json`` | one line an op and pass: how near to a copy, over the best peer |
 | ``gpu_models`` | ``h200-models.json`` | models on the GPU before and after a swap |
 | ``gpu_cases`` | ``h200-ops.json`` | every case on the GPU |
+| ``ladders`` | ``ladders/**/results.json``, Climbs | one line a ladder and machine: from where to where |
 
 A figure of a GPU's row carries the hash of the source that it was measured with. Where that source has changed since
 (here, where there may be no GPU to measure it anew), the figure is left out and the page says so.
@@ -33,12 +34,13 @@ from rich.console import Console
 
 from kernelworks.map import source_hashes
 from kernelworks.records import BenchResult, Diagnosis, from_json
-from kernelworks.report import bench, diagnose, quantity
+from kernelworks.report import bench, climb_words, diagnose, quantity
+from kernelworks.rungs import Climb
 
 __all__ = ["PAGES", "generate", "main", "outdated"]
 
-PAGES = ("README.md", "docs/results.md")
-RESULTS = Path("benchmarks") / "results"
+PAGES = ("README.md", "docs/results.md", "docs/climb.md")
+RESULTS, LADDERS = Path("benchmarks") / "results", "ladders"
 PART = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n).*?(<!-- end generated -->)", re.S)
 WIDTH = 100
 SHOWN_REGIONS = 5
@@ -295,9 +297,28 @@ def _gpu_models(root: Path, hashes: Hashes) -> str:
     return "\n".join([*([] if changed else lines), *_left_out(changed), _provenance(found, name), ""])
 
 
+# ---------------------------------------------------------------- ladders
+
+
+def _ladders(root: Path, hashes: Hashes) -> str:
+    """The CPU's ladders first, each on its own machine before any other."""
+    found = []
+    for path in (root / LADDERS).glob("*/**/results.json"):
+        record = from_json(Climb, path.read_text(encoding="utf-8"))
+        below = path.parent.relative_to(root / LADDERS)
+        found.append((record.device, len(below.parts), below.as_posix(), record))
+    lines = []
+    for *_, place, record in sorted(found, key=lambda item: item[:3]):
+        folder = f"{{up}}{LADDERS}/{place}"
+        links = f"[{record.ladder}]({folder}/worklog.md) ([page]({folder}/{record.ladder}.html))"
+        on = f"{climb_words.machine(record)}, {record.date[:10]}"
+        lines.append(f"| {links} | {climb_words.headline(record)} | {on} |")
+    return "\n".join(["| ladder | from where to where | on |", "|---|---|---|", *lines, ""]) if lines else ""
+
+
 PARTS: dict[str, Callable[[Path, Hashes], str]] = {
     "diagnose": _diagnose, "models": _models, "ops": _ops, "cases": _cases, "gpu_ops": _gpu_ops,
-    "gpu_models": _gpu_models, "gpu_cases": _gpu_cases,
+    "gpu_models": _gpu_models, "gpu_cases": _gpu_cases, "ladders": _ladders,
 }  # fmt: skip
 
 

@@ -21,7 +21,8 @@ pre code { display: inline-block; min-width: 100%; }
 pre .line { display: block; padding: 0 14px 0 8px; border-left: 4px solid transparent; }
 pre .plain { display: block; padding: 0 14px 0 12px; }
 pre .come { background: color-mix(in srgb, var(--useful) 20%, transparent); border-left-color: var(--useful); }
-pre .gone { background: color-mix(in srgb, var(--dispatch) 12%, transparent); border-left-color: var(--dispatch); color: var(--muted); text-decoration: line-through; text-decoration-color: color-mix(in srgb, var(--muted) 55%, transparent); }
+pre .gone { background: color-mix(in srgb, var(--dispatch) 12%, transparent); border-left-color: var(--dispatch); color: var(--muted); }
+pre s { text-decoration-color: color-mix(in srgb, var(--muted) 55%, transparent); }
 .code:not(:has(.show-gone:checked)) .gone { display: none; }
 .code label { font-size: 13.5px; color: var(--muted); cursor: pointer; float: right; }
 pre details { margin: 0; } pre summary { padding: 0 14px 0 12px; font-family: var(--font); font-size: 12.5px; }
@@ -96,8 +97,12 @@ def _meter(timed: RungTime, regime: str) -> str:
 
 
 def _line(line: Line) -> str:
+    """Without the line break: each is a block of its own. What is gone is struck through from its first letter on."""
     kind = {"+": "come", "-": "gone"}.get(line.mark, "")
-    return f'<span class="{f"line {kind}" if kind else "plain"}">{escape(line.text) or " "}</span>'
+    body = line.text.lstrip()
+    indent = line.text[: len(line.text) - len(body)]
+    text = indent + (f"<s>{escape(body)}</s>" if kind == "gone" else escape(body))
+    return f'<span class="{f"line {kind}" if kind else "plain"}">{text or " "}</span>'
 
 
 def _code(rung: RungResult, lines: Sequence[Line]) -> str:
