@@ -83,7 +83,8 @@ def counted(ladder: Ladder, size: Size, results: Sequence[RungResult]) -> tuple[
 
 def _with(result: RungResult, numbers: dict[str, float]) -> RungResult:
     """With its counters as shares. What no ceiling is measured for then explains a part of the time too: L1 and shared
-    memory, and how long the matrix units were busy, at whatever clock."""
+    memory, and how long the matrix units were busy, at whatever clock. Of L2 the counter takes the place of a header's
+    bytes: our ceiling is what plain loads get from it, and copies in bulk get more."""
     cycles = sum(numbers.get(name, 0.0) for name in WARPS) or 1.0
     shares = {name: numbers[name] / 100 for name in UNITS if name in numbers}
     waits = {name: numbers[name] / cycles for name in WARPS if name in numbers}
@@ -91,6 +92,8 @@ def _with(result: RungResult, numbers: dict[str, float]) -> RungResult:
     explained = dict(result.shares)
     if "L1 and shared memory" in shares:
         explained["shared" if result.resources.get("shared_bytes") else "L1"] = shares["L1 and shared memory"]
+    if "L2" in explained and "L2" in shares:
+        explained["L2"] = shares["L2"]
     if shares.get("matrix pipe", 0.0) > LEAST:
         explained[MATRIX_PIPE] = shares["matrix pipe"]
     return dataclasses.replace(result, counters=kept, shares=explained, regime=regime(explained))
