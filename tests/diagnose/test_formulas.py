@@ -22,6 +22,7 @@ IDS = torch.tensor([[1, 2, 3], [3, 2, 1]])
 IMAGE, KERNEL = torch.randn(2, 3, 9, 9), torch.randn(5, 3, 3, 3)
 Q, K = torch.randn(1, 4, 5, 16), torch.randn(1, 4, 7, 16)
 BF = torch.bfloat16
+HALF = X.to(BF)
 
 # name, call, flop, elementary functions, bytes read, bytes written
 CASES: list[tuple[str, Callable[[], Any], float, float, float, float]] = [
@@ -56,6 +57,8 @@ CASES: list[tuple[str, Callable[[], Any], float, float, float, float]] = [
     ("index", lambda: X[IDS[0]], 0, 0, 4 * 24, 4 * 24),
     ("gather", lambda: X.gather(1, IDS), 0, 0, 8 * 6 + 4 * 6, 4 * 6),
     ("cat", lambda: torch.cat([X, X, X]), 0, 0, 4 * 96, 4 * 96),
+    ("cat of 16 bits", lambda: torch.cat([HALF, HALF, HALF]), 0, 0, 2 * 96, 2 * 96),
+    ("stack of 16 bits", lambda: torch.stack([HALF, HALF]), 0, 0, 2 * 64, 2 * 64),
     ("contiguous copy", lambda: X.t().contiguous(), 0, 0, 4 * 32, 4 * 32),
     ("cast", lambda: X.to(BF), 0, 0, 4 * 32, 2 * 32),
     ("cast to the same", lambda: X.to(torch.float32), 0, 0, 0, 0),

@@ -22,8 +22,9 @@ std::vector<Table> tables;
 constexpr int64_t NONE = -1;
 constexpr int MOST_BYTES = 2048;
 constexpr int MOST_DIMENSIONS = 16;
+constexpr size_t MOST_TEXT = 48;  // of a name such as "tanh"; with 16 bytes beside it below what a tensor may take
 
-// The key's bytes. Not `valid` for an argument that is no tensor, number or None: such calls are not kept here.
+// The key's bytes. Not `valid` for an argument that is no tensor, number, name or None: such calls are not kept here.
 struct Key {
     char bytes[MOST_BYTES];
     int length = 0;
@@ -55,6 +56,18 @@ struct Key {
         for (int i = 0; i < t->ndim; ++i) add(t->strides ? t->strides[i] : int64_t{0});
     }
 
+    // Its length first, so that no two lists of arguments give the same bytes.
+    void text(const char* data, size_t size) {
+        if (size > MOST_TEXT) {
+            valid = false;
+            return;
+        }
+        add('s');
+        add(static_cast<int32_t>(size));
+        std::memcpy(bytes + length, data, size);
+        length += static_cast<int>(size);
+    }
+
     Key(const kw::Args& args, int first) {
         for (int i = first; i < args.count && valid; ++i) {
             if (length > MOST_BYTES - (64 + 16 * MOST_DIMENSIONS)) {
@@ -69,6 +82,14 @@ struct Key {
                 case kTVMFFIInt: add('i'), add(any.v_int64); break;
                 case kTVMFFIBool: add('b'), add(any.v_int64 != 0); break;
                 case kTVMFFIFloat: add('f'), add(any.v_float64); break;
+                case kTVMFFIRawStr: text(any.v_c_str, std::strlen(any.v_c_str)); break;
+                case kTVMFFISmallStr: text(any.v_bytes, any.small_str_len); break;
+                case kTVMFFIStr: {
+                    auto* held = reinterpret_cast<const TVMFFIByteArray*>(
+                        reinterpret_cast<const char*>(any.v_obj) + sizeof(TVMFFIObject));
+                    text(held->data, held->size);
+                    break;
+                }
                 default: valid = false;
             }
         }

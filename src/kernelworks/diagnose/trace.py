@@ -68,7 +68,8 @@ class Call:
 
     After ``load``, ``shapes`` and ``strides`` hold a list of sizes per argument, a list of lists for a list of tensors,
     and [] for anything else; ``dtypes`` a torch dtype per tensor argument, else None; ``scalars`` the numbers and lists
-    of numbers; ``pointers`` a storage address per tensor argument.
+    of numbers; ``pointers`` a storage address per tensor argument; ``listed`` the dtype of the tensors in lists, which
+    only the profiler's tree tells.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Call:
     dtypes: list[torch.dtype | None] = field(default_factory=list)
     scalars: list[Any] = field(default_factory=list)
     pointers: list[Any] = field(default_factory=list)
+    listed: torch.dtype | None = None
     children: list[Call] = field(default_factory=list)
     place: Place = Place()
     backward: bool = False
@@ -286,6 +288,7 @@ def read(events: Iterable[Any], places: list[Place], output: Any, inputs: dict[i
         for call in calls:
             for each in call.everything:
                 _know(each, inputs)
+                each.listed = each.listed or call.listed  # the tree may have been asked about the outermost op alone
     elsewhere = sum(len(found) for t, found in flat.items() if t not in threads)
     trace = Trace(start, end, calls, len(seen), elsewhere, output)
     _free(trace, sorted(frees))
@@ -297,7 +300,7 @@ def read(events: Iterable[Any], places: list[Place], output: Any, inputs: dict[i
 def _know(call: Call, inputs: dict[int, Inputs]) -> None:
     its = inputs.get(call.correlation)
     if its is not None:
-        call.pointers, call.shapes, call.strides = its.pointers, its.shapes, its.strides
+        call.pointers, call.shapes, call.strides, call.listed = its.pointers, its.shapes, its.strides, its.listed
 
 
 def _on_device(event: Any) -> bool:
@@ -339,12 +342,13 @@ def _free(trace: Trace, frees: list[tuple[int, int]]) -> None:
 
 @dataclass(slots=True)
 class Inputs:
-    """A call's tensor arguments as the profiler's tree knows them: storage addresses, and sizes and strides as in Call
-    (empty where the profiler's events say them)."""
+    """A call's tensor arguments as the profiler's tree knows them: storage addresses, sizes and strides as in Call (empty
+    where the profiler's events say them), and the dtype of the tensors in lists."""
 
     pointers: list[Any]
     shapes: list[Any] = field(default_factory=list)
     strides: list[Any] = field(default_factory=list)
+    listed: torch.dtype | None = None
 
 
 def inputs_of(results: Any) -> dict[int, Inputs]:
@@ -357,7 +361,8 @@ def inputs_of(results: Any) -> dict[int, Inputs]:
         node = waiting.pop()
         given = getattr(node.extra_fields, "inputs", None)
         if given and "::" in node.name:
-            its = Inputs(_each(given, "storage_data_ptr", None))
+            dtypes = [dtype for item in _each(given, "dtype", None) if isinstance(item, list) for dtype in item]
+            its = Inputs(_each(given, "storage_data_ptr", None), listed=dtypes[0] if dtypes else None)
             if every:
                 its.shapes, its.strides = _each(given, "sizes", []), _each(given, "strides", [])
             found[node.correlation_id] = its

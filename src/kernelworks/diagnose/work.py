@@ -92,7 +92,10 @@ class Arguments:
         return call.scalars[i] if i < len(call.scalars) else None
 
     def _list_dtype(self) -> torch.dtype:
-        """The dtype of a list of tensors: that of the first tensor in or below the call that has one."""
+        """The dtype of a list of tensors; where nothing told it, that of the first tensor in or below the call that has
+        one."""
+        if self.call.listed is not None:
+            return self.call.listed
         waiting = [self.call]
         while waiting:
             call = waiting.pop(0).load()
