@@ -17,6 +17,7 @@ from kernelworks.machine import gpu
 
 __all__ = ["Loads"]
 
+MAPPED = (torch.float16, torch.bfloat16, torch.float32)
 _stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
 
 
@@ -67,7 +68,7 @@ class Loads:
 
 def _map(value: Tensor, rows: int, columns: int) -> Tensor:
     """Raises ValueError for what cannot be copied in bulk."""
-    if value.element_size() != 2 or not value.is_contiguous():
-        raise ValueError("maps are for contiguous tensors of 16-bit numbers")
+    if value.dtype not in MAPPED or not value.is_contiguous():
+        raise ValueError(f"maps are for contiguous tensors of {', '.join(map(str, MAPPED))}")
     height, width = math.prod(value.shape[:-1]), value.shape[-1]
     return tensor_map(value, height, width, width, rows, columns)
