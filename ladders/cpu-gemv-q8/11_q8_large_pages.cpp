@@ -15,6 +15,7 @@
 #include <cmath>
 #include <cstdint>
 #include <immintrin.h>
+#include <set>
 #include <sys/mman.h>
 #include <vector>
 
@@ -83,11 +84,10 @@ static void dots(int64_t blocks, const Block* rows, int64_t apart, const Pair* x
     }
 }
 
-// Asks the system to move what lies there to large pages, once. What it cannot do is left as it is.
+// Asks the system, once for each matrix, to move it to large pages. What it cannot do is left as it is.
 static void large_pages(const Block* from, int64_t bytes) {
-    static const Block* moved;
-    if (from == moved) return;
-    moved = from;
+    static std::set<const Block*> asked;
+    if (!asked.insert(from).second) return;
     constexpr uintptr_t PAGE = 2 << 20;
     constexpr int COLLAPSE = 25;  // MADV_COLLAPSE, since Linux 6.1
     uintptr_t begin = ((uintptr_t)from + PAGE - 1) / PAGE * PAGE, end = ((uintptr_t)from + bytes) / PAGE * PAGE;
