@@ -1,15 +1,14 @@
-// title: A shared last turn
-// launch: threads 384, tile 128 x 256, shared 229376, cluster 2, grid multiprocessors, workspace 17305600
-// maps: A 128 x 64, B 128 x 64, C 64 x 64
+// title: An early start
+// launch: threads 384, tile 128 x 256, shared 229376, cluster 2, grid multiprocessors, workspace 17305600, early yes
+// maps: A 128 x 64, B 128 x 64, C 16 x 64
 // loads: L2 0.015625, shared 0.0625
-// hypothesis: 66 clusters take 1024 pairs of tiles (8192^3) in sixteen turns, of which the last has work for half of
-//   them: 3% of the time. So the tiles of the last turn, and of the one before where the last has little, are cut along
-//   k into equal shares. Who has the beginning of a tile leaves its sums in memory; who has its end waits for them,
-//   adds them in a fixed order and stores. That costs about as much as 16 steps of 64, so it is done only where it
-//   saves more: 62 steps of 2048 at 8192^3, but at 4096^3 the last of four turns is 88% full, 7 steps of 256 could be
-//   saved, and nothing is shared.
-// predicts: 1.0
-// next: At 4096^3 what was said before; at sizes with few turns, the time between one launch and the next.
+// hypothesis: Between two launches the GPU waits until the first has ended everywhere, starts the blocks of the second,
+//   and these set up barriers and fetch the tensor maps before they ask for data: some 1.5 us, 6% of 2048^3 and 0.7% of
+//   4096^3. Launched early, a block starts as soon as its multiprocessor is free, sets up, and only then waits for the
+//   launch before.
+// predicts: 1.005
+// next: Energy. In a long run the power limit sets the clock, at all of these sizes; what is left is to do the same
+//   with less of it.
 using u16 = unsigned short;
 using u32 = unsigned;
 using u64 = unsigned long long;
@@ -21,7 +20,7 @@ struct alignas(64) TensorMap {
 constexpr int ROWS = 128, COLUMNS = 256, DEPTH = 64, STAGES = 4;
 constexpr u32 BYTES_A = ROWS * DEPTH * 2, BYTES_B = COLUMNS * DEPTH * 2, BYTES = BYTES_A + BYTES_B;
 constexpr u32 PANEL = 64 * 64 * 2;
-constexpr int JOIN = 16;  // steps that sharing must save
+constexpr int JOIN = 8;  // steps that sharing must save
 constexpr int GROUP = 8;  // pairs of tiles down before the next column
 
 #define EIGHT(b)                                                                                              \
@@ -52,33 +51,22 @@ __device__ u32 round(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
-// 64 x 256 sums to C by way of shared memory: two panels of 64 x 64 at a time, which the copy unit writes out while the
-// group goes on. `leader` is the one thread that speaks to the copy unit.
-__device__ void store(const float (&d)[128], u32 panels, int group, bool leader, const TensorMap& C, int row,
-                      int column) {
-    int lane = threadIdx.x % 32, line = threadIdx.x % 128 / 32 * 16 + lane % 16;
+// 16 x 64 of a warp's rounded sums to shared memory, in the swizzle; from there the copy unit writes them to C.
+__device__ void send(const u32* sums, u32 panel, const TensorMap& C, int row, int column) {
+    int lane = threadIdx.x % 32, line = lane % 16;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        if (leader) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");  // the panels were read
-        asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
-#pragma unroll
-        for (int q = 0; q < 8; ++q) {  // 16 columns
-            const float* s = d + (half * 8 + q) * 8;
-            u32 at = panels + q / 4 * PANEL + line * 128 + ((q % 4 * 2 + lane / 16 ^ line & 7) << 4);
-            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(at),
-                         "r"(round(s[0], s[1])), "r"(round(s[2], s[3])), "r"(round(s[4], s[5])), "r"(round(s[6], s[7]))
-                         : "memory");
-        }
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
-        if (leader) {
-            for (int i = 0; i < 2; ++i)
-                asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&C),
-                             "r"(panels + i * PANEL), "r"(column + half * 128 + i * 64), "r"(row)
-                             : "memory");
-            asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-        }
-    }
+    for (int q = 0; q < 4; ++q)
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
+                         panel + line * 128 + ((2 * q + lane / 16 ^ line & 7) << 4)),
+                     "r"(sums[4 * q]), "r"(sums[4 * q + 1]), "r"(sums[4 * q + 2]), "r"(sums[4 * q + 3])
+                     : "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncwarp();
+    if (lane == 0)
+        asm volatile(
+            "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];\n"
+            "cp.async.bulk.commit_group;" ::"l"(&C), "r"(panel), "r"(column), "r"(row)
+            : "memory");
 }
 
 // A barrier's phase ends when as many have arrived, and as many bytes, as it expects.
@@ -119,7 +107,7 @@ __device__ void copy_to_both(u32 to, const TensorMap& map, int column, int row, 
 }
 __device__ u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
-// The steps of all tiles, dealt out to clusters: whole tiles in turns, and equal shares of the steps of the last tiles.
+// Which steps of which tiles a cluster takes: whole tiles in turns, and an equal share of the steps of the last ones.
 struct Plan {
     int steps, clusters, me, whole, share, low, high;  // steps low to high, counted from the first tile that is shared
 
@@ -139,27 +127,33 @@ struct Plan {
         tile = whole + part, begin = max(low - part * steps, 0), end = min(high - part * steps, steps);
         return low < high && part >= low / steps;
     }
+    // Calls `each` with the clusters that have the steps of a tile before this one's.
+    template <class Each>
+    __device__ void before(int tile, Each each) const {
+        int start = (tile - whole) * steps;
+        for (int c = me - 1, from = low; from > start; --c) each(c), from = c * share;
+    }
 };
+__device__ int slot(int cluster, u32 rank, int group) { return (cluster * 2 + static_cast<int>(rank)) * 2 + group; }
 
-// The sums of a group, left in memory for another, and the word that says so.
-__device__ void leave(const float (&d)[128], float4* to, u32* flag, int group) {
-#pragma unroll
-    for (int j = 0; j < 32; ++j) to[j * 128] = {d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]};
-    asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
-    if (threadIdx.x % 128 == 0) asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory");
-}
-__device__ void join(float (&d)[128], const float4* from, u32* flag, int group) {
-    if (threadIdx.x % 128 == 0) {
-        u32 there = 0;
-        while (!there) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(flag) : "memory");
-        *flag = 0;  // for the next launch
-    }
-    asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
-#pragma unroll
-    for (int j = 0; j < 32; ++j) {
-        float4 v = __ldcg(from + j * 128);
-        d[4 * j] += v.x, d[4 * j + 1] += v.y, d[4 * j + 2] += v.z, d[4 * j + 3] += v.w;
-    }
+// One warp for each group: says that its sums lie in memory, and waits until those that it is to add do.
+__device__ void mail(const Plan& plan, u32* flags, u32 rank, int group) {
+    int tile, begin, end;
+    bool leader = threadIdx.x % 32 == 0;
+    for (int i = plan.whole / plan.clusters; plan.piece(i, tile, begin, end); ++i)
+        if (end < plan.steps) {
+            asm volatile("bar.sync %0, 160;" ::"r"(group + 3) : "memory");
+            u32* flag = flags + slot(plan.me, rank, group);
+            if (leader) asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory");
+        } else if (begin > 0) {
+            if (leader) plan.before(tile, [&](int cluster) {
+                u32 *flag = flags + slot(cluster, rank, group), there = 0;
+                while (!there) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(flag) : "memory");
+                *flag = 0;  // for the next launch
+            });
+            __syncwarp();
+            asm volatile("bar.arrive %0, 160;" ::"r"(group + 5) : "memory");
+        }
 }
 
 // Where pair i of tiles, one below the other, begins.
@@ -180,17 +174,21 @@ extern "C" __global__ __launch_bounds__(384, 1) void hgemm(const __grid_constant
     int down = static_cast<int>((M + 2 * ROWS - 1) / (2 * ROWS));
     int across = static_cast<int>((N + COLUMNS - 1) / COLUMNS);
     int steps = static_cast<int>((K + DEPTH - 1) / DEPTH), stage = 0, pair, begin, end, m, n;
+    u32* flags = reinterpret_cast<u32*>(workspace + 132 * 2 * 4096);
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; ++i) init(full + i * 8, 1), init(empty + i * 8, 4);  // both groups of both blocks
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        for (const TensorMap* map : {&A, &B, &C}) asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
     }
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;\ngriddepcontrol.wait;" ::: "memory");  // for the launch before
     auto advance = [&] {
         if (++stage == STAGES) stage = 0, phase ^= 1;
     };
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         Plan plan(down * across, steps);
+        if (threadIdx.x / 32 == 1 || threadIdx.x / 32 == 2) mail(plan, flags, rank, threadIdx.x / 32 - 1);
         for (int i = 0; threadIdx.x == 0 && plan.piece(i, pair, begin, end); ++i) {
             place(pair, down, across, m, n);
             for (int step = begin; step < end; ++step, advance()) {
@@ -203,39 +201,65 @@ extern "C" __global__ __launch_bounds__(384, 1) void hgemm(const __grid_constant
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        float d[128];
         Plan plan(down * across, steps);
-        u32* flags = reinterpret_cast<u32*>(workspace + 132 * 2 * 4096);
-        int thread = threadIdx.x % 128, group = threadIdx.x / 128 - 1, last = 0;
+        float d[128];
+        u32 sums[64];  // of the tile before, rounded; `left` quarters of them are still here
+        int thread = threadIdx.x % 128, group = threadIdx.x / 128 - 1, last = 0, left = 0;
+        u32 rows = base + group * PANEL, panel = rows + STAGES * BYTES + group * PANEL + thread / 32 * 2048;
+        auto leave = [&] {
+            if (thread % 32 == 0) asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
+            __syncwarp();
+#pragma unroll
+            for (int part = 0; part < 4; ++part)
+                if (left == 4 - part) send(sums + 16 * part, panel + part % 2 * PANEL, C, m, n + part * 64);
+            --left;
+        };
         for (int i = 0; plan.piece(i, pair, begin, end); ++i) {
             for (int step = begin; step < end; ++step, advance()) {
-                u64 left = descriptor(base + stage * BYTES + group * 64 * 128);
-                u64 right = descriptor(base + stage * BYTES + BYTES_A);
+                u64 a = descriptor(rows + stage * BYTES), b = descriptor(base + stage * BYTES + BYTES_A);
                 wait(full + stage * 8, phase);
                 asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-                for (int q = 0; q < DEPTH / 16; ++q) wgmma(d, left + 2 * q, right + 2 * q, step > begin || q);
-                asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 1;" ::: "memory");
+                for (int q = 0; q < DEPTH / 16; ++q) wgmma(d, a + 2 * q, b + 2 * q, step > begin || q);
+                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+                if (left) leave();
+                asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
                 if (step > begin && thread < 2) arrive_at(empty + last * 8, thread);  // the step before is multiplied
                 last = stage;
             }
+            while (left) leave();  // the piece ends within four steps
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
             if (thread < 2) arrive_at(empty + last * 8, thread);
 #pragma unroll
             for (int j = 0; j < 128; ++j) asm volatile("" : "+f"(d[j]));  // not read before the wait
-            auto slot = [&](int c) { return (c * 2 + static_cast<int>(rank)) * 2 + group; };
             if (end < plan.steps) {
-                leave(d, workspace + slot(plan.me) * 4096 + thread, flags + slot(plan.me), group);
+                float4* to = workspace + slot(plan.me, rank, group) * 4096 + thread;
+#pragma unroll
+                for (int j = 0; j < 32; ++j) __stcg(to + j * 128, {d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]});
+                asm volatile("bar.arrive %0, 160;" ::"r"(group + 3) : "memory");
                 continue;
             }
-            for (int c = plan.me - 1; begin > 0; --c) {
-                join(d, workspace + slot(c) * 4096 + thread, flags + slot(c), group);
-                if (c * plan.share <= (pair - plan.whole) * plan.steps) break;
-            }
+            if (begin > 0) asm volatile("bar.sync %0, 160;" ::"r"(group + 5) : "memory");
+            if (begin > 0) plan.before(pair, [&](int cluster) {
+                const float4* from = workspace + slot(cluster, rank, group) * 4096 + thread;
+#pragma unroll
+                for (int j = 0; j < 32; ++j) {
+                    float4 v = __ldcg(from + j * 128);
+                    d[4 * j] += v.x, d[4 * j + 1] += v.y, d[4 * j + 2] += v.z, d[4 * j + 3] += v.w;
+                }
+            });
+#pragma unroll
+            for (int j = 0; j < 64; ++j) sums[j] = round(d[2 * j], d[2 * j + 1]);
             place(pair, down, across, m, n);
-            store(d, base + STAGES * BYTES + group * 2 * PANEL, group, thread == 0, C, m + rank * ROWS + group * 64, n);
+            m += static_cast<int>(rank) * ROWS + group * 64 + thread / 32 * 16, left = 4;
         }
-        if (thread == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+        if (left) {  // nothing more comes into the ring: this group's rows of A there take all quarters at once
+            asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+#pragma unroll
+            for (int part = 0; part < 4; ++part)
+                send(sums + 16 * part, rows + part * BYTES + thread / 32 * 2048, C, m, n + part * 64);
+        }
+        asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
     }
     // A block's shared memory stays until the other has sent its last arrival and half tile there.
     asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
