@@ -86,7 +86,9 @@ def head() -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default="machine,proofs,ops,models,sanitizer")
-    parser.add_argument("--only", default="", help="these ops alone, for the parts `ops` and `sanitizer` (or its rows)")
+    parser.add_argument(
+        "--only", default="", help="these ops alone, for `ops` (`small` for its small calls) and `sanitizer`"
+    )
     parser.add_argument("--limit", type=float, default=150, help="seconds that one run of `sanitizer` may take")
     parser.add_argument("--within", type=float, default=3600, help="seconds after which `sanitizer` ends")
     parser.add_argument("--tools", default="", help="memcheck or racecheck alone, for `sanitizer`")
@@ -107,6 +109,13 @@ def main() -> int:
         scratch = given.out / "h200-models.json"
         return {"figures": script([str(ROOT / "benchmarks" / "h200_models.py"), "--json", str(scratch)], scratch)}
 
+    def ops_part() -> dict[str, Any]:
+        file = given.out / "h200-ops.json"
+        found = h200_ops.measure(only)
+        if not only or not file.exists():
+            return found
+        return h200_ops.joined(found, json.loads(file.read_text(encoding="utf-8")), head())
+
     def sanitizer_part() -> dict[str, Any]:
         return h200_sanitizer.measure(
             given.out / "h200-sanitizer.json", head(), only, limit=given.limit, within=given.within, again=given.again,
@@ -114,7 +123,7 @@ def main() -> int:
         )  # fmt: skip
 
     parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "machine": machine_part, "proofs": proofs_part, "ops": lambda: h200_ops.measure(only), "models": models_part,
+        "machine": machine_part, "proofs": proofs_part, "ops": ops_part, "models": models_part,
         "sanitizer": sanitizer_part,
     }  # fmt: skip
     failed = 0

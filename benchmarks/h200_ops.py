@@ -254,6 +254,7 @@ def optimizers() -> Iterator[Case]:
     yield Case("adamw_", "forward", "16 of 4096x4096 fp32", arms, lambda: None, bytes=moved, of_peak=True, asked=asked)
 
 
+SMALL = "small"  # by this name the host times of small calls are asked for
 GROUPS = (rowwise, pointwise, lookups, products, attentions, optimizers)
 
 
@@ -380,15 +381,33 @@ def measure(only: set[str]) -> dict[str, Any]:
                 print(shown(line), flush=True)
             rows.append(line)
         torch.cuda.empty_cache()
-    calls = [] if only else small_calls()
+    calls = small_calls() if not only or SMALL in only else []
     for line in calls:
         print("  ".join(f"{k} {v:.1f}" if isinstance(v, float) else str(v) for k, v in line.items()))
     return {"copy_gbs": peak, "rows": rows, "small_calls": calls}
 
 
+def joined(found: dict[str, Any], before: dict[str, Any], head: dict[str, Any]) -> dict[str, Any]:
+    """What was measured of some ops, and the rest of the record that was there, each of its rows with its date and
+    commit. Raises ValueError where that was another machine or other versions."""
+    for what in ("machine", "versions"):
+        if before[what] != head[what]:
+            raise ValueError(f"the record is of {before[what]}, here is {head[what]}: measure all ops")
+    measured = {row["op"] for row in found["rows"]}
+    origin = {"date": before["date"], "commit": before["commit"].split(" ")[0]}
+    kept = [{**origin, **row} for row in before["rows"] if row["op"] not in measured]
+    order = list(dict.fromkeys(row["op"] for row in before["rows"]))
+    rows = sorted([*kept, *found["rows"]], key=lambda row: order.index(row["op"]) if row["op"] in order else len(order))
+    others = sorted({row["commit"] for row in kept} - {head["commit"]})
+    return {
+        **found, "rows": rows, "small_calls": found["small_calls"] or before["small_calls"],
+        "commit": " ".join([head["commit"], *(f"and {other}" for other in others)]),
+    }  # fmt: skip
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="these ops alone")
+    parser.add_argument("--only", default="", help="these ops alone; `small` for the host times of small calls")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     found = measure(set(filter(None, given.only.split(","))))

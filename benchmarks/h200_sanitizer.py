@@ -23,7 +23,7 @@ from typing import Any
 
 from kernelworks.dispatch import OPS
 
-TOOLS = {"memcheck": [], "racecheck": ["--racecheck-report", "all", "--print-limit", "40"]}
+TOOLS = {"memcheck": [], "racecheck": ["--racecheck-report", "analysis", "--print-limit", "100"]}
 SHORTEST = 20.0  # seconds: what a run takes before its first call
 MOST_LINES = 16  # of a tool's words that are kept
 

@@ -221,3 +221,21 @@ def test_a_run_that_takes_too_long_is_ended(part: Any, tmp_path: Path, monkeypat
     found = part.run("rms_norm", "triton", "memcheck", 0.5)
     assert found["exit"] is None and found["calls"] == 1 and found["summary"][-1] == "not done within 0 s"
     assert found["seconds"] < 30
+
+
+# ---------------------------------------------------------------- the record of ops
+
+
+def test_a_part_of_the_ops_joins_the_record_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    ops = importlib.import_module("h200_ops")
+    head = {"machine": {"name": "a"}, "versions": {"torch": "2"}, "date": "2026-02-02", "commit": "new"}
+    old = [{"op": "gelu", "of": "old"}, {"op": "softmax", "of": "old"}, {"op": "rope", "of": "old", "commit": "first"}]
+    before = {**head, "date": "2026-01-01", "commit": "old and first", "rows": old, "small_calls": [1]}
+    found = ops.joined({"copy_gbs": 1.0, "rows": [{"op": "softmax", "of": "new"}], "small_calls": []}, before, head)
+    assert [(r["op"], r["of"], r.get("commit")) for r in found["rows"]] == [
+        ("gelu", "old", "old"), ("softmax", "new", None), ("rope", "old", "first"),
+    ]  # fmt: skip
+    assert found["commit"] == "new and first and old" and found["small_calls"] == [1]
+    with pytest.raises(ValueError, match="measure all ops"):
+        ops.joined(found, {**before, "versions": {"torch": "1"}}, head)

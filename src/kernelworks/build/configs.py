@@ -179,8 +179,3 @@ def _configs(room: Path) -> Configs:
 def reread() -> None:
     """Forgets all tables, for when one has changed on disk."""
     _configs.cache_clear()
-
-
-def forget() -> None:
-    """Drop what this process has read, after a table has changed. Rooms keep what they took before."""
-    _configs.cache_clear()
