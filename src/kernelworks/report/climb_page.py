@@ -63,7 +63,8 @@ def _words(table: str) -> str:
 def _climbed(record: Climb) -> str:
     """All rungs at all thread counts and sizes."""
     unit, names = words.unit_of(record), words.peer_names(record.rungs)
-    titles = ("rung", unit.name, "spread", "of the ceiling", *(f"of {n}" for n in names), "predicted", "got")
+    titles = ["rung", unit.name, "spread", "of the ceiling", *(f"of {n}" for n in names)]
+    titles += ["predicted", "got", "waits on"]
     rows = []
     for rung in record.rungs:
         name = f'<a href="#rung-{rung.number}">{rung.number} {escape(rung.title)}</a>'
@@ -83,8 +84,9 @@ def _climbed(record: Climb) -> str:
             rows.append([
                 ("" if index else name) + small, unit.figure(t.rate), words.spread(t), _meter(t, rung.regime),
                 *(words.of_peer(t, n) for n in names), *(ends if judged else ("", "")),
+                escape(words.waiting(rung)) if judged else "",
             ])  # fmt: skip
-    return _grid(titles, rows)
+    return _grid(titles, rows).replace("<table>", '<table class="said">')
 
 
 def _meter(timed: RungTime, regime: str) -> str:

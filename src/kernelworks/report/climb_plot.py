@@ -226,11 +226,21 @@ def _labels(axes: Axes, record: Climb, dots: Sequence[Dot], lowest: float) -> No
     for side, chosen in ((-1, left), (1, right)):
         for group in _groups([places[i] for i in chosen]):
             members = sorted((chosen[j] for j in group), key=lambda i: (-places[i][1], i))
+            for i in [i for i in members if side > 0 and _apart_from(places, members, i)]:
+                members.remove(i)
+                _write(axes, dots[i], (-11.0, 0.0), -1, tied=False)
             alone = len(members) == 1
             heights = _apart([places[i][1] for i in members], math.inf if alone else most)
             edge = side * max(side * places[i][0] for i in members) + side * (11 if alone else 26)
             for i, height in zip(members, heights, strict=True):
                 _write(axes, dots[i], (edge - places[i][0], height - places[i][1]), side, tied=not alone)
+
+
+def _apart_from(places: Sequence[tuple[float, float]], members: Sequence[int], one: int) -> bool:
+    """Whether a dot lies so far to the left of the others of its group that its name has room on its own left."""
+    x, y = places[one]
+    others = [places[i] for i in members if i != one]
+    return bool(others) and all(u > x + 60 for u, _ in others) and all(abs(v - y) > LINE for _, v in others)
 
 
 def _groups(places: Sequence[tuple[float, float]]) -> list[list[int]]:
@@ -277,40 +287,50 @@ COLOURS = {"as predicted": "useful", "more than predicted": "memory", "less than
 
 
 def stairs(record: Climb) -> str:
-    """Rung by rung: the rate that came, the one that was predicted, the peers' in the same races, the ceiling.
-    Empty where fewer than two rungs have a figure."""
+    """Rung by rung what came and what was predicted, as shares of the best peer in the same race (in GB/s: of the
+    ceiling), with the other peers and the ceiling. Empty where fewer than two rungs have a figure."""
     found = [(i, r, t) for i, r in enumerate(record.rungs) if (t := words.judged(r)) is not None]
     if len(found) < 2:
         return ""
-    unit = words.unit_of(record)
+    name = "" if record.unit == "GB/s" else words.best_peer(found[-1][2])[0]
+    if not all(name in t.peers for _, _, t in found):
+        name = ""
     figure, axes = plot.canvas(10.5, 4.9, f"stairs-{record.ladder}")
-    axes.set_yscale("log", base=10)
-    every = [x for _, r, t in found for x in (t.rate, t.ceiling, *_said(r, t))]
-    axes.set_ylim(min(every) / unit.scale / 2, max(every) / unit.scale * 1.7)
+    lines = _lines(found, name)
+    every = [100 * x / _whole(t, name) for _, r, t in found for x in (t.rate, *_said(r, t))]
+    axes.set_ylim(-4, 1.1 * max(every + [share for shares in lines.values() for share in shares.values()]))
     axes.set_xlim(-0.6, len(record.rungs) - 0.4)
-    _levels(axes, found, unit)
-    axes.plot(
-        [i for i, _, _ in found], [t.rate / unit.scale for _, _, t in found], color=plot.stand_in("muted"),
-        linewidth=1.1, linestyle=":", zorder=2,
-    )  # fmt: skip
+    _levels(axes, lines)
+    path = [(i, 100 * t.rate / _whole(t, name)) for i, _, t in found]
+    axes.plot(*zip(*path, strict=True), color=plot.stand_in("muted"), linewidth=1.1, linestyle=":", zorder=2)
     for i, rung, timed in found:
-        _step(axes, i, rung, timed, unit)
+        _step(axes, i, rung, timed, _whole(timed, name))
     for i, rung in enumerate(record.rungs):
         if not rung.times:
-            axes.text(i, axes.get_ylim()[0] * 1.3, rung.status, ha="center", color=plot.stand_in("dispatch"))
-    many = len(record.rungs) > 9
-    letters = max(12 if many else 9, int(115 / len(record.rungs)))
-    axes.set_xticks(range(len(record.rungs)))
-    axes.set_xticklabels(
-        [f"{r.number}\n" + "\n".join(textwrap.wrap(r.title, letters, break_long_words=False))
-         for r in record.rungs], fontsize=8 if many else 9,
-        color=plot.stand_in("ink"),
-    )  # fmt: skip
-    axes.set_ylabel(unit.name, color=plot.stand_in("muted"))
-    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+            axes.text(i, 6, rung.status, ha="center", color=plot.stand_in("dispatch"), fontsize=9.5)
+    _names(axes, record.rungs)
+    axes.set_ylabel(f"% of {name or 'the ceiling'}, in the same race", color=plot.stand_in("muted"))
     axes.grid(which="major", axis="y", color=plot.stand_in("line"), linewidth=0.5, alpha=0.5)
     axes.set_axisbelow(True)
     return plot.svg_text(figure, f"{record.ladder}: predicted and got, rung by rung")
+
+
+def _names(axes: Axes, rungs: Sequence[RungResult]) -> None:
+    """Below the axis, slanted where there are many."""
+    axes.set_xticks(range(len(rungs)))
+    slanted: dict[str, Any] = {"rotation": 32, "ha": "right", "rotation_mode": "anchor"}
+    if len(rungs) > 9:
+        names = [f"{r.number} {r.title}" for r in rungs]
+    else:
+        wrapped = (textwrap.wrap(r.title, int(115 / len(rungs)), break_long_words=False) for r in rungs)
+        names = ["\n".join([str(r.number), *lines]) for r, lines in zip(rungs, wrapped, strict=True)]
+        slanted = {}
+    axes.set_xticklabels(names, fontsize=9, color=plot.stand_in("ink"), **slanted)
+
+
+def _whole(timed: RungTime, name: str) -> float:
+    """The rate that counts as 100%."""
+    return timed.peers[name] if name else timed.ceiling
 
 
 def _said(rung: RungResult, timed: RungTime) -> list[float]:
@@ -318,49 +338,55 @@ def _said(rung: RungResult, timed: RungTime) -> list[float]:
     return [timed.before * rung.predicted] if timed.before and rung.predicted else []
 
 
-def _step(axes: Axes, place: int, rung: RungResult, timed: RungTime, unit: words.Unit) -> None:
-    got = timed.rate / unit.scale
-    colour = plot.stand_in(COLOURS.get(words.verdict(rung), "muted"))
-    for said in (rate / unit.scale for rate in _said(rung, timed)):
-        axes.plot([place, place], [said, got], color=colour, linewidth=3.0, alpha=0.45, zorder=3)
-        axes.plot([place], [said], "D", ms=7.5, mfc=plot.stand_in("paper"), mec=colour, mew=1.6, zorder=4)
+def _step(axes: Axes, place: int, rung: RungResult, timed: RungTime, whole: float) -> None:
+    """What came, what was predicted, and the way from one to the other."""
+    got, said = 100 * timed.rate / whole, [100 * rate / whole for rate in _said(rung, timed)]
+    colour, paper = plot.stand_in(COLOURS.get(words.verdict(rung), "muted")), plot.stand_in("paper")
+    below = any(x > got for x in said)
+    box = BOX | {"facecolor": paper}
+    for x in said:
+        axes.plot([place, place], [x, got], color=colour, linewidth=3.0, alpha=0.45, zorder=3)
+        axes.plot([place], [x], "D", ms=7.5, mfc=paper, mec=colour, mew=1.6, zorder=4)
         if words.verdict(rung) != "as predicted":
-            higher = said > got
             axes.annotate(
-                quantity.ratio(rung.predicted), (place, said), xytext=(0, 8 if higher else -8), ha="center",
-                va="bottom" if higher else "top", textcoords="offset points", fontsize=9, color=plot.stand_in("muted"),
-                bbox=BOX | {"facecolor": plot.stand_in("paper")}, zorder=3,
+                quantity.ratio(rung.predicted), (place, x), xytext=(0, 8 if below else -8), ha="center", bbox=box,
+                va="bottom" if below else "top", textcoords="offset points", fontsize=9, zorder=3,
+                color=plot.stand_in("muted"),
             )  # fmt: skip
-    axes.plot([place], [got], "o", ms=10, color=colour, mec=plot.stand_in("paper"), zorder=5)
+    axes.plot([place], [got], "o", ms=10, color=colour, mec=paper, zorder=5)
     if rung.gain is not None:
-        below = any(said / unit.scale > got for said in _said(rung, timed))
         axes.annotate(
             quantity.ratio(rung.gain), (place, got), xytext=(0, -9 if below else 9), textcoords="offset points",
-            ha="center", va="top" if below else "bottom", fontsize=9.5, weight="bold", color=plot.stand_in("ink"),
-            bbox=BOX | {"facecolor": plot.stand_in("paper")},
+            ha="center", va="top" if below else "bottom", fontsize=9.5, weight="bold", bbox=box, zorder=4,
+            color=plot.stand_in("ink"),
         )  # fmt: skip
 
 
-def _levels(axes: Axes, found: Sequence[tuple[int, RungResult, RungTime]], unit: words.Unit) -> None:
-    """The ceiling and every peer as short lines above the rung that they were raced with, named at the right."""
-    last, ends = found[-1][2], list[tuple[float, str, str]]()
+def _lines(found: Sequence[tuple[int, RungResult, RungTime]], whole: str) -> dict[str, dict[int, float]]:
+    """The ceiling's share and every peer's, by name and by the rung's place."""
     names = words.peer_names([r for _, r, _ in found])
-    dashes = zip(names, ("--", "-.", ":"), strict=False)
-    lines = [("ceiling", "ink", "-"), *((name, "transcendental", dash) for name, dash in dashes)]
-    for name, colour, dash in lines:
-        for i, _, t in found:
-            rate = t.ceiling if name == "ceiling" else t.peers.get(name)
-            if rate:
-                axes.plot([i - 0.42, i + 0.42], [rate / unit.scale] * 2, dash, color=plot.stand_in(colour), lw=1.3)
-        rate = last.ceiling if name == "ceiling" else last.peers.get(name)
-        if rate:
-            ends.append((rate / unit.scale, f"{name} {unit.figure(rate)}", colour))
-    axes.figure.draw_without_rendering()  # type: ignore[union-attr]
+    lines = {"ceiling": {i: 100 * t.ceiling / _whole(t, whole) for i, _, t in found}}
+    for name in names:
+        lines[name] = {i: 100 * t.peers[name] / _whole(t, whole) for i, _, t in found if name in t.peers}
+    return lines
+
+
+def _levels(axes: Axes, lines: dict[str, dict[int, float]]) -> None:
+    """Short lines above each rung, named at the right."""
+    dashes = ("-", "--", "-.", ":", "--")
+    ends = list[tuple[float, str, str]]()
+    for (name, shares), dash in zip(lines.items(), dashes, strict=False):
+        colour = "ink" if name == "ceiling" else "transcendental"
+        for i, share in shares.items():
+            axes.plot([i - 0.42, i + 0.42], [share, share], dash, color=plot.stand_in(colour), linewidth=1.3, zorder=2)
+        ends.append((list(shares.values())[-1], name, colour))
+    figure: Any = axes.figure
+    figure.draw_without_rendering()
     ends.sort(reverse=True)
     right = axes.get_xlim()[1]
-    heights = [_points(axes, right, rate)[1] for rate, _, _ in ends]
-    for (rate, text, colour), was, now in zip(ends, heights, _apart(heights, math.inf), strict=True):
+    heights = [_points(axes, right, share)[1] for share, _, _ in ends]
+    for (share, name, colour), was, now in zip(ends, heights, _apart(heights, math.inf), strict=True):
         axes.annotate(
-            text, (right, rate), xytext=(4, now - was), textcoords="offset points", ha="left", va="center",
-            fontsize=9.5, color=plot.stand_in(colour), annotation_clip=False,
+            f"{name} {share:.0f}%", (right, share), xytext=(4, now - was), textcoords="offset points", ha="left",
+            va="center", fontsize=9.5, color=plot.stand_in(colour), annotation_clip=False,
         )  # fmt: skip

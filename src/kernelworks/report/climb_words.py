@@ -17,6 +17,7 @@ __all__ = [
 
 NEAR = 0.1  # off by less than this share, a prediction was right
 LEAST = 0.02  # a small gain must be hit to half of itself, but not nearer than this
+LEVELS = {"shared": "shared memory"}  # what a header calls it, in words
 WORDS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six", 7: "Seven", 8: "Eight", 9: "Nine", 10: "Ten",
          11: "Eleven", 12: "Twelve"}  # fmt: skip
 
@@ -141,8 +142,13 @@ def _beside(timed: RungTime) -> str:
     text = ""
     for name, rate in timed.peers.items():
         share = timed.rate / rate
-        text += f", {quantity.ratio(share)} {name}" if share >= 0.9 else f", {of_peer(timed, name)} of {name}"
+        text += f", {times(share)} {name}" if share >= 0.9 else f", {of_peer(timed, name)} of {name}"
     return text
+
+
+def times(share: float) -> str:
+    """A speedup; near 1 with one more figure, since that is where it is looked at closely."""
+    return f"{share:.3f}x" if 0.9 <= share < 1.1 else quantity.ratio(share)
 
 
 def reached(record: Climb, timed: RungTime) -> str:
@@ -176,15 +182,15 @@ def totals(record: Climb) -> list[str]:
         return sentences
     sentences += [f"Rung {last.number}: {reached(record, t)}." for t in own(last)[:-1]]
     more = further(last)
-    sentences += [f"At {sizes(t.size)}: {reached(record, t)}." for t in more]
+    sentences += [f"At {sizes(t.size)}: {unit_of(record)(t.rate)}{_beside(t)}." for t in more]
     if more:
         everywhere = [own(last)[-1], *more]
         for name in peer_names([last]):
             least = min((t for t in everywhere if name in t.peers), key=lambda t: t.rate / t.peers[name])
             sentences.append(
                 f"Over these {len(everywhere)} sizes the geometric mean is "
-                f"{quantity.ratio(mean(everywhere, name))} {name}, the least "
-                f"{quantity.ratio(least.rate / least.peers[name])}, at {sizes(least.size)}."
+                f"{times(mean(everywhere, name))} {name}, the least {times(least.rate / least.peers[name])}, at "
+                f"{sizes(least.size)}."
             )
     wrong = [r for r in record.rungs if r.status == "wrong"]
     if wrong:
@@ -269,10 +275,8 @@ def predictions(record: Climb) -> str:
     missed = [r for r in tried if verdict(r) != "as predicted"]
     text = f"{len(tried) - len(missed)} of {len(tried)} predictions were right."
     if missed:
-        listed = "; ".join(
-            f"{r.number} ({r.title}) expected {quantity.ratio(r.predicted)} and got {quantity.ratio(r.gain)}"
-            for r in missed
-        )
+        expected = (f"expected {quantity.ratio(r.predicted)}, got {quantity.ratio(r.gain)}" for r in missed)
+        listed = ", ".join(f"{r.number} {r.title} ({text})" for r, text in zip(missed, expected, strict=True))
         text += f" Missed: {listed}."
     return text
 
@@ -283,7 +287,7 @@ def predictions(record: Climb) -> str:
 def waits(rung: RungResult) -> str:
     """What each ceiling explains of the time, and what that says."""
     largest = sorted(rung.shares.items(), key=lambda item: -item[1])
-    parts = ", ".join(f"{name} {quantity.percent(share)}" for name, share in largest)
+    parts = ", ".join(f"{LEVELS.get(name, name)} {quantity.percent(share)}" for name, share in largest)
     text = f"Of its time the ceilings explain: {parts}."
     if rung.regime == "latency":
         return f"{text} None is enough: it waits on latency, not on a rate."
@@ -292,7 +296,8 @@ def waits(rung: RungResult) -> str:
 
 def waiting(rung: RungResult) -> str:
     """What it waits on, in a word or two: a level of memory by its name."""
-    return {"compute": "the multipliers"}.get(rung.regime, rung.regime.removeprefix("memory "))
+    name = rung.regime.removeprefix("memory ")
+    return {"compute": "the multipliers"}.get(name, LEVELS.get(name, name))
 
 
 def proof(rung: RungResult) -> str:
