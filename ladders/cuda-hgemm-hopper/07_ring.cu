@@ -13,20 +13,16 @@ using u32 = unsigned;
 using u64 = unsigned long long;
 using i64 = long long;
 
-struct alignas(64) TensorMap {
-    char bytes[128];
-};
+struct alignas(64) TensorMap { char bytes[128]; };
 constexpr int TILE = 128, DEPTH = 64, STAGES = 3, BYTES = TILE * DEPTH * 2;
 
-#define EIGHT(b)                                                                                              \
-    "+f"(d[b]), "+f"(d[b + 1]), "+f"(d[b + 2]), "+f"(d[b + 3]), "+f"(d[b + 4]), "+f"(d[b + 5]), "+f"(d[b + 6]), \
-        "+f"(d[b + 7])
+#define FOUR(b) "+f"(d[b]), "+f"(d[b + 1]), "+f"(d[b + 2]), "+f"(d[b + 3])
+#define EIGHT(b) FOUR(b), FOUR(b + 4)
 
 // d = a b, or d += a b: a is 64 x 16 and b 128 x 16, in shared memory as their descriptors say. Asynchronous.
 __device__ void wgmma(float (&d)[64], u64 a, u64 b, int add) {
     asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
         "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,"
         "%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,"
         "%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, %64, %65, p, 1, 1, 0, 0;\n}"
@@ -69,9 +65,8 @@ __device__ void wait(u32 barrier, u32 phase) {
 // Starts to copy a box of a matrix, swizzled; its bytes arrive at the barrier. What lies outside the matrix is zero.
 __device__ void copy(u32 to, const TensorMap& map, int column, int row, u32 barrier) {
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
-            to),
-        "l"(&map), "r"(barrier), "r"(column), "r"(row)
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%3, %4}], [%2];" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(row)
         : "memory");
 }
 __device__ u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }

@@ -14,23 +14,19 @@ using u32 = unsigned;
 using u64 = unsigned long long;
 using i64 = long long;
 
-struct alignas(64) TensorMap {
-    char bytes[128];
-};
+struct alignas(64) TensorMap { char bytes[128]; };
 constexpr int ROWS = 128, COLUMNS = 256, DEPTH = 64, STAGES = 4;
 constexpr u32 BYTES_A = ROWS * DEPTH * 2, BYTES_B = COLUMNS * DEPTH * 2, BYTES = BYTES_A + BYTES_B;
 constexpr u32 PANEL = 64 * 64 * 2;
 constexpr int GROUP = 8;  // pairs of tiles down before the next column
 
-#define EIGHT(b)                                                                                              \
-    "+f"(d[b]), "+f"(d[b + 1]), "+f"(d[b + 2]), "+f"(d[b + 3]), "+f"(d[b + 4]), "+f"(d[b + 5]), "+f"(d[b + 6]), \
-        "+f"(d[b + 7])
+#define FOUR(b) "+f"(d[b]), "+f"(d[b + 1]), "+f"(d[b + 2]), "+f"(d[b + 3])
+#define EIGHT(b) FOUR(b), FOUR(b + 4)
 
 // d = a b, or d += a b: a is 64 x 16 and b 256 x 16, in shared memory as their descriptors say. Asynchronous.
 __device__ void wgmma(float (&d)[128], u64 a, u64 b, int add) {
     asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\nwgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
         "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,"
         "%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,"
         "%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,"
@@ -102,17 +98,15 @@ __device__ void wait(u32 barrier, u32 phase) {
 // Starts to copy a box of a matrix, swizzled; its bytes arrive at the barrier. What lies outside the matrix is zero.
 __device__ void copy(u32 to, const TensorMap& map, int column, int row, u32 barrier) {
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
-            to),
-        "l"(&map), "r"(barrier), "r"(column), "r"(row)
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%3, %4}], [%2];" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(row)
         : "memory");
 }
 // The same into the same place of both blocks of a cluster, each of whose barriers counts what arrives there.
 __device__ void copy_to_both(u32 to, const TensorMap& map, int column, int row, u32 barrier) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-        "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
-        "l"(&map), "r"(barrier), "r"(column), "r"(row), "h"(static_cast<u16>(3))
+        "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(row), "h"(u16{3})
         : "memory");
 }
 __device__ u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
@@ -132,8 +126,7 @@ extern "C" __global__ __launch_bounds__(384, 1) void hgemm(const __grid_constant
     __shared__ u64 barriers[2 * STAGES];
     u32 base = shared_address(ring), full = shared_address(barriers), empty = full + STAGES * 8, phase = 0, rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    int down = static_cast<int>((M + 2 * ROWS - 1) / (2 * ROWS));
-    int across = static_cast<int>((N + COLUMNS - 1) / COLUMNS);
+    int down = static_cast<int>(M + 2 * ROWS - 1) / (2 * ROWS), across = static_cast<int>(N + COLUMNS - 1) / COLUMNS;
     int steps = static_cast<int>((K + DEPTH - 1) / DEPTH), pairs = down * across, stage = 0, m, n;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; ++i) init(full + i * 8, 1), init(empty + i * 8, 4);  // both groups of both blocks

@@ -2,12 +2,12 @@
 // launch: threads 384, tile 128 x 256, shared 229376, cluster 2, grid multiprocessors, workspace 17305600
 // maps: A 128 x 64, B 128 x 64, C 16 x 64
 // loads: L2 0.015625, shared 0.0625
-// hypothesis: 1024 pairs of tiles are 15.5 turns of 66 clusters, and take 16: 3% of the time at 8192^3. So the tiles of
-//   the last turn, and of the one before where the last has little, are cut along k into equal shares. Who has the
+// hypothesis: 1024 pairs of tiles are 15.5 turns of 66 clusters, and take 16: 3% of the time at 8192^3. So the last
+//   turn's tiles, and those of the one before where it has few, are cut along k into equal shares. Who has the
 //   beginning of a tile leaves its sums in memory; who has its end adds them, always in the same order. A warp that has
-//   nothing else to do says that sums are there and waits for those of others, so that no fence holds up the
-//   multiplying. That costs some 6 steps of 64, and is done where it saves more than 8: 62 of 2048 at 8192^3, but 7 of
-//   256 at 4096^3, where the last of four turns is 88% full. There it should be neither quicker nor slower.
+//   nothing else to do tells and waits, so that no fence holds up the multiplying. That costs some 6 steps of 64, and
+//   is done where it saves more than 8: 62 of 2048 at 8192^3, but 7 of 256 at 4096^3, where the last of four turns is
+//   88% full: no change there.
 // predicts: 1.0
 // next: Sizes with one turn: the time between one launch and the next.
 using u16 = unsigned short;
@@ -15,24 +15,19 @@ using u32 = unsigned;
 using u64 = unsigned long long;
 using i64 = long long;
 
-struct alignas(64) TensorMap {
-    char bytes[128];
-};
+struct alignas(64) TensorMap { char bytes[128]; };
 constexpr int ROWS = 128, COLUMNS = 256, DEPTH = 64, STAGES = 4;
 constexpr u32 BYTES_A = ROWS * DEPTH * 2, BYTES_B = COLUMNS * DEPTH * 2, BYTES = BYTES_A + BYTES_B;
 constexpr u32 PANEL = 64 * 64 * 2;
-constexpr int JOIN = 8;  // steps that sharing must save
-constexpr int GROUP = 8;  // pairs of tiles down before the next column
+constexpr int GROUP = 8, JOIN = 8;  // pairs of tiles down before the next column; steps that sharing must save
 
-#define EIGHT(b)                                                                                              \
-    "+f"(d[b]), "+f"(d[b + 1]), "+f"(d[b + 2]), "+f"(d[b + 3]), "+f"(d[b + 4]), "+f"(d[b + 5]), "+f"(d[b + 6]), \
-        "+f"(d[b + 7])
+#define FOUR(b) "+f"(d[b]), "+f"(d[b + 1]), "+f"(d[b + 2]), "+f"(d[b + 3])
+#define EIGHT(b) FOUR(b), FOUR(b + 4)
 
 // d = a b, or d += a b: a is 64 x 16 and b 256 x 16, in shared memory as their descriptors say. Asynchronous.
 __device__ void wgmma(float (&d)[128], u64 a, u64 b, int add) {
     asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\nwgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
         "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,"
         "%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,"
         "%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,"
@@ -93,25 +88,21 @@ __device__ void wait(u32 barrier, u32 phase) {
 // Starts to copy a box of a matrix, swizzled; its bytes arrive at the barrier. What lies outside the matrix is zero.
 __device__ void copy(u32 to, const TensorMap& map, int column, int row, u32 barrier) {
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
-            to),
-        "l"(&map), "r"(barrier), "r"(column), "r"(row)
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%3, %4}], [%2];" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(row)
         : "memory");
 }
 // The same into the same place of both blocks of a cluster, each of whose barriers counts what arrives there.
 __device__ void copy_to_both(u32 to, const TensorMap& map, int column, int row, u32 barrier) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-        "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
-        "l"(&map), "r"(barrier), "r"(column), "r"(row), "h"(static_cast<u16>(3))
+        "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(row), "h"(u16{3})
         : "memory");
 }
 __device__ u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
-
 // Which steps of which tiles a cluster takes: whole tiles in turns, and an equal share of the steps of the last ones.
 struct Plan {
     int steps, clusters, me, whole, share, low, high;  // steps low to high, counted from the first tile that is shared
-
     __device__ Plan(int tiles, int steps) : steps(steps), clusters(gridDim.x / 2), me(blockIdx.x / 2) {
         int rest = tiles % clusters;
         if (2 * rest < clusters && tiles > clusters) rest += clusters;
@@ -128,26 +119,22 @@ struct Plan {
         tile = whole + part, begin = max(low - part * steps, 0), end = min(high - part * steps, steps);
         return low < high && part >= low / steps;
     }
-    // Calls `each` with the clusters that have the steps of a tile before this one's.
-    template <class Each>
-    __device__ void before(int tile, Each each) const {
-        int start = (tile - whole) * steps;
-        for (int c = me - 1, from = low; from > start; --c) each(c), from = c * share;
+    // Calls `each` with the clusters that have a tile's steps before `begin`.
+    template <class Each> __device__ void before(int tile, int begin, Each each) const {
+        for (int c = me - 1; begin > 0; --c) each(c), begin = c * share - (tile - whole) * steps;
     }
 };
 __device__ int slot(int cluster, u32 rank, int group) { return (cluster * 2 + static_cast<int>(rank)) * 2 + group; }
 
 // One warp for each group: says that its sums lie in memory, and waits until those that it is to add do.
 __device__ void mail(const Plan& plan, u32* flags, u32 rank, int group) {
-    int tile, begin, end;
-    bool leader = threadIdx.x % 32 == 0;
+    int tile, begin, end, mine = slot(plan.me, rank, group), leader = threadIdx.x % 32 == 0;
     for (int i = plan.whole / plan.clusters; plan.piece(i, tile, begin, end); ++i)
         if (end < plan.steps) {
             asm volatile("bar.sync %0, 160;" ::"r"(group + 3) : "memory");
-            u32* flag = flags + slot(plan.me, rank, group);
-            if (leader) asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory");
+            if (leader) asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flags + mine) : "memory");
         } else if (begin > 0) {
-            if (leader) plan.before(tile, [&](int cluster) {
+            if (leader) plan.before(tile, begin, [&](int cluster) {
                 u32 *flag = flags + slot(cluster, rank, group), there = 0;
                 while (!there) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(flag) : "memory");
                 *flag = 0;  // for the next launch
@@ -172,8 +159,7 @@ extern "C" __global__ __launch_bounds__(384, 1) void hgemm(const __grid_constant
     __shared__ u64 barriers[2 * STAGES];
     u32 base = shared_address(ring), full = shared_address(barriers), empty = full + STAGES * 8, phase = 0, rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    int down = static_cast<int>((M + 2 * ROWS - 1) / (2 * ROWS));
-    int across = static_cast<int>((N + COLUMNS - 1) / COLUMNS);
+    int down = static_cast<int>(M + 2 * ROWS - 1) / (2 * ROWS), across = static_cast<int>(N + COLUMNS - 1) / COLUMNS;
     int steps = static_cast<int>((K + DEPTH - 1) / DEPTH), stage = 0, pair, begin, end, m, n;
     u32* flags = reinterpret_cast<u32*>(workspace + 132 * 2 * 4096);
     if (threadIdx.x == 0) {
@@ -181,9 +167,7 @@ extern "C" __global__ __launch_bounds__(384, 1) void hgemm(const __grid_constant
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-    auto advance = [&] {
-        if (++stage == STAGES) stage = 0, phase ^= 1;
-    };
+    auto advance = [&] { phase ^= ++stage == STAGES, stage %= STAGES; };
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         Plan plan(down * across, steps);
@@ -239,7 +223,7 @@ extern "C" __global__ __launch_bounds__(384, 1) void hgemm(const __grid_constant
                 continue;
             }
             if (begin > 0) asm volatile("bar.sync %0, 160;" ::"r"(group + 5) : "memory");
-            if (begin > 0) plan.before(pair, [&](int cluster) {
+            plan.before(pair, begin, [&](int cluster) {
                 const float4* from = workspace + slot(cluster, rank, group) * 4096 + thread;
 #pragma unroll
                 for (int j = 0; j < 32; ++j) {
