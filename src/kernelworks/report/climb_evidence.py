@@ -165,11 +165,12 @@ def excerpt(rung: RungResult) -> list[str]:
 # ---------------------------------------------------------------- counters
 
 
-def counters(record: Climb, rung: RungResult) -> list[tuple[str, str]]:
-    """(what, figure with its meaning) of one call, from the processor's own counters."""
+def counters(record: Climb, rung: RungResult, *, brief: bool = False) -> list[tuple[str, str]]:
+    """(what, figure with its meaning) of one call, from the processor's own counters; ``brief`` leaves out what says
+    little."""
     if not rung.counters:
         return []
-    return _of_gpu(record, rung) if "HBM read bytes" in rung.counters else _of_cpu(record, rung)
+    return _of_gpu(record, rung, brief) if "HBM read bytes" in rung.counters else _of_cpu(record, rung)
 
 
 def _of_cpu(record: Climb, rung: RungResult) -> list[tuple[str, str]]:
@@ -183,7 +184,7 @@ def _of_cpu(record: Climb, rung: RungResult) -> list[tuple[str, str]]:
     return [*found, ("cycles of one call on one thread", f"{cycles:,.0f}")]
 
 
-def _of_gpu(record: Climb, rung: RungResult) -> list[tuple[str, str]]:
+def _of_gpu(record: Climb, rung: RungResult, brief: bool) -> list[tuple[str, str]]:
     c = rung.counters
     memory = c["HBM read bytes"] + c.get("HBM written bytes", 0.0)
     moved = f"{_bytes(c['HBM read bytes'])} read, {_bytes(c.get('HBM written bytes', 0.0))} written"
@@ -195,12 +196,13 @@ def _of_gpu(record: Climb, rung: RungResult) -> list[tuple[str, str]]:
     if c.get("shared accesses"):
         share = c.get("shared bank conflicts", 0.0) / c["shared accesses"]
         text = f"{quantity.percent(share)} of them" if share >= 0.005 else "none"
-        found.append(("accesses of shared memory", f"{c['shared accesses']:,.0f}, {text} for bank conflicts"))
+        if share >= LEAST or not brief:
+            found.append(("accesses of shared memory", f"{c['shared accesses']:,.0f}, {text} for bank conflicts"))
     busy = {words: c[name] for name, words in UNITS.items() if c.get(name, 0.0) >= LEAST}
     if busy:
-        listed = sorted(busy.items(), key=lambda item: -item[1])
+        listed = sorted(busy.items(), key=lambda item: -item[1])[: MOST_WAITS if brief else None]
         found.append(("how busy the units were", ", ".join(f"{name} {quantity.percent(x)}" for name, x in listed)))
-    if "resident warps" in c:
+    if "resident warps" in c and not brief:
         text = f"{quantity.percent(c['resident warps'])} of the {WARPS} that it can hold"
         found.append(("warps on a multiprocessor", text))
     spent = {name: x for name, x in c.items() if name.startswith(WARPS_SPEND) and x >= LEAST}

@@ -77,9 +77,11 @@ def reading(record: Climb) -> list[tuple[str, str]]:
          "small gain must be hit to half of itself."),
         ("of the ceiling", f"the rate beside {words.ceiling(record)}."),
     ]  # fmt: skip
-    named = [f"{name} is {record.peers[name]}" if name in record.peers else name for name in _peers(record)]
-    if named:
-        found.append(("of a peer", f"the rate beside the peer's in the same race. {'; '.join(named)}."))
+    peers = _peers(record)
+    if peers:
+        said = [f"{name} is {record.peers[name]}" for name in peers if name in record.peers]
+        text = f"{'; '.join(said)}." if said else f"Peers: {', '.join(peers)}."
+        found.append((f"of {peers[-1]}", f"the rate beside the peer's in the same race. {text}"))
     if record.unit == "GB/s":
         found.append(("GB/s", "every byte of the inputs and of the output once, in the format that the rung reads."))
     found.append(("spread", "how far apart the 10th and the 90th percentile of the samples lie, beside the median."))
@@ -183,7 +185,7 @@ def _rung(record: Climb, rung: RungResult, lines: Sequence[Line], where: str) ->
         parts += ["", *_wrapped(f"**Evidence.** {words.waits(rung)} {words.proof(rung)}")]
         if rung.resources:
             parts += ["", *_wrapped(evidence.resources(rung))]
-    counted = evidence.counters(record, rung)
+    counted = evidence.counters(record, rung, brief=True)
     if counted:
         listed = "; ".join(f"{name}: {text}" for name, text in counted)
         parts += ["", *_wrapped(f"**Counted** by the processor itself, in one call. {listed[:1].upper()}{listed[1:]}.")]
