@@ -32,6 +32,7 @@ table:not(.all) tbody tr:nth-child(n + 13) { display: table-row; }
 .rung p, .rung li, dl { max-width: 92ch; } .rung .columns { margin: 14px 0; }
 .said td:last-child, .said th:last-child { text-align: left; white-space: normal; } .said { font-size: 13.5px; }
 .said th:first-child { white-space: nowrap; } h3 { font-size: 14.5px; margin: 16px 0 8px; }
+.plain + .context { margin-top: 10px; }
 dt { font-weight: 600; margin-top: 10px; } dd { margin: 0; color: var(--ink); }
 .steps { display: flex; flex-wrap: wrap; gap: 6px 18px; list-style: none; padding: 0; margin: 12px 0 0; font-size: 13.5px; }
 .key { display: inline-block; width: 11px; height: 11px; border-radius: 50%; vertical-align: -1px; margin-right: 5px; }

@@ -73,7 +73,7 @@ def reading(record: Climb) -> list[tuple[str, str]]:
         ("rung", "a file of its own with one idea more than the one before. Hypothesis and prediction stand in its "
          "header, written before it was measured. It was proved against float64, on odd sizes and on the very inputs "
          "that are timed, and then timed in alternation with the rung before and the peers."),
-        ("predicted, got", "times as quick as the rung before, for the same product. Within 10% counts as predicted; a "
+        ("predicted, got", "times as quick as the rung before, for the same work. Within 10% counts as predicted; a "
          "small gain must be hit to half of itself."),
         ("of the ceiling", f"the rate beside {words.ceiling(record)}."),
     ]  # fmt: skip
@@ -83,9 +83,12 @@ def reading(record: Climb) -> list[tuple[str, str]]:
         text = f"{'; '.join(said)}." if said else f"Peers: {', '.join(peers)}."
         found.append((f"of {peers[-1]}", f"the rate beside the peer's in the same race. {text}"))
     if record.unit == "GB/s":
-        found.append(("GB/s", "every byte of the inputs and of the output once, in the format that the rung reads."))
+        found.append(
+            ("GB/s", "every byte of the inputs and of the output once, in the format that the rung reads. 'Got' compares "
+             "times, so from one format to another it is not the ratio of two GB/s.")
+        )  # fmt: skip
     found.append(("spread", "how far apart the 10th and the 90th percentile of the samples lie, beside the median."))
-    least = "memory, L2" if on_gpu else "DRAM, L2, L1"
+    least = "memory, L2; L1 and shared memory as the GPU's counters have it" if on_gpu else "DRAM, L2, L1"
     found.append(
         ("waits on", f"its multiply-adds, and its bytes at each level ({least}), would at the measured ceilings take "
          "some share of the time it took. The largest, from 60% on, is what the rung waits on; below that it waits on "
