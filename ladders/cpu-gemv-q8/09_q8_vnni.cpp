@@ -9,7 +9,8 @@
 //   x too much, which is known before the first row is read, so the sums start at minus that. About 7 instructions a
 //   block. Memory has no more to give, so again this cannot be much; what is gained is time in which the core waits.
 // predicts: 1.02
-// next: Nothing but memory. One row is one stream of addresses, which the prefetcher follows to the end of a page.
+// next: Few instructions are left, and still memory is not busy all the time. One row is one stream of addresses,
+//   which the prefetcher follows only to the end of a page.
 #include <cmath>
 #include <cstdint>
 #include <immintrin.h>

@@ -130,8 +130,9 @@ PROBLEM = Problem(
         size["N"], size["K"], given["W"].data_ptr(), given["x"].data_ptr(), out.data_ptr(), threads,
     ),
     said={
-        "torch": "torch.mv in bfloat16",
-        "ggml": "ggml's CPU backend from llama-cpp-python (pip install llama-cpp-python), its graph built once",
+        "torch": "torch.mv in bfloat16, which rounds y to bfloat16",
+        "ggml": "ggml's CPU backend from llama-cpp-python (pip install llama-cpp-python), its graph built once, on the "
+        "same memory; beside weights in Q8_0 it rounds x to 8 bits",
     },
     unit="GB/s",
     also=({"N": 4096, "K": 14336},),  # the way back from the wide layer
