@@ -225,6 +225,15 @@ def test_a_small_gain_is_not_met_by_a_loss(ceilings: Ceilings) -> None:
     assert verdicts == {0.99: "less than predicted", 1.06: "as predicted"}
 
 
+def test_a_rough_rate_is_said_to_be_one(ceilings: Ceilings) -> None:
+    record = on_cpu(ceilings)
+    rough = dataclasses.replace(record.rungs[2].times[1], high_s=1.0)
+    last = dataclasses.replace(record.rungs[2], times=(record.rungs[2].times[0], rough))
+    record = dataclasses.replace(record, rungs=(*record.rungs[:2], last))
+    assert "about 95.0 GFLOP/s at 2 threads" in climb_words.headline(record)
+    assert "with care" in climb_words.outcome(record, last) and "| ~95.0 |" in worklog(record, SOURCES)
+
+
 def test_every_size_and_their_mean_are_reported() -> None:
     said = climb_words.totals(on_gpu())
     assert "720 TFLOP/s" in said[0] and "1.029x cuBLAS" in said[0] and "90% of the ceiling" in said[0]

@@ -51,9 +51,9 @@ def table(record: Climb) -> Table:
             found.add_row(text)
         for index, timed in enumerate(rung.times):
             label = _label(record, rung, timed, name if not index else "")
-            figures = [
-                unit.figure(timed.rate),
-                words.spread(timed),
+            figures: list[str | Text] = [
+                words.rate(record, timed),
+                Text(words.spread(timed), style="yellow" if words.shaky(timed) else ""),
                 quantity.percent(timed.rate / timed.ceiling),
                 *(words.of_peer(timed, n) for n in names),
             ]

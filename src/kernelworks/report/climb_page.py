@@ -83,11 +83,16 @@ def _climbed(record: Climb) -> str:
             colour = climb_plot.COLOURS.get(words.verdict(rung), "muted")
             ends = [quantity.ratio(rung.predicted), f'<span style="color:var(--{colour})">{got}</span>']
             rows.append([
-                ("" if index else name) + small, unit.figure(t.rate), words.spread(t), _meter(t, rung.regime),
+                ("" if index else name) + small, words.rate(record, t), _spread(t), _meter(t, rung.regime),
                 *(words.of_peer(t, n) for n in names), *(ends if judged else ("", "")),
                 escape(words.waiting(rung)) if judged else "",
             ])  # fmt: skip
     return _grid(titles, rows).replace("<table>", '<table class="said">')
+
+
+def _spread(timed: RungTime) -> str:
+    text = words.spread(timed)
+    return f'<b style="color:var(--compute)">{text}</b>' if words.shaky(timed) else text
 
 
 def _meter(timed: RungTime, regime: str) -> str:

@@ -111,7 +111,9 @@ def roofline(record: Climb) -> str:
     figure, axes = plot.canvas(10.5, 6.2, f"climb-{record.ladder}")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=10)
-    left, right = min(d.x for d in dots) / 8, max(d.x for d in dots) * 2.0**OCTAVES
+    on_memory = record.unit == "GB/s"  # then names stand on both sides
+    left = min(d.x for d in dots) / (64 if on_memory else 8)
+    right = max(d.x for d in dots) * 2.0 ** (4 if on_memory else OCTAVES)
     dashed = _dashed(record)
     highest = max([roof.gflops for roof in tops] + [rate for rate, _ in dashed] + [r for d in dots for r in d.rates])
     axes.set_xlim(left, right)
@@ -379,7 +381,14 @@ def _levels(axes: Axes, lines: dict[str, dict[int, float]]) -> None:
         colour = "ink" if name == "ceiling" else "transcendental"
         for i, share in shares.items():
             axes.plot([i - 0.42, i + 0.42], [share, share], dash, color=plot.stand_in(colour), linewidth=1.3, zorder=2)
-        ends.append((list(shares.values())[-1], name, colour))
+        (last, share), final = list(shares.items())[-1], max(lines["ceiling"])
+        if last == final:
+            ends.append((share, name, colour))
+        else:  # another format has other peers
+            axes.annotate(
+                name, (last + 0.42, share), xytext=(-2, 2), textcoords="offset points", ha="right", va="bottom",
+                fontsize=9, color=plot.stand_in(colour),
+            )  # fmt: skip
     figure: Any = axes.figure
     figure.draw_without_rendering()
     ends.sort(reverse=True)

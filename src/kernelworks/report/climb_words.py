@@ -11,12 +11,13 @@ from kernelworks.rungs import Climb, RungResult, RungTime
 
 __all__ = [
     "Unit", "best_peer", "ceiling", "counted", "further", "headline", "heading", "judged", "limit", "machine", "mean",
-    "of_peer", "outcome", "own", "part", "peer_names", "predictions", "proof", "reached", "sizes", "spread", "totals",
-    "unit_for", "unit_of", "verdict", "waiting", "waits",
+    "of_peer", "outcome", "own", "part", "peer_names", "predictions", "proof", "rate", "reached", "shaky", "sizes",
+    "spread", "totals", "unit_for", "unit_of", "verdict", "waiting", "waits",
 ]  # fmt: skip
 
 NEAR = 0.1  # off by less than this share, a prediction was right
 LEAST = 0.02  # a small gain must be hit to half of itself, but not nearer than this
+ROUGH = 0.25  # spread, as a share of the median
 LEVELS = {"shared": "shared memory"}  # what a header calls it, in words
 WORDS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six", 7: "Seven", 8: "Eight", 9: "Nine", 10: "Ten",
          11: "Eleven", 12: "Twelve"}  # fmt: skip
@@ -121,6 +122,16 @@ def spread(timed: RungTime) -> str:
     return quantity.percent((timed.high_s - timed.low_s) / timed.median_s)
 
 
+def shaky(timed: RungTime) -> bool:
+    """Whether the samples lie so far apart that the rate is a rough one."""
+    return timed.high_s - timed.low_s > ROUGH * timed.median_s
+
+
+def rate(record: Climb, timed: RungTime) -> str:
+    """For a table: "~" before a rough one."""
+    return f"{'~' if shaky(timed) else ''}{unit_of(record).figure(timed.rate)}"
+
+
 def mean(timed: Sequence[RungTime], name: str) -> float:
     """The geometric mean of how many times a peer's rate it was."""
     ratios = [t.rate / t.peers[name] for t in timed if name in t.peers]
@@ -154,8 +165,11 @@ def times(share: float) -> str:
 def reached(record: Climb, timed: RungTime) -> str:
     """Rate, share of the ceiling, and beside every peer."""
     unit, share = unit_of(record), quantity.percent(timed.rate / timed.ceiling)
-    rate = f"{unit(timed.rate)}{counted(timed.threads)}"
-    return f"{rate}, {share} of the ceiling of {unit(timed.ceiling)}{_beside(timed)}"
+    return f"{_at(record, timed)}, {share} of the ceiling of {unit(timed.ceiling)}{_beside(timed)}"
+
+
+def _at(record: Climb, timed: RungTime) -> str:
+    return f"{'about ' if shaky(timed) else ''}{unit_of(record)(timed.rate)}{counted(timed.threads)}"
 
 
 def last_of(record: Climb) -> RungResult | None:
@@ -182,7 +196,7 @@ def totals(record: Climb) -> list[str]:
         return sentences
     sentences += [f"Rung {last.number}: {reached(record, t)}." for t in own(last)[:-1]]
     more = further(last)
-    sentences += [f"At {sizes(t.size)}: {unit_of(record)(t.rate)}{_beside(t)}." for t in more]
+    sentences += [f"At {sizes(t.size)}: {_at(record, t)}{_beside(t)}." for t in more]
     if more:
         everywhere = [own(last)[-1], *more]
         for name in peer_names([last]):
@@ -263,8 +277,12 @@ def outcome(record: Climb, rung: RungResult) -> str:
         words += ", and slower than the rung before"
     return (
         f"Predicted {quantity.ratio(rung.predicted)} the rung before, got {quantity.ratio(rung.gain)} "
-        f"({words}): {rate}."
+        f"({words}): {rate}.{_care(timed)}"
     )
+
+
+def _care(timed: RungTime) -> str:
+    return f" The samples lie {spread(timed)} of the median apart, so take it with care." if shaky(timed) else ""
 
 
 def predictions(record: Climb) -> str:

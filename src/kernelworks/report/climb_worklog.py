@@ -84,10 +84,13 @@ def reading(record: Climb) -> list[tuple[str, str]]:
         found.append((f"of {peers[-1]}", f"the rate beside the peer's in the same race. {text}"))
     if record.unit == "GB/s":
         found.append(
-            ("GB/s", "every byte of the inputs and of the output once, in the format that the rung reads. 'Got' compares "
-             "times, so from one format to another it is not the ratio of two GB/s.")
+            ("GB/s", "every byte of the inputs and of the output once, in the format that the rung reads. 'Got' is "
+             "about times, so from one format to another it is not the ratio of two GB/s.")
         )  # fmt: skip
-    found.append(("spread", "how far apart the 10th and the 90th percentile of the samples lie, beside the median."))
+    found.append(
+        ("spread", "how far apart the 10th and the 90th percentile of the samples lie, beside the median. From 25% on "
+         "a rate is a rough one, and has a ~ before it.")
+    )  # fmt: skip
     least = "memory, L2; L1 and shared memory as the GPU's counters have it" if on_gpu else "DRAM, L2, L1"
     found.append(
         ("waits on", f"its multiply-adds, and its bytes at each level ({least}), would at the measured ceilings take "
@@ -159,7 +162,7 @@ def _table(record: Climb) -> list[str]:
         few |= bool(words.part(record, timed))
         cells = [
             f"{_anchor(rung)}{words.counted(timed.threads)}{' *' if words.part(record, timed) else ''}",
-            unit.figure(timed.rate),
+            words.rate(record, timed),
             quantity.percent(timed.rate / timed.ceiling),
             *(words.of_peer(timed, n) for n in names),
             quantity.ratio(rung.predicted),
@@ -231,7 +234,7 @@ def _figures(record: Climb, rung: RungResult) -> list[str]:
     for t in rung.times:
         at = words.sizes(t.size) + words.counted(t.threads) if words.further(rung) else str(t.threads)
         over = [words.of_peer(t, n) for n in names]
-        cells = [at, unit.figure(t.rate), quantity.percent(t.rate / t.ceiling, 1), *over, _spread(t)]
+        cells = [at, words.rate(record, t), quantity.percent(t.rate / t.ceiling, 1), *over, _spread(t)]
         rows.append(f"| {' | '.join(cells)} |")
     if words.further(rung):
         everywhere = [words.own(rung)[-1], *words.further(rung)]
