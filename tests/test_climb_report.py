@@ -186,6 +186,17 @@ def test_a_browser_shows_the_page(record: Climb, tmp_path: Path) -> None:
     assert min(found["svgs"]) > 200
 
 
+def test_one_rung_alone_and_none_at_all_are_shown(record: Climb) -> None:
+    last, empty = (
+        record.rungs[-1],
+        dataclasses.replace(record.rungs[-1], times=(), status="not run", reason="no such CPU"),
+    )
+    for one, words in ((last, "Rung 3 alone"), (empty, "No rung has a figure")):
+        alone = dataclasses.replace(record, rungs=(one,))
+        assert words in worklog(alone, SOURCES) and words in climb_page.page(alone, SOURCES)
+        assert one.title in printed(terminal.table(alone), 170) and stairs(alone) == ""
+
+
 # ---------------------------------------------------------------- honest words
 
 

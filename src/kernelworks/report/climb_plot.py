@@ -385,8 +385,9 @@ def _levels(axes: Axes, lines: dict[str, dict[int, float]]) -> None:
         if last == final:
             ends.append((share, name, colour))
         else:  # another format has other peers
+            first, share = next(iter(shares.items()))
             axes.annotate(
-                name, (last + 0.42, share), xytext=(-2, 2), textcoords="offset points", ha="right", va="bottom",
+                name, (first - 0.42, share), xytext=(0, 2), textcoords="offset points", ha="left", va="bottom",
                 fontsize=9, color=plot.stand_in(colour),
             )  # fmt: skip
     figure: Any = axes.figure
