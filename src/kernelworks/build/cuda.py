@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.build.cache import BuildError, entry
-from kernelworks.build.launcher import launcher, load, succeed
+from kernelworks.build.launcher import SERIALIZATION, launcher, load, succeed
 from kernelworks.build.sources import hash_of, with_includes
 
 __all__ = ["Kernel", "built", "cubin", "resources", "source_hash", "tensor_map", "toolchain"]
@@ -128,11 +128,17 @@ class Kernel:
     integers as ``long long``, floats as ``float``, and a tensor on the CPU by value: its bytes are the parameter.
     """
 
-    __slots__ = ("_launch", "_numbers", "cluster", "name", "shared", "source", "threads")
+    __slots__ = ("_launch", "_numbers", "cluster", "flags", "name", "shared", "source", "threads")
 
-    def __init__(self, source: Path, name: str, *, threads: int, shared: int = 0, cluster: int = 1) -> None:
-        """``threads`` a block, ``shared`` dynamic bytes of shared memory a block, ``cluster`` blocks along x."""
-        self.source, self.name = source, name
+    def __init__(
+        self, source: Path, name: str, *, threads: int, shared: int = 0, cluster: int = 1, overlap: bool = False
+    ) -> None:
+        """``threads`` a block, ``shared`` dynamic bytes of shared memory a block, ``cluster`` blocks along x.
+
+        ``overlap``: blocks may start while the kernel before still runs. Such a kernel must execute
+        ``griddepcontrol.wait`` before it touches memory.
+        """
+        self.source, self.name, self.flags = source, name, SERIALIZATION if overlap else 0
         self.threads, self.shared, self.cluster = threads, shared, cluster
         self._numbers: dict[int, int] = {}
         self._launch: Callable[..., int] | None = None
@@ -168,17 +174,20 @@ class Kernel:
         image = cubin(self.source)
         if device < 0:
             return -1  # meta tensors: compiled and not run
-        loaded = load(image, self.name, device, threads=self.threads, shared=self.shared, cluster=self.cluster)
+        loaded = load(
+            image, self.name, device, threads=self.threads, shared=self.shared, cluster=self.cluster, flags=self.flags
+        )
         self._launch = launcher().launch_function
         self._numbers[device] = loaded.number
         return loaded.number
 
 
 _maps: dict[tuple[Any, ...], Tensor] = {}
+ELEMENTS = (torch.float16, torch.bfloat16, torch.float32)  # in the order of launch.cpp
 
 
 def tensor_map(matrix: Tensor, rows: int, columns: int, stride: int, box_rows: int, box_columns: int) -> Tensor:
-    """A CUtensorMap of a row-major matrix of 16-bit numbers, as 128 bytes on the CPU for a kernel's parameter.
+    """A CUtensorMap of a row-major matrix of 16-bit or float32 numbers: 128 bytes on the CPU for a kernel's parameter.
 
     The matrix begins where the tensor does; ``stride`` lies between its rows, in elements. The box is what a bulk copy
     moves, at most 256 rows of at most 128 bytes; shared memory gets the 128-byte swizzle, and what lies outside the
@@ -190,7 +199,7 @@ def tensor_map(matrix: Tensor, rows: int, columns: int, stride: int, box_rows: i
     if found is None:
         found = torch.zeros(128, dtype=torch.uint8)
         if not matrix.is_meta:
-            kind, pitch = int(matrix.dtype == torch.bfloat16), stride * matrix.element_size()
+            kind, pitch = ELEMENTS.index(matrix.dtype), stride * matrix.element_size()
             status = launcher().tensor_map(found, key[0], kind, rows, columns, pitch, box_rows, box_columns)
             succeed(status, f"encoding a tensor map of {rows} x {columns}, row stride {stride}")
         if len(_maps) >= MOST_MAPS:

@@ -1,17 +1,27 @@
 // Many rows of x: tiles of 128 x 256 sums. One thread moves tiles of x and w into a ring of shared memory with bulk
 // tensor copies; two groups of 128 threads each hold 64 x 256 sums in registers and feed the matrix units from the ring.
-// Two blocks form a cluster: their tiles lie below each other, and each fetches half of the tile of w for both.
+// Two blocks form a cluster: their tiles lie below each other, and each fetches half of the tile of w for both. shares.cuh
+// says which tiles a cluster takes. The sums of a tile are stored while those of the next one are multiplied.
 #pragma once
 
 #include "hopper.cuh"
+#include "shares.cuh"
 
 struct alignas(64) TensorMap {
     char bytes[128];
 };
+// What a launch asks for; the maps copy 128 x 64 of x, 128 x 64 of w and 64 x 64 of out.
+struct Blocked {
+    const TensorMap &x, &w, &out;
+    const u16* bias;
+    int M, N, K, streamed;
+    float* partials;  // sums of tiles that several clusters share, and behind them a flag for each
+    i64 token;        // what a flag says when its sums are there
+};
 
-constexpr int TILE_M = 128, TILE_N = 256, TILE_K = 64, STAGES = 4, CLUSTER = 2;
-constexpr int GROUP = 8;  // pairs of tiles down M before the next tile along N: what runs at a time is about square
-constexpr u32 BYTES_X = TILE_M * TILE_K * 2, BYTES_W = TILE_N * TILE_K * 2, BYTES_PANEL = 64 * TILE_K * 2;
+constexpr int STAGES = 4, PARTS = 4;
+constexpr u32 BYTES_X = TILE_M * TILE_K * 2, BYTES_W = TILE_N * TILE_K * 2, BYTES_PANEL = 64 * 64 * 2;
+enum { GROUP = 1, WRITTEN = 3, READABLE = 5 };  // barriers of threads, each for both groups
 
 // What the matrix units need to know of a tile: rows of 128 bytes, 128-byte swizzle, 8 rows every 1024 bytes.
 inline __device__ u64 descriptor(u32 address) {
@@ -39,126 +49,260 @@ inline __device__ void copy_out(const TensorMap* map, int column, int row, u32 f
                  : "memory");
 }
 
-struct Tiles {
-    int down, across, rank;
+// The place of a group's partial sums: 128 threads with 128 numbers each, and a flag.
+inline __device__ float4* partial(const Blocked& p, int cluster, u32 rank, int part) {
+    return reinterpret_cast<float4*>(p.partials) + ((cluster * CLUSTER + rank) * 2 + part) * i64{32 * 128};
+}
+inline __device__ u64* flag(const Blocked& p, const Shares& shares, int cluster, u32 rank, int part) {
+    return reinterpret_cast<u64*>(partial(p, shares.clusters, 0, 0)) + (cluster * CLUSTER + rank) * 2 + part;
+}
 
-    __device__ Tiles(int M, int N, int rank)
-        : down((M + TILE_M * CLUSTER - 1) / (TILE_M * CLUSTER)), across((N + TILE_N - 1) / TILE_N), rank(rank) {}
-    __device__ int count() const { return down * across; }
-    __device__ void place(int i, int& m, int& n) const {
-        int group = i / (GROUP * across), first = group * GROUP, height = min(GROUP, down - first);
-        int inside = i - group * GROUP * across;
-        m = ((first + inside % height) * CLUSTER + rank) * TILE_M;
-        n = inside / height * TILE_N;
-    }
+// ---------------------------------------------------------------- the threads that do not multiply
+
+// What kernels before this one wrote may be read, and what they read may be written, from here on.
+inline __device__ void wait_for_kernels() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+struct Ring {
+    u32 x, w, full, empty;  // addresses in shared memory
+    int2* places;           // by stage: row and column of the tile that begins there
 };
 
-// The sums of 64 x 256, plus bias, rounded, into panels of 64 x 64 in shared memory, and from there to out: two panels
-// at a time, so that four stages of the ring still fit beside them.
-template <class T>
-__device__ __forceinline__ void store(float (&d)[TILE_N / 2], u32 panels, int group, const TensorMap* out,
-                                      const u16* bias, int m, int n, int N) {
-    int thread = threadIdx.x & 127, lane = thread & 31, warp = thread >> 5;
-#pragma unroll
-    for (int half = 0; half < TILE_N / 128; ++half) {
-        if (thread == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-        asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory");
-#pragma unroll
-        for (int q = 0; q < 8; ++q) {  // 16 columns
-            int j = half * 16 + q * 2, column = n + j * 8 + 2 * (lane & 3);
-            float add[4] = {0, 0, 0, 0};
-            if (bias) {
-                if (column < N) add[0] = T::widen(bias[column]);
-                if (column + 1 < N) add[1] = T::widen(bias[column + 1]);
-                if (column + 8 < N) add[2] = T::widen(bias[column + 8]);
-                if (column + 9 < N) add[3] = T::widen(bias[column + 9]);
-            }
-            u32 v0 = T::round(d[j * 4] + add[0], d[j * 4 + 1] + add[1]);
-            u32 v1 = T::round(d[j * 4 + 2] + add[0], d[j * 4 + 3] + add[1]);
-            u32 v2 = T::round(d[j * 4 + 4] + add[2], d[j * 4 + 5] + add[3]);
-            u32 v3 = T::round(d[j * 4 + 6] + add[2], d[j * 4 + 7] + add[3]);
-            int row = warp * 16 + (lane & 15), word = (q & 3) * 2 + (lane >> 4);
-            u32 at = panels + (q >> 2) * BYTES_PANEL + row * 128 + ((word ^ (row & 7)) << 4);
-            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(v0), "r"(v1),
-                         "r"(v2), "r"(v3)
-                         : "memory");
+// Fills the ring. Whole tiles are walked forwards and backwards in turn: what was read last is read first, and is in L2
+// yet. So are the pieces of a tile: clusters that begin together read the same columns, and so do those that end together.
+__device__ __forceinline__ void fetch(const Blocked& p, const Shares& shares, const Ring& ring, u32 rank) {
+    int stage = 0, m = 0, n = 0;
+    u32 phase = 1;
+    Piece piece;
+    bool more = shares.piece(0, piece);
+    if (more) shares.place(piece.tile, static_cast<int>(rank), m, n);
+    wait_for_kernels();  // only now: all this was worked out while the kernel before still ran
+    for (int i = 0; more; more = shares.piece(++i, piece)) {
+        if (i) shares.place(piece.tile, static_cast<int>(rank), m, n);
+        bool back = i < shares.turns ? (shares.turns - i) & 1 : piece.begin > 0;
+        int at = back ? piece.end - 1 : piece.begin;
+        for (int left = piece.end - piece.begin; left; --left, at += back ? -1 : 1) {
+            u32 barrier = ring.full + stage * 8;
+            barrier_wait(ring.empty + stage * 8, phase);
+            ring.places[stage] = {m, n};
+            barrier_expect(barrier, BYTES_X + BYTES_W);
+            copy_in(ring.x + stage * BYTES_X, &p.x, at * TILE_K, m, barrier);
+            copy_in_everywhere(ring.w + stage * BYTES_W + rank * (BYTES_W / CLUSTER), &p.w, at * TILE_K,
+                               n + static_cast<int>(rank) * (TILE_N / CLUSTER), barrier);
+            if (++stage == STAGES) stage = 0, phase ^= 1;
         }
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory");
-        if (thread == 0) {
-            copy_out(out, n + half * 128, m, panels);
-            copy_out(out, n + half * 128 + 64, m, panels + BYTES_PANEL);
-            asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    }
+    // The shared memory of a block stays until the other one has sent its last arrival there.
+    for (int s = 0; s < STAGES; ++s) {
+        barrier_wait(ring.empty + stage * 8, phase);
+        if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
+}
+
+// Says that a group's partial sums are in memory, and waits until those of other clusters are: a warp for each group, so
+// that no fence stands in the way of those who multiply. Only clusters before this one are waited for, so that some
+// cluster can always go on. A flag is wiped once it was seen: a launch repeated by a graph brings the same token.
+__device__ __forceinline__ void exchange(const Blocked& p, const Shares& shares, u32 rank, int part) {
+    wait_for_kernels();
+    bool leader = (threadIdx.x & 31) == 0;
+    Piece piece;
+    for (int i = shares.turns; shares.piece(i, piece); ++i) {
+        if (piece.end < shares.steps) {
+            asm volatile("bar.sync %0, 160;" ::"r"(WRITTEN + part) : "memory");
+            if (leader) {
+                asm volatile("fence.acq_rel.gpu;" ::: "memory");
+                asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(flag(p, shares, shares.me, rank, part)),
+                             "l"(p.token)
+                             : "memory");
+            }
+        } else if (piece.begin > 0) {
+            if (leader)
+                shares.earlier(piece, [&](int cluster) {
+                    u64 *at = flag(p, shares, cluster, rank, part), seen;
+                    while (true) {
+                        asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(at) : "memory");
+                        if (seen == static_cast<u64>(p.token)) break;
+                        __nanosleep(100);
+                    }
+                    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+                    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(0ull) : "memory");
+                });
+            __syncwarp();
+            asm volatile("bar.arrive %0, 160;" ::"r"(READABLE + part) : "memory");
         }
     }
 }
 
+// ---------------------------------------------------------------- the threads that multiply
+
+__device__ __forceinline__ void write_partial(const float (&d)[TILE_N / 2], float4* to) {
+#pragma unroll
+    for (int j = 0; j < 32; ++j)
+        asm volatile("st.global.cg.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to + j * 128), "f"(d[4 * j]), "f"(d[4 * j + 1]),
+                     "f"(d[4 * j + 2]), "f"(d[4 * j + 3])
+                     : "memory");
+}
+
+__device__ __forceinline__ void add_partial(float (&d)[TILE_N / 2], const float4* from) {
+    constexpr int DEEP = 16;  // loads under way
+#pragma unroll
+    for (int j = 0; j < 32; j += DEEP) {
+        float v[4 * DEEP];
+#pragma unroll
+        for (int e = 0; e < DEEP; ++e)
+            asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];"
+                         : "=f"(v[4 * e]), "=f"(v[4 * e + 1]), "=f"(v[4 * e + 2]), "=f"(v[4 * e + 3])
+                         : "l"(from + (j + e) * 128)
+                         : "memory");
+#pragma unroll
+        for (int e = 0; e < 4 * DEEP; ++e) d[4 * j + e] += v[e];
+    }
+}
+
+// A group's rounded 64 x 256 sums on their way to out, 64 columns at a time through two places in shared memory.
+struct Leaving {
+    u32 packed[TILE_N / 4], panels;
+    int group, parts, m, n;  // parts that are still here
+
+    __device__ __forceinline__ bool leader() const { return (threadIdx.x & 127) == 0; }
+    __device__ __forceinline__ void meet() const { asm volatile("bar.sync %0, 128;" ::"r"(GROUP + group) : "memory"); }
+    // To shared memory, in the swizzle of the copies.
+    __device__ __forceinline__ void put(int part, u32 panel) const {
+        int lane = threadIdx.x & 31, row = (threadIdx.x & 127) / 32 * 16 + (lane & 15);
+        const u32* v = packed + 16 * part;
+#pragma unroll
+        for (int q = 0; q < 4; ++q) {
+            u32 at = panel + row * 128 + (((q * 2 + (lane >> 4)) ^ (row & 7)) << 4);
+            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(v[4 * q]),
+                         "r"(v[4 * q + 1]), "r"(v[4 * q + 2]), "r"(v[4 * q + 3])
+                         : "memory");
+        }
+    }
+    __device__ __forceinline__ void send(const TensorMap* out, int part, u32 panel) {
+        put(part, panel);
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        meet();
+        if (!leader()) return;
+        copy_out(out, n + part * 64, m, panel);
+        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    }
+    __device__ __forceinline__ void one(const TensorMap* out) {
+        if (leader()) asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");  // the panel was read
+        meet();
+        if (parts == 4) send(out, 0, panels);
+        if (parts == 3) send(out, 1, panels + BYTES_PANEL);
+        if (parts == 2) send(out, 2, panels);
+        if (parts == 1) send(out, 3, panels + BYTES_PANEL);
+        --parts;
+    }
+    // The last tile: nothing more comes into the ring, whose stages have this group's rows of x at such distances.
+    __device__ __forceinline__ void rest(const TensorMap* out, u32 x) {
+        meet();
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) put(part, x + part * BYTES_X);
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        meet();
+        if (!leader()) return;
+        for (int part = 0; part < PARTS; ++part) copy_out(out, n + part * 64, m, x + part * BYTES_X);
+        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    }
+};
+
+// Bias, rounding: what is left in d's place are two numbers a register.
 template <class T>
-__device__ __forceinline__ void blocked(const TensorMap& map_x, const TensorMap& map_w, const TensorMap& map_out,
-                                        const u16* bias, int M, int N, int K) {
-    extern __shared__ __align__(1024) unsigned char ring[];
-    __shared__ __align__(8) u64 full[STAGES], empty[STAGES];
-    u32 ring_x = shared_address(ring), ring_w = ring_x + STAGES * BYTES_X, panels = ring_w + STAGES * BYTES_W;
-    u32 rank;
+__device__ __forceinline__ void pack(float (&d)[TILE_N / 2], const u16* bias, int n, int N, Leaving& leaving) {
+    if (bias) {
+        u32 pairs[TILE_N / 8];
+#pragma unroll
+        for (int j = 0; j < TILE_N / 8; ++j) {
+            int column = n + j * 8 + 2 * static_cast<int>(threadIdx.x & 3);
+            pairs[j] = column < N ? *reinterpret_cast<const u32*>(bias + column) : 0;
+        }
+#pragma unroll
+        for (int j = 0; j < TILE_N / 2; ++j) d[j] += T::widen(static_cast<u16>(pairs[j / 4] >> (j & 1) * 16));
+    }
+#pragma unroll
+    for (int j = 0; j < TILE_N / 4; ++j) leaving.packed[j] = T::round(d[2 * j], d[2 * j + 1]);
+}
+
+template <class T>
+__device__ __forceinline__ void multiply(const Blocked& p, const Shares& shares, const Ring& ring, u32 panels,
+                                         u32 rank) {
+    int thread = threadIdx.x & 127, part = threadIdx.x / 128 - 1, stage = 0;
+    u32 phase = 0, my_x = ring.x + part * BYTES_PANEL;
+    float d[TILE_N / 2];
+    Leaving leaving;
+    leaving.panels = panels + part * 2 * BYTES_PANEL, leaving.group = part, leaving.parts = 0;
+    Piece piece;
+    wait_for_kernels();
+    for (int i = 0; shares.piece(i, piece); ++i) {
+        int last = -1, length = piece.end - piece.begin;
+        int2 place;
+        auto release = [&](int s) {
+            if (thread < CLUSTER) barrier_arrive_at(ring.empty + s * 8, thread);
+        };
+        for (int k = 0; k < length; ++k) {
+            barrier_wait(ring.full + stage * 8, phase);
+            if (k == 0) place = ring.places[stage];
+            u64 x = descriptor(my_x + stage * BYTES_X), w = descriptor(ring.w + stage * BYTES_W);
+            asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+            for (int q = 0; q < TILE_K / 16; ++q) T::wgmma(d, x + 2 * q, w + 2 * q, k | q);
+            asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+            if (leaving.parts) leaving.one(&p.out);                         // of the tile before
+            asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");  // the stage before this one is read
+            if (last >= 0) release(last);
+            last = stage;
+            if (++stage == STAGES) stage = 0, phase ^= 1;
+        }
+        while (leaving.parts) leaving.one(&p.out);
+        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+        release(last);
+#pragma unroll
+        for (int j = 0; j < TILE_N / 2; ++j) asm volatile("" : "+f"(d[j]));  // not read before the wait
+        if (piece.end < shares.steps) {
+            write_partial(d, partial(p, shares.me, rank, part) + thread);
+            asm volatile("bar.arrive %0, 160;" ::"r"(WRITTEN + part) : "memory");
+            continue;
+        }
+        if (piece.begin > 0) {
+            asm volatile("bar.sync %0, 160;" ::"r"(READABLE + part) : "memory");
+            shares.earlier(piece, [&](int cluster) { add_partial(d, partial(p, cluster, rank, part) + thread); });
+        }
+        pack<T>(d, p.bias, place.y, p.N, leaving);
+        leaving.parts = PARTS, leaving.m = place.x + part * 64, leaving.n = place.y;
+    }
+    if (leaving.parts) leaving.rest(&p.out, my_x);
+    if (leaving.leader()) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+template <class T>
+__device__ __forceinline__ void blocked(const Blocked& p) {
+    extern __shared__ __align__(1024) unsigned char ring_bytes[];
+    __shared__ __align__(8) u64 barriers[2 * STAGES];
+    __shared__ int2 places[STAGES];
+    u32 start = shared_address(ring_bytes), rank;
+    Ring ring{start, start + STAGES * BYTES_X, shared_address(barriers), shared_address(barriers + STAGES), places};
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; ++i) {
-            barrier_init(shared_address(&full[i]), 1);
-            barrier_init(shared_address(&empty[i]), 2 * CLUSTER);  // both groups of both blocks
+            barrier_init(ring.full + i * 8, 1);
+            barrier_init(ring.empty + i * 8, 2 * CLUSTER);  // both groups of both blocks
         }
         asm volatile("fence.mbarrier_init.release.cluster;");
+        for (const TensorMap* map : {&p.x, &p.w, &p.out}) asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
     }
-    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-    Tiles tiles(M, N, static_cast<int>(rank));
-    int steps = (K + TILE_K - 1) / TILE_K, stage = 0, first = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;
+    // Relaxed: the fence above is enough for the barriers, and an ordinary arrival would be one of all memory.
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    Shares shares(p.M, p.N, p.K, p.streamed);
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");  // which wait in turn
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        u32 phase = 1;
-        for (int i = first; threadIdx.x == 0 && i < tiles.count(); i += stride) {
-            int m, n;
-            tiles.place(i, m, n);
-            for (int k = 0; k < steps; ++k) {
-                u32 barrier = shared_address(&full[stage]);
-                barrier_wait(shared_address(&empty[stage]), phase);
-                barrier_expect(barrier, BYTES_X + BYTES_W);
-                copy_in(ring_x + stage * BYTES_X, &map_x, k * TILE_K, m, barrier);
-                copy_in_everywhere(ring_w + stage * BYTES_W + rank * (BYTES_W / CLUSTER), &map_w, k * TILE_K,
-                                   n + static_cast<int>(rank) * (TILE_N / CLUSTER), barrier);
-                if (++stage == STAGES) stage = 0, phase ^= 1;
-            }
-        }
+        u32 warp = threadIdx.x / 32;
+        if (threadIdx.x == 0) fetch(p, shares, ring, rank);
+        else if (p.streamed && (warp == 1 || warp == 2)) exchange(p, shares, rank, static_cast<int>(warp) - 1);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        float d[TILE_N / 2];
-        int thread = threadIdx.x & 127, group = threadIdx.x / 128, part = group - 1;
-        u32 phase = 0;
-        auto release = [&](int s) {
-            if (thread < CLUSTER) barrier_arrive_at(shared_address(&empty[s]), thread);
-        };
-        for (int i = first; i < tiles.count(); i += stride) {
-            int m, n, last = -1;
-            tiles.place(i, m, n);
-            for (int k = 0; k < steps; ++k) {
-                barrier_wait(shared_address(&full[stage]), phase);
-                u64 x = descriptor(ring_x + stage * BYTES_X + part * (64 * 128));
-                u64 w = descriptor(ring_w + stage * BYTES_W);
-                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#pragma unroll
-                for (int q = 0; q < TILE_K / 16; ++q) T::wgmma(d, x + 2 * q, w + 2 * q, k | q);
-                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-                asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");  // the stage before this one is read
-                if (last >= 0) release(last);
-                last = stage;
-                if (++stage == STAGES) stage = 0, phase ^= 1;
-            }
-            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-            release(last);
-#pragma unroll
-            for (int j = 0; j < TILE_N / 2; ++j) asm volatile("" : "+f"(d[j]));  // not read before the wait
-            store<T>(d, panels + part * 2 * BYTES_PANEL, group, &map_out, bias, m + part * 64, n, N);
-        }
-        if (thread == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+        multiply<T>(p, shares, ring, ring.w + STAGES * BYTES_W, rank);
     }
-    // A block's shared memory stays until the other has sent its last arrival and half-tile there.
-    asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
 }

@@ -11,8 +11,10 @@
 #define KW_BLOCKED(name, T)                                                                              \
     extern "C" __global__ __launch_bounds__(384, 1) void name(                                           \
         u16*, const u16* bias, const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, \
-        const __grid_constant__ TensorMap out, i64 M, i64 N, i64 K) {                                    \
-        blocked<T>(x, w, out, bias, static_cast<int>(M), static_cast<int>(N), static_cast<int>(K));      \
+        const __grid_constant__ TensorMap out, i64 M, i64 N, i64 K, i64 streamed, float* partials,       \
+        i64 token) {                                                                                     \
+        blocked<T>({x, w, out, bias, static_cast<int>(M), static_cast<int>(N), static_cast<int>(K),      \
+                    static_cast<int>(streamed), partials, token});                                       \
     }
 // stream_TYPE_ROWS_WARPS_R_U, as tuning.toml names them; ROWS of x at most.
 #define KW_FEW(T, type, rows, warps, r, u, blocks) \

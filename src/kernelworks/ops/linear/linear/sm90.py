@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,12 @@ DTYPES = (torch.bfloat16, torch.float16)
 # As in blocked.cuh: a tile, and shared memory for the stages and for two groups' two panels of the result.
 TILE_M, TILE_N, TILE_K, CLUSTER, PANEL = 128, 256, 64, 2, 64
 BLOCKED_SHARED = 4 * (TILE_M + TILE_N) * TILE_K * 2 + 4 * PANEL * PANEL * 2
+PARTIAL = 4 * CLUSTER * TILE_M * TILE_N  # bytes of a cluster's partial sums
+FLAGS = 8 * 2 * CLUSTER  # bytes a cluster: one flag for each group of each block
+SPLIT_COST, LEAST_STEPS = 10, 16  # both in steps along K
+# What a flag says when partial sums are there. They lie in memory that the allocator hands out uncleared, where no such
+# number can be from before: none is used twice, and the kernel wipes what it has seen, for a graph launches it again.
+_tokens = itertools.count(secrets.randbits(61) + 1)
 
 Launch = Callable[..., Any]
 
@@ -44,8 +52,8 @@ def guard(request: Request) -> str | None:
 
 
 @functools.cache
-def _kernel(name: str, threads: int, shared: int = 0, cluster: int = 1) -> Kernel:
-    return Kernel(SOURCE, name, threads=threads, shared=shared, cluster=cluster)
+def _kernel(name: str, threads: int, shared: int = 0, cluster: int = 1, overlap: bool = False) -> Kernel:
+    return Kernel(SOURCE, name, threads=threads, shared=shared, cluster=cluster, overlap=overlap)
 
 
 @functools.cache
@@ -65,18 +73,33 @@ def _stream(m: int, n: int, k: int, dtype: torch.dtype) -> tuple[Kernel, int]:
     return _kernel(name, 32 * c["WARPS"]), -(-n // step)
 
 
-def _blocked(m: int, n: int, dtype: torch.dtype, device: torch.device) -> tuple[Kernel, int]:
-    """The kernel for many rows, and how many blocks it takes: no more than needed for as few turns as all would take.
+def _streamed(tiles: int, clusters: int, steps: int) -> int:
+    """How many of the last tiles are cut along K, so that all clusters end together: none where it would not pay."""
+    rest = tiles % clusters
+    if not rest or tiles <= clusters or steps < LEAST_STEPS:
+        return 0
+    rest += clusters if 2 * rest < clusters else 0
+    shared_out, whole = rest * steps // clusters + SPLIT_COST, -(-rest // clusters) * steps
+    return rest if shared_out < whole and rest * steps < 2**31 else 0
 
-    What stands idle leaves its power to the others.
+
+def _blocked(m: int, n: int, k: int, dtype: torch.dtype, device: torch.device) -> tuple[Kernel, int, int]:
+    """The kernel for many rows, how many blocks it takes, and how many tiles are cut along K.
+
+    Where none is, no more blocks than needed for as few turns as all would take: what stands idle leaves its power to
+    the others.
     """
-    clusters = -(-m // (TILE_M * CLUSTER)) * -(-n // TILE_N)
-    turns = -(-clusters // (_multiprocessors(device) // CLUSTER))
-    return _kernel(f"blocked_{_suffix(dtype)}", 384, BLOCKED_SHARED, CLUSTER), CLUSTER * -(-clusters // turns)
+    tiles = -(-m // (TILE_M * CLUSTER)) * -(-n // TILE_N)
+    clusters = min(tiles, _multiprocessors(device) // CLUSTER)
+    streamed = _streamed(tiles, clusters, -(-k // TILE_K))
+    if not streamed:
+        clusters = -(-tiles // -(-tiles // clusters))
+    kernel = _kernel(f"blocked_{_suffix(dtype)}", 384, BLOCKED_SHARED, CLUSTER, overlap=True)
+    return kernel, CLUSTER * clusters, streamed
 
 
 def _launch(output: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    """``x`` is what ``as_rows`` gives; everything begins at whole 16 bytes."""
+    """``x`` is what ``as_rows`` gives; everything begins at whole 16 bytes, ``bias`` at whole 4."""
     n, k = weight.shape
     m = x.numel() // k
     x_stride, w_stride = x.stride(0) if x.dim() == 2 else k, weight.stride(0)
@@ -84,11 +107,13 @@ def _launch(output: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> N
         kernel, blocks = _stream(m, n, k, x.dtype)
         kernel((blocks, 1, 1), output, x, weight, bias, x_stride, w_stride, m, n, k)
         return
-    kernel, blocks = _blocked(m, n, x.dtype, x.device)
+    kernel, blocks, streamed = _blocked(m, n, k, x.dtype, x.device)
+    scratch = blocks // CLUSTER * (PARTIAL + FLAGS) if streamed else 0
+    partials = x.new_empty(scratch, dtype=torch.uint8) if scratch else None
     kernel(
         (blocks, 1, 1), output, bias, tensor_map(x, m, k, x_stride, TILE_M, TILE_K),
         tensor_map(weight, n, k, w_stride, TILE_N // CLUSTER, TILE_K), tensor_map(output, m, n, n, PANEL, PANEL),
-        m, n, k,
+        m, n, k, streamed, partials, next(_tokens),
     )  # fmt: skip
 
 
@@ -103,7 +128,9 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, out: Any = None) -> 
     output = x.new_empty((*x.shape[:-1], weight.shape[0])) if out is None else out
     rows, weight = _aligned(x), _aligned(weight)
     target = output if output.data_ptr() % 16 == 0 else torch.empty_like(output)
-    _launch(target, rows, weight, None if bias is None else bias.contiguous())
+    if bias is not None and (not bias.is_contiguous() or bias.data_ptr() % 4):
+        bias = bias.clone(memory_format=torch.contiguous_format)
+    _launch(target, rows, weight, bias)
     return output if target is output else output.copy_(target)
 
 
