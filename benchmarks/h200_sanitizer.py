@@ -30,8 +30,8 @@ MOST_LINES = 16  # of a tool's words that are kept
 # What is run of a row: the largest cases that a tool gets through, or by name the ones that reach every kernel.
 MOST = ["--elements", "100000", "--calls", "12"]
 NAMED: dict[str, str] = {
-    "attention.triton": "Lq=33 Lk=200 causal;decode D=16;mask and causal;few queries, split@bfloat16;"
-    "tiles, whole@bfloat16;few queries, split@float32;Lk=509@bfloat16",
+    "attention.triton": "tiles, whole@bfloat16;Lq=33 Lk=200 causal;decode D=16;mask and causal;"
+    "few queries, split@bfloat16;Lk=509@bfloat16",
     "cross_entropy.sm90": "sum N=4096;mean N=4096, 1 flows in;48x32000 mean;37x128256 mean;20x151936 sum",
     "cross_entropy.triton": "sum N=32003, 1 flows in;none N=32003;48x32000 mean;many rows;mean N=4097;"
     "none N=33, 1 flows in;3x300001 mean",
@@ -62,15 +62,18 @@ def words(output: str) -> list[str]:
     return [line[:300] for line in (*list(found.values())[:MOST_LINES], *last)]
 
 
+def _finished(line: dict[str, Any]) -> bool:
+    """Whether a run came to its end, and found something or made every call that it was to make."""
+    return line["exit"] is not None and bool(line["calls"]) and not (line["exit"] == 0 and line.get("cut_off"))
+
+
 def current(record: dict[str, Any]) -> list[dict[str, Any]]:
     """The finished runs of a record whose row has not changed since, each with the date it was made."""
     hashes = {(op, row): OPS[op].row(row).hash() for op, row in gpu_rows()}
     return [
         {"date": record.get("date"), "commit": record.get("commit"), **line}
         for line in record.get("rows", ())
-        if line["exit"] is not None
-        and line["calls"]
-        and hashes.get((line["op"], line["row"])) == line.get("source_hash")
+        if _finished(line) and hashes.get((line["op"], line["row"])) == line.get("source_hash")
     ]
 
 
@@ -96,12 +99,12 @@ class Runs:
 
     def _unfinished(self, *key: str) -> bool:
         line = self.lines.get((key[0], key[1], key[2]))
-        return line is None or line["exit"] is None or not line["calls"]
+        return line is None or not _finished(line)
 
     def add(self, line: dict[str, Any]) -> None:
         """A run that came to no end replaces none that did."""
         with self.lock:
-            if (line["exit"] is not None and line["calls"]) or self._unfinished(*self._key(line)):
+            if _finished(line) or self._unfinished(*self._key(line)):
                 self.lines[self._key(line)] = line
             written = json.dumps({**self.head, **self.found()}, indent=1) + "\n"
             partial = self.file.with_suffix(".partial")
@@ -132,6 +135,7 @@ def run(op: str, row: str, tool: str, limit: float) -> dict[str, Any]:
     calls = re.findall(r"^call \d+: .*", output, re.MULTILINE)
     line = {
         "op": op, "row": row, "tool": tool, "exit": status, "calls": len(calls),
+        "cut_off": next(iter(re.findall(r"^out of time at .*", output, re.MULTILINE)), ""),
         "summary": said, "seconds": round(time.monotonic() - begin, 1), "arguments": more,
         "source_hash": OPS[op].row(row).hash(),
     }  # fmt: skip

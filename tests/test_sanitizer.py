@@ -210,12 +210,15 @@ def test_a_run_without_an_end_replaces_none_that_had_one(part: Any, tmp_path: Pa
     runs.add(line(part, "memcheck"))
     runs.add(line(part, "memcheck", exit=None))
     runs.add(line(part, "memcheck", exit=1, calls=0))
-    assert [r["exit"] for r in runs.found()["rows"]] == [0]
+    runs.add(line(part, "memcheck", calls=1, cut_off="out of time at N=4096 bfloat16"))
+    assert [(r["exit"], r["calls"]) for r in runs.found()["rows"]] == [(0, 3)]
+    runs.add(line(part, "memcheck", exit=9, cut_off="out of time at N=4096 bfloat16"))
+    assert [r["exit"] for r in runs.found()["rows"]] == [9], "what was found counts, however far the run came"
 
 
 def test_a_run_that_takes_too_long_is_ended(part: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "compute-sanitizer"
-    tool.write_text("#!/bin/sh\necho call 1: something\nsleep 60\n")
+    tool.write_text("#!/bin/sh\necho call 1: something\nexec sleep 60\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     found = part.run("rms_norm", "triton", "memcheck", 0.5)

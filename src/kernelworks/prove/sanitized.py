@@ -99,7 +99,10 @@ def main() -> int:
     calls = 0
     for case, dtype in cases:
         begin = time.monotonic()
-        if calls >= given.calls or begin > last:
+        if calls >= given.calls:
+            break
+        if begin > last:
+            print(f"out of time at {case.name} {str(dtype).removeprefix('torch.')}")
             break
         if _call(op, given.row, case, dtype):
             calls += 1
