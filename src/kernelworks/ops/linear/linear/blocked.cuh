@@ -1,7 +1,7 @@
 // Many rows of x: tiles of 128 x 256 sums. One thread moves tiles of x and w into a ring of shared memory with bulk
-// tensor copies; two groups of 128 threads each hold 64 x 256 sums in registers and feed the matrix units from the ring.
-// Two blocks form a cluster: their tiles lie below each other, and each fetches half of the tile of w for both. shares.cuh
-// says which tiles a cluster takes. The sums of a tile are stored while those of the next one are multiplied.
+// tensor copies; two groups of 128 threads each hold 64 x 256 sums in registers and feed the matrix units from there.
+// Two blocks form a cluster: their tiles lie below each other, and each fetches half of the tile of w for both. Which
+// tiles those are, shares.cuh says. The sums of a tile are stored while those of the next one are multiplied.
 #pragma once
 
 #include "hopper.cuh"
@@ -68,7 +68,7 @@ struct Ring {
 };
 
 // Fills the ring. Whole tiles are walked forwards and backwards in turn: what was read last is read first, and is in L2
-// yet. So are the pieces of a tile: clusters that begin together read the same columns, and so do those that end together.
+// yet. So are pieces of tiles: clusters that begin together read the same columns, and so do those that end together.
 __device__ __forceinline__ void fetch(const Blocked& p, const Shares& shares, const Ring& ring, u32 rank) {
     int stage = 0, m = 0, n = 0;
     u32 phase = 1;
@@ -98,8 +98,8 @@ __device__ __forceinline__ void fetch(const Blocked& p, const Shares& shares, co
     }
 }
 
-// Says that a group's partial sums are in memory, and waits until those of other clusters are: a warp for each group, so
-// that no fence stands in the way of those who multiply. Only clusters before this one are waited for, so that some
+// Says that a group's partial sums are in memory, and waits until those of other clusters are: a warp for each group,
+// so that no fence stands in the way of those who multiply. Only clusters before this one are waited for, so that some
 // cluster can always go on. A flag is wiped once it was seen: a launch repeated by a graph brings the same token.
 __device__ __forceinline__ void exchange(const Blocked& p, const Shares& shares, u32 rank, int part) {
     wait_for_kernels();
@@ -289,7 +289,8 @@ __device__ __forceinline__ void blocked(const Blocked& p) {
             barrier_init(ring.empty + i * 8, 2 * CLUSTER);  // both groups of both blocks
         }
         asm volatile("fence.mbarrier_init.release.cluster;");
-        for (const TensorMap* map : {&p.x, &p.w, &p.out}) asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+        for (const TensorMap* map : {&p.x, &p.w, &p.out})
+            asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
     }
     // Relaxed: the fence above is enough for the barriers, and an ordinary arrival would be one of all memory.
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");

@@ -203,12 +203,14 @@ def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
 
 
 # On a GPU: each kernel of the row sm90 (1, 2, 8 and 16 rows, and tiles) and each configuration of the Triton row, with
-# K that is and is not a multiple of a step, more tiles than multiprocessors, and tiles that stick out on either side.
+# K that is and is not a multiple of a step, more tiles than multiprocessors, tiles that stick out on either side, and
+# last turns whose tiles are cut along K: into two and three parts, and two turns at once.
 DEVICE_SHAPES = (
     (1, 4096, 4096), (1, 14337, 4096), (1, 1000, 1032), (1, 28672, 8192), (1, 1001, 14344), (2, 4099, 2056),
     (2, 521, 8200), (3, 77, 520), (4, 523, 8200), (8, 4096, 4096), (8, 1001, 264), (11, 1000, 1032), (16, 14336, 4096),
     (17, 8, 8), (129, 72, 64), (300, 520, 264), (1000, 4096, 1032),
     (2048, 2048, 2048), (2049, 8200, 520), (6000, 4096, 1024),
+    (2300, 2824, 2056), (2560, 2560, 2048), (4096, 4352, 1032),
 )  # fmt: skip
 DEVICE_CASES = (
     *(

@@ -1,7 +1,8 @@
-// Which tiles, and which steps along K of them, a cluster of the blocked product takes. All clusters take whole tiles in
-// turn. Where the last turn would leave many idle, its tiles are cut along K: their steps lie on a line that is shared
-// out evenly. What a cluster takes of the line begins inside a tile and ends inside another one; it begins with the last
-// of these pieces, whose sums it hands over early, and ends with the first, to which it adds what others handed over.
+// Which tiles, and which steps along K of them, a cluster of the blocked product takes. All clusters take whole tiles
+// in turn. Where the last turn would leave many idle, its tiles are cut along K: their steps lie on a line that is
+// shared out evenly. What a cluster takes of the line begins inside a tile and ends inside another one. It starts with
+// the last of these pieces, whose sums it hands over early, and ends with the first, to which it adds what others
+// handed over.
 #pragma once
 
 constexpr int TILE_M = 128, TILE_N = 256, TILE_K = 64, CLUSTER = 2;
@@ -50,7 +51,7 @@ struct Shares {
         for (int c = me - 1, to = lo, from; to > start; --c, to = from)
             if ((from = bound(c)) < to) each(c);
     }
-    // The first row and column of a tile. Every second band is walked backwards, so that its end is where the next begins.
+    // The first row and column of a tile. Every second band is walked backwards: it ends where the next one begins.
     __device__ void place(int tile, int rank, int& m, int& n) const {
         int band = tile / (BAND * across), first = band * BAND, height = min(BAND, down - first);
         int inside = tile - first * across, column = inside / height, row = inside - column * height;

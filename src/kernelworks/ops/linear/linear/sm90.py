@@ -108,13 +108,24 @@ def _launch(output: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> N
         kernel((blocks, 1, 1), output, x, weight, bias, x_stride, w_stride, m, n, k)
         return
     kernel, blocks, streamed = _blocked(m, n, k, x.dtype, x.device)
-    scratch = blocks // CLUSTER * (PARTIAL + FLAGS) if streamed else 0
+    scratch = _scratch(blocks, streamed)
     partials = x.new_empty(scratch, dtype=torch.uint8) if scratch else None
-    kernel(
-        (blocks, 1, 1), output, bias, tensor_map(x, m, k, x_stride, TILE_M, TILE_K),
-        tensor_map(weight, n, k, w_stride, TILE_N // CLUSTER, TILE_K), tensor_map(output, m, n, n, PANEL, PANEL),
-        m, n, k, streamed, partials, next(_tokens),
-    )  # fmt: skip
+    maps = _maps(x, weight, output, m, x_stride, w_stride)
+    kernel((blocks, 1, 1), output, bias, *maps, m, n, k, streamed, partials, next(_tokens))
+
+
+def _scratch(blocks: int, streamed: int) -> int:
+    """Bytes for the partial sums of every cluster, and flags behind them."""
+    return blocks // CLUSTER * (PARTIAL + FLAGS) if streamed else 0
+
+
+def _maps(x: Tensor, weight: Tensor, output: Tensor, m: int, x_stride: int, w_stride: int) -> tuple[Tensor, ...]:
+    n, k = weight.shape
+    return (
+        tensor_map(x, m, k, x_stride, TILE_M, TILE_K),
+        tensor_map(weight, n, k, w_stride, TILE_N // CLUSTER, TILE_K),
+        tensor_map(output, m, n, n, PANEL, PANEL),
+    )
 
 
 def _aligned(x: Tensor) -> Tensor:
@@ -135,15 +146,21 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, out: Any = None) -> 
 
 
 def prepare_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Launch | None:
-    """What serves calls of few rows that look like this one, with nothing to work out again; else None."""
-    rows, (n, k) = as_rows(x), weight.shape
+    """What serves calls that look like this one, with nothing to work out again; None where operands are copied."""
+    rows, k = as_rows(x), weight.shape[1]
     m = x.numel() // k
     copied = rows.data_ptr() != x.data_ptr() or (rows.dim() == 2 and rows.stride(0) % 8)
-    if m > MOST_STREAMED or copied or x.device.type != "cuda" or not (bias is None or bias.is_contiguous()):
+    if copied or x.device.type != "cuda" or not (bias is None or bias.is_contiguous()):
         return None
+    x_stride = rows.stride(0) if rows.dim() == 2 else k
+    return (_prepare_few if m <= MOST_STREAMED else _prepare_many)(x, weight, m, x_stride)
+
+
+def _prepare_few(x: Tensor, weight: Tensor, m: int, x_stride: int) -> Launch:
+    n, k = weight.shape
     kernel, blocks = _stream(m, n, k, x.dtype)
     launch, shape, empty, dtype, device = kernel.on(x.get_device()), (*x.shape[:-1], n), torch.empty, x.dtype, x.device
-    sizes = (rows.stride(0) if rows.dim() == 2 else k, weight.stride(0), m, n, k)
+    sizes = (x_stride, weight.stride(0), m, n, k)
 
     def call(x: Tensor, weight: Tensor, bias: Tensor | None, out: Any = None) -> Any:
         output = empty(shape, dtype=dtype, device=device) if out is None else out
@@ -151,6 +168,25 @@ def prepare_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Launch | 
         if (left | right) & 15:
             return forward(x, weight, bias, output)
         launch(blocks, to, left, right, 0 if bias is None else bias.data_ptr(), *sizes)
+        return output
+
+    return call
+
+
+def _prepare_many(x: Tensor, weight: Tensor, m: int, x_stride: int) -> Launch:
+    n, k = weight.shape
+    kernel, blocks, streamed = _blocked(m, n, k, x.dtype, x.device)
+    launch, shape, empty, dtype, device = kernel.on(x.get_device()), (*x.shape[:-1], n), torch.empty, x.dtype, x.device
+    scratch, w_stride, sizes = _scratch(blocks, streamed), weight.stride(0), (m, n, k, streamed)
+
+    def call(x: Tensor, weight: Tensor, bias: Tensor | None, out: Any = None) -> Any:
+        output = empty(shape, dtype=dtype, device=device) if out is None else out
+        to, added = output.data_ptr(), 0 if bias is None else bias.data_ptr()
+        if (to | x.data_ptr() | weight.data_ptr()) & 15 or added & 3:
+            return forward(x, weight, bias, output)
+        partials = empty(scratch, dtype=torch.uint8, device=device) if scratch else None
+        maps = _maps(x, weight, output, m, x_stride, w_stride)
+        launch(blocks, to, added, *maps, *sizes, 0 if partials is None else partials.data_ptr(), next(_tokens))
         return output
 
     return call
