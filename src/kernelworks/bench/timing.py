@@ -79,12 +79,14 @@ def race(
     *,
     budget_s: float = 0.6,
     cold: bool = False,
+    settle_s: float = 0.0,
     quiet: Quiet | None = None,
 ) -> Race:
     """Times every arm over the input sets 0 to ``sets`` - 1, ``budget_s`` seconds an arm, at least 7 rounds.
 
     Warm: a sample is the mean of enough calls to fill 4 ms, the sets in rotation. Cold: a sample is one call after
-    the caches were overwritten. Raises Ambiguous when the machine stays busy.
+    the caches were overwritten. ``settle_s``: a pause before each sample, see ``_settled``.
+    Raises Ambiguous when the machine stays busy.
     """
     quiet = quiet or Quiet(patience=40)
     evict = _Evictor() if cold else None
@@ -98,6 +100,8 @@ def race(
             if evict is not None:
                 evict()
             first = turn[0]
+            if settle_s > 0:
+                _settled(call, first, sets, settle_s)
             begin = time.perf_counter()
             for i in range(first, first + count):
                 call(i % sets)
@@ -115,6 +119,18 @@ def race(
         faults += minor_faults() - before
     samples = {name: [found[name] for found in rounds] for name in arms}
     return Race(samples, quiet.thrown - thrown_before, faults)
+
+
+def _settled(call: Call, first: int, sets: int, seconds: float) -> None:
+    """For arms of several threads: lets those of the arm before fall asleep, then wakes this one's. In the first
+    milliseconds after a pause both threads of a pool may share one core, whoever's pool it is."""
+    time.sleep(seconds)
+    end = time.perf_counter() + seconds / 2
+    while True:
+        first -= 1
+        call(first % sets)
+        if time.perf_counter() >= end:
+            return
 
 
 def _repeats(call: Call, sets: int) -> int:

@@ -110,7 +110,8 @@ class OnCpu(Climber):
             )
             work[BEFORE] = problem.work(form, there.size)
         with kept_out():
-            found = race(_spaced(arms, threads), MOST_SETS, budget_s=self.budget_s, quiet=self._quiet())
+            pause, budget_s = (SETTLE_S, 2 * self.budget_s) if threads > 1 else (0.0, self.budget_s)
+            found = race(arms, MOST_SETS, budget_s=budget_s, settle_s=pause, quiet=self._quiet())
         _, wrong = truth.judge(out)
         if wrong:
             raise ArithmeticError(f"after timing: {wrong}")
@@ -187,17 +188,6 @@ def _reading(threads: int) -> tuple[Call, float]:
     kernels.read(result, buffer, size, 1, threads)
     given = result[1].item()
     return lambda index: kernels.read(result, buffer, size, 1, threads), size * given / 1e9
-
-
-def _spaced(arms: dict[str, Call], threads: int) -> dict[str, Call]:
-    """With several threads a pause after every arm, so that none pays for another's spinning threads."""
-    if threads == 1:
-        return arms
-    spaced: dict[str, Call] = {}
-    for name, call in arms.items():
-        spaced[name] = call
-        spaced[f"pause after {name}"] = lambda index: time.sleep(SETTLE_S)
-    return spaced
 
 
 def _high(found: Race, work: float) -> float:
