@@ -1,26 +1,24 @@
-// title: Large pages
+// title: Out of step
 // target: avx512_vnni
 // threads: 1, all
-// format: q8_0_x8_large
+// format: q8_0_x8
 // multiples: K 32
 // loads: L1 2.56, DRAM 1.0625
-// hypothesis: The weights are read for every token, so it pays to ask the system once, in the first call, to move
-//   them to pages of 2 MiB: it copies them within a tenth of a second, and every call after that looks up 30
-//   addresses and not 15 000, and the prefetcher comes to a boundary 512 times less often. The ceiling that this is
-//   held against is read on small pages, so it is no limit here.
+// hypothesis: Shares of a few rows fewer, so that the distance between the streams is a quarter of a page more or
+//   less than whole pages: 61 rows here. An address's place in its page says which set of L1 it may lie in, eight
+//   lines a set. Four streams in step and x took seven of the eight, and what was fetched ahead was pushed out before
+//   its use. Out of step they take other sets, and come to the ends of their pages one by one.
 // predicts: 1.1
-// next: Memory, and what keeps a core from asking it for more: some ten lines can be on their way to one core at a
-//   time. Only fewer bytes a weight would help.
+// next: Memory lies in pages of 4 KiB. At a page's end the prefetcher stops, and the address of the next one has to
+//   be looked up: in a virtual machine through two levels of tables.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <immintrin.h>
-#include <set>
-#include <sys/mman.h>
 #include <vector>
 
 constexpr int ROWS = 4;
-constexpr int64_t SHARE = 256;   // rows that a core takes at a time
 constexpr int64_t AHEAD = 1024;  // bytes
 
 struct Block {
@@ -84,14 +82,11 @@ static void dots(int64_t blocks, const Block* rows, int64_t apart, const Pair* x
     }
 }
 
-// Asks the system, once for each matrix, to move it to large pages. What it cannot do is left as it is.
-static void large_pages(const Block* from, int64_t bytes) {
-    static std::set<const Block*> asked;
-    if (!asked.insert(from).second) return;
-    constexpr uintptr_t PAGE = 2 << 20;
-    constexpr int COLLAPSE = 25;  // MADV_COLLAPSE, since Linux 6.1
-    uintptr_t begin = ((uintptr_t)from + PAGE - 1) / PAGE * PAGE, end = ((uintptr_t)from + bytes) / PAGE * PAGE;
-    if (begin < end) madvise((void*)begin, end - begin, COLLAPSE);
+// How many rows apart the streams of a share lie: some 64, a quarter of a page more or less than whole pages.
+static int64_t distance(int64_t row_bytes) {
+    for (int64_t rows = 64; rows > 32; --rows)
+        if (std::abs(rows * row_bytes % 2048 - 1024) <= 256) return rows;
+    return 64;
 }
 
 // y[N] = W[N, K] x[K], W in blocks along its rows.
@@ -100,10 +95,10 @@ extern "C" [[gnu::visibility("default")]] void gemv(int64_t N, int64_t K, const 
     int64_t blocks = K / 32;
     std::vector<Pair> rounded((blocks + 1) / 2);  // zeros
     round_x(blocks, x, rounded.data());
-    large_pages(W, N * blocks * (int64_t)sizeof(Block));
+    int64_t share = ROWS * distance(blocks * (int64_t)sizeof(Block));
 #pragma omp parallel for num_threads((int)threads) schedule(dynamic)
-    for (int64_t begin = 0; begin < N; begin += SHARE) {
-        int64_t end = std::min(N, begin + SHARE), apart = (end - begin) / ROWS;
+    for (int64_t begin = 0; begin < N; begin += share) {
+        int64_t end = std::min(N, begin + share), apart = (end - begin) / ROWS;
         for (int64_t n = begin; n < begin + apart; ++n)
             dots<ROWS>(blocks, W + n * blocks, apart * blocks, rounded.data(), y + n, apart);
         for (int64_t n = begin + apart * ROWS; n < end; ++n)
