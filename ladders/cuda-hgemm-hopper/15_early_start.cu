@@ -7,8 +7,7 @@
 //   4096^3. Launched early, a block starts as soon as its multiprocessor is free, sets up, and only then waits for the
 //   launch before.
 // predicts: 1.005
-// next: Energy. In a long run the power limit sets the clock, at all of these sizes; what is left is to do the same
-//   with less of it.
+// next: What a launch costs at its beginning and its end, where the blocks of a cluster meet.
 using u16 = unsigned short;
 using u32 = unsigned;
 using u64 = unsigned long long;
