@@ -1,8 +1,8 @@
 // title: Warp tiles
 // launch: threads 256, tile 128 x 128
 // loads: shared 1, L2 0.0625
-// hypothesis: The eight warps as 4 x 2, each of 32 x 64 outputs, its threads as 4 x 8: a step of k needs 32
-//   numbers of A and 64 of B, 96 and not 144. What a warp's threads have in common is read once and broadcast, so shared memory
+// hypothesis: The eight warps as 4 x 2, each of 32 x 64 outputs, its threads as 4 x 8: a step of k needs 32 numbers of
+//   A and 64 of B, 96 and not 144. What a warp's threads have in common is read once and broadcast, so shared memory
 //   has a third less to deliver.
 // predicts: 1.05
 // next: Twice for each 8 steps of k the whole block stands still: a tile is loaded into registers, all threads meet,
