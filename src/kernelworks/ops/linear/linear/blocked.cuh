@@ -248,7 +248,8 @@ __device__ __forceinline__ void multiply(const Blocked& p, const Shares& shares,
 #pragma unroll
             for (int q = 0; q < TILE_K / 16; ++q) T::wgmma(d, x + 2 * q, w + 2 * q, k | q);
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-            if (leaving.parts) leaving.one(&p.out);                         // of the tile before
+            if (leaving.parts) leaving.one(&p.out);  // of the tile before
+            else if (k == 0) leaving.meet();         // all have read the place before the stage is given back
             asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");  // the stage before this one is read
             if (last >= 0) release(last);
             last = stage;
