@@ -253,10 +253,11 @@ def code_of(text: str) -> list[str]:
 
 
 def dead_links(root: Path, files: list[str]) -> list[str]:
-    """Links from one page to a file that is not there."""
+    """Links from one page to a file that is not there; code is no link."""
     wrong = []
     for name in (n for n in files if n.endswith(".md")):
-        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", (root / name).read_text(encoding="utf-8")):
+        text = re.sub(r"(?ms)^```.*?^```", "", (root / name).read_text(encoding="utf-8"))
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
             if not re.match(r"\w+:", link) and not ((root / name).parent / link).exists():
                 wrong.append(f"{name}: {link}")
     return wrong

@@ -342,8 +342,8 @@ def _free(trace: Trace, frees: list[tuple[int, int]]) -> None:
 
 @dataclass(slots=True)
 class Inputs:
-    """A call's tensor arguments as the profiler's tree knows them: storage addresses, sizes and strides as in Call (empty
-    where the profiler's events say them), and the dtype of the tensors in lists."""
+    """A call's tensor arguments as the profiler's tree knows them: storage addresses, sizes and strides as in Call
+    (empty where the profiler's events say them), and the dtype of the tensors in lists."""
 
     pointers: list[Any]
     shapes: list[Any] = field(default_factory=list)
