@@ -8,8 +8,8 @@
 //   long, 18 KB of instructions as before. The price: half of all registers hold sums, and a scheduler has two warps,
 //   not four, to fill one's waits with another's work. So it matters how early the compiler loads.
 // predicts: 1.1
-// next: Once a tile the block meets at a barrier, and the quicker warps wait for the slowest. The copies take an
-//   instruction for every 4 or 16 bytes and a thread, and their addresses take more.
+// next: 512 tiles for 132 multiprocessors: the last of four turns is not full, and every tile begins with an empty
+//   ring. And once in 8 steps the whole block meets.
 
 constexpr int TILE_M = 128, TILE_N = 256, DEPTH = 8, STAGES = 4, PAD = 4;
 constexpr int SUMS_M = 8, SUMS_N = 16, DOWN = 4, ACROSS = 8;  // outputs of a thread, threads of a warp
