@@ -9,7 +9,7 @@
 //   is done where it saves more than 8: 62 of 2048 at 8192^3, but 7 of 256 at 4096^3, where the last of four turns is
 //   88% full: no change there.
 // predicts: 1.0
-// next: Sizes with one turn: the time between one launch and the next.
+// next: Sizes with one turn, such as 2048^3: the time between one launch and the next.
 using u16 = unsigned short;
 using u32 = unsigned;
 using u64 = unsigned long long;

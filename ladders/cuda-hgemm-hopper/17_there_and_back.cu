@@ -6,8 +6,8 @@
 //   the other end of K. So every second whole tile is walked from its end: about 15% fewer bytes from memory at 4096^3,
 //   which at some 50 pJ a byte are just under 1% of the energy, and as much time where power sets the clock.
 // predicts: 1.005
-// next: Energy still. The counters say that more bytes pass through L2 since there are clusters (1.31 GB against 1.18),
-//   where fewer were to be expected.
+// next: Energy still. And a finding of rung 12 is open: more bytes pass through L2 since there are clusters, where
+//   fewer were to be expected.
 using u16 = unsigned short;
 using u32 = unsigned;
 using u64 = unsigned long long;
