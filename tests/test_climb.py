@@ -29,7 +29,7 @@ from kernelworks.rungs import Climb, RungTime
 
 LADDERS = Path(__file__).resolve().parent.parent / "ladders"
 ON_GPU = sorted({path.parent.name for path in LADDERS.glob("*/*.cu") if (path.parent / "problem.py").is_file()})
-NAMES = sorted(path.parent.name for path in LADDERS.glob("*/results.json"))
+NAMES = sorted(path.parent.name for path in LADDERS.glob("*/problem.py"))
 
 
 def sources(ladder: Ladder) -> dict[str, str]:
@@ -56,7 +56,9 @@ def test_the_rungs_are_numbered_and_short(name: str) -> None:
     assert [r.number for r in ladder.rungs] == list(range(1, len(ladder.rungs) + 1))
     assert all(r.text().count("\n") <= 250 for r in ladder.rungs)
     assert [r.predicts is None for r in ladder.rungs] == [True] + [False] * (len(ladder.rungs) - 1)
-    assert (LADDERS.parent / ladder.problem.lessons).is_file()
+    lessons = ladder.problem.lessons  # "" where no row of the library took the ideas over
+    assert not lessons or (LADDERS.parent / lessons).is_file()
+    assert lessons or name == "cuda-sgemm"  # float32 on a GPU is left to the vendor's library
 
 
 # ---------------------------------------------------------------- the machinery

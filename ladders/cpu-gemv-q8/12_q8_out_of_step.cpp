@@ -7,7 +7,8 @@
 // hypothesis: Shares of a few rows fewer, so that the distance between the streams is a quarter of a page more or
 //   less than whole pages: 61 rows here. An address's place in its page says which set of L1 it may lie in, eight
 //   lines a set. Four streams in step and x took seven of the eight, and what was fetched ahead was pushed out before
-//   its use. Out of step they take other sets, and come to the ends of their pages one by one.
+//   its use. Out of step they take other sets, and come to the ends of their pages one by one. (Tried in
+//   a sketch before this was written down.)
 // predicts: 1.1
 // next: Memory lies in pages of 4 KiB. At a page's end the prefetcher stops, and the address of the next one has to
 //   be looked up: in a virtual machine through two levels of tables.
