@@ -19,6 +19,7 @@ from kernelworks.climb.problem import Given, Size
 from kernelworks.climb.sass import hot_loop
 from kernelworks.machine import gpu
 from kernelworks.records import GpuCeilings
+from kernelworks.report import roofs
 from kernelworks.rungs import RungResult, RungTime
 
 __all__ = ["OnGpu"]
@@ -125,31 +126,24 @@ class OnGpu(Climber):
 
     def _ceiling(self) -> float:
         if self.ladder.problem.unit == "GB/s":
-            return max(b.gbs for b in self.known.bandwidth if b.cache == "cold")
+            return max(b.gbs for b in roofs.large(self.known))
         kind = self.ladder.problem.arithmetic
         unit = "multiply-add" if kind == "float32" else "torch.mm"
         return max(r.burst_tflops * 1e3 for r in self.known.rates if (r.dtype, r.unit) == (kind, unit))
 
-    def _reads(self) -> dict[str, float]:
-        """GB/s by level."""
-        found = [b for b in self.known.bandwidth if b.kind == "read"]
-        inside = [b.gbs for b in found if b.cache == "warm" and b.bytes <= self.known.l2_bytes]
-        outside = [b.gbs for b in found if b.cache == "cold"]
-        return ({"L2": max(inside)} if inside else {}) | ({"HBM": max(outside)} if outside else {})
-
     def shares(self, rung: Rung, timed: RungTime) -> dict[str, float]:
         """Its multiply-adds, its bytes at each level that has a ceiling, and what must come from memory at least."""
-        problem, shares = self.ladder.problem, dict[str, float]()
+        problem, shares, reads = self.ladder.problem, dict[str, float](), roofs.slopes(self.known, 1)
         gflops = problem.flop(timed.size) / timed.median_s / 1e9
         if problem.unit == "GFLOP/s":
             shares[MULTIPLY_ADDS] = timed.rate / timed.ceiling
-        for level, read in self._reads().items():
+        for level, read in reads.items():
             if level in rung.loads:
                 shares[level] = gflops / 2 * rung.loads[level] / read
         if problem.unit == "GB/s":
             shares["HBM"] = timed.rate / timed.ceiling
         elif "HBM" not in shares:
-            shares["HBM"] = problem.bytes(timed.size) / timed.median_s / 1e9 / self._reads()["HBM"]
+            shares["HBM"] = problem.bytes(timed.size) / timed.median_s / 1e9 / reads["HBM"]
         return shares
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from kernelworks.records import GpuCeilings
-from kernelworks.report import quantity
+from kernelworks.report import quantity, roofs
 from kernelworks.rungs import Climb, RungResult, RungTime
 
 __all__ = [
@@ -237,7 +237,7 @@ def limit(record: Climb) -> str:
     )
     if isinstance(here, GpuCeilings):
         rates = [r.burst_tflops * 1e3 for r in here.rates if r.dtype == record.arithmetic]
-        reads = [b.gbs for b in here.bandwidth if (b.kind, b.cache) == ("read", "cold")]
+        reads = [b.gbs for b in roofs.large(here) if b.kind == "read"]
     else:
         rates = [r.gflops for r in here.flops if (r.dtype, r.threads) == (record.arithmetic, here.cores)]
         reads = [b.gbs for b in here.bandwidth if (b.level, b.kind, b.threads) == ("DRAM", "read", here.cores)]

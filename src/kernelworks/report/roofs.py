@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelworks.records import Bandwidth, Ceilings, GpuCeilings
+from kernelworks.records import Bandwidth, Ceilings, GpuBandwidth, GpuCeilings
 from kernelworks.report import quantity
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "bandwidth",
     "best_flops",
     "labels",
+    "large",
     "ridges",
     "slopes",
     "thread_counts",
@@ -55,12 +56,18 @@ def bandwidth(ceilings: Ceilings, level: str, kind: str, threads: int) -> Bandwi
     return next(found, None)
 
 
+def large(ceilings: GpuCeilings) -> list[GpuBandwidth]:
+    """What was measured cold over at least four times L2: of less, the time of an empty launch, which is taken off, is
+    a part that says more than it should."""
+    return [b for b in ceilings.bandwidth if b.cache == "cold" and b.bytes >= 4 * ceilings.l2_bytes]
+
+
 def slopes(ceilings: Machine, threads: int) -> dict[str, float]:
     """Read bandwidth in GB/s by level, from the innermost outwards."""
     if isinstance(ceilings, GpuCeilings):
         reads = [b for b in ceilings.bandwidth if b.kind == "read"]
         inside = [b.gbs for b in reads if b.cache == "warm" and b.bytes <= ceilings.l2_bytes]
-        outside = [b.gbs for b in reads if b.cache == "cold"]
+        outside = [b.gbs for b in large(ceilings) if b.kind == "read"]
         return ({"L2": max(inside)} if inside else {}) | ({"HBM": max(outside)} if outside else {})
     found = {level: bandwidth(ceilings, level, "read", threads) for level in LEVELS}
     return {level: item.gbs for level, item in found.items() if item is not None}
