@@ -13,12 +13,13 @@ from typer.testing import CliRunner
 from kernelworks.cli import app
 from kernelworks.climb import Ladder, climb, ladder_named
 from kernelworks.climb.assembly import _loops
+from kernelworks.climb.climber import unclimbed
 from kernelworks.climb.compiled import compiled
 from kernelworks.climb.counters import METRICS, counted
 from kernelworks.climb.journey import journey
 from kernelworks.climb.ladder import Launch, Rung, rung_of
 from kernelworks.climb.on_gpu import resident_blocks
-from kernelworks.climb.run import SILENT_S, _unclimbed
+from kernelworks.climb.run import SILENT_S
 from kernelworks.climb.sass import loops
 from kernelworks.climb.template import FILES, start
 from kernelworks.machine import has_gpu
@@ -256,7 +257,7 @@ def test_the_hot_loop_is_the_dense_one() -> None:
 def test_counters_become_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ladder = ladder_named(str(start("mine", tmp_path, "cuda")))
     time = RungTime(0, ladder.problem.size, 1e-3, 1e-3, 1e-3, 12, 100.0, 4000.0, {}, None, 0)
-    blank = [_unclimbed(rung, "proved", "") for rung in ladder.rungs]
+    blank = [unclimbed(rung, "proved", "") for rung in ladder.rungs]
     results = [blank[0], dataclasses.replace(blank[1], times=(time,), resources={"shared_bytes": 64})]
     table = {"seconds": "1,000", "L1 and shared memory": "75", "issuing": "1", "waiting for global memory": "3"}
     lines = (["Kernel Name", *(METRICS[name] for name in table)], ["", "ns", "%", "", ""], ["k", *table.values()])

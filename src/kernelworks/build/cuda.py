@@ -11,6 +11,7 @@ import functools
 import hashlib
 import importlib.util
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ from kernelworks.build.cache import BuildError, entry
 from kernelworks.build.launcher import SERIALIZATION, launcher, load, succeed
 from kernelworks.build.sources import hash_of, with_includes
 
-__all__ = ["Kernel", "built", "cubin", "resources", "source_hash", "tensor_map", "toolchain"]
+__all__ = ["Kernel", "built", "cubin", "cuobjdump", "resources", "source_hash", "tensor_map", "toolchain"]
 
 TILE = Path(__file__).resolve().parent.parent / "tile"
 ARCHITECTURE = "sm_90a"
@@ -105,15 +106,26 @@ def cubin(source: Path) -> bytes:
     return built(source).read_bytes()
 
 
+@functools.cache
+def cuobjdump() -> str | None:
+    """What reads cubins: Triton's, or the CUDA toolkit's; None where there is neither."""
+    found = importlib.util.find_spec("triton")
+    for place in (found.submodule_search_locations or ()) if found else ():
+        beside = Path(place) / "backends/nvidia/bin/cuobjdump"
+        if beside.is_file():
+            return str(beside)
+    return shutil.which("cuobjdump")
+
+
 def resources(source: Path) -> dict[str, dict[str, int]]:
     """Of every kernel of a source: registers, stack and local bytes a thread (spills show there), static shared bytes.
 
-    Runs nothing; reads the cubin with the tool that comes with Triton.
+    Runs nothing; reads the cubin. Raises BuildError, also where there is nothing to read it with.
     """
-    import triton
-
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    done = subprocess.run([str(tool), "-res-usage", str(built(source))], capture_output=True, text=True, check=True)
+    tool = cuobjdump()
+    if tool is None:
+        raise BuildError("no cuobjdump: it is neither in Triton nor on the PATH")
+    done = subprocess.run([tool, "-res-usage", str(built(source))], capture_output=True, text=True, check=True)
     found = re.findall(r"Function (\w+):\s+(REG:.*)", done.stdout)
     return {name: {k.lower(): int(v) for k, v in re.findall(r"(\w+):(\d+)", line)} for name, line in found}
 

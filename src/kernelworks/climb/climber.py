@@ -3,6 +3,7 @@ in their own way is in ``on_cpu`` and ``on_gpu``."""
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ __all__ = [
     "Stopped",
     "regime",
     "sized",
+    "unclimbed",
 ]
 
 MULTIPLY_ADDS, CEILING, HERE, BEFORE = "multiply-adds", "ceiling", "this rung", "rung before"
@@ -204,12 +206,10 @@ class Climber(ABC):
         judged = [t for t in times if t.size == self.timed_size(rung)]
         last = judged[-1] if judged else None
         shares = self.shares(rung, last) if last else {}
-        return RungResult(
-            number=rung.number, file=rung.path.name, sha256=rung.sha256(), title=rung.title, target=rung.target,
-            hypothesis=rung.hypothesis, next=rung.next, predicted=rung.predicts, status=status, reason=reason,
-            worst=worst, times=tuple(times), gain=last.rate / last.before if last and last.before else None,
-            loads=rung.loads, shares=shares, regime=regime(shares) if last else "", assembly=evidence.assembly,
-            language=rung.language, format=rung.format, multiples=rung.multiples, skipped=skipped,
+        return dataclasses.replace(
+            unclimbed(rung, status, reason), worst=worst, times=tuple(times),
+            gain=last.rate / last.before if last and last.before else None, shares=shares,
+            regime=regime(shares) if last else "", assembly=evidence.assembly, skipped=skipped,
             launch=evidence.launch, resources=evidence.resources, instructions=evidence.instructions,
             counters=evidence.counters,
         )  # fmt: skip
@@ -222,6 +222,16 @@ class Climber(ABC):
                 self.beat(f"timing at {sized(size)}{counted(threads)}")
                 found.append(self.race(rung, before if here else None, size, threads))
         return found
+
+
+def unclimbed(rung: Rung, status: str, reason: str) -> RungResult:
+    """What is known of a rung from its file, with nothing measured."""
+    return RungResult(
+        number=rung.number, file=rung.path.name, sha256=rung.sha256(), title=rung.title, target=rung.target,
+        hypothesis=rung.hypothesis, next=rung.next, predicted=rung.predicts, status=status, reason=reason, worst=None,
+        times=(), gain=None, loads=rung.loads, shares={}, regime="", assembly=(), language=rung.language,
+        format=rung.format, multiples=rung.multiples,
+    )  # fmt: skip
 
 
 def regime(shares: dict[str, float]) -> str:

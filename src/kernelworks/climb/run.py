@@ -21,6 +21,7 @@ import torch
 from kernelworks import ceilings
 from kernelworks.bench.results import commit
 from kernelworks.build import BuildError, cpp, cuda
+from kernelworks.climb.climber import unclimbed
 from kernelworks.climb.counters import counted
 from kernelworks.climb.ladder import Ladder, Rung
 from kernelworks.climb.problem import Size
@@ -48,15 +49,6 @@ def build_all(rungs: Sequence[Rung]) -> dict[int, str]:
 
     with concurrent.futures.ThreadPoolExecutor(min(COMPILERS, os.cpu_count() or 1)) as pool:
         return {rung.number: why for rung, why in zip(rungs, pool.map(reason, rungs), strict=True) if why}
-
-
-def _unclimbed(rung: Rung, status: str, reason: str) -> RungResult:
-    return RungResult(
-        number=rung.number, file=rung.path.name, sha256=rung.sha256(), title=rung.title, target=rung.target,
-        hypothesis=rung.hypothesis, next=rung.next, predicted=rung.predicts, status=status, reason=reason, worst=None,
-        times=(), gain=None, loads=rung.loads, shares={}, regime="", assembly=(), language=rung.language,
-        format=rung.format, multiples=rung.multiples,
-    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- the process
@@ -155,7 +147,7 @@ class _Climbing:
             return []
         if not left:
             return []  # it crashed on its way out, with all that was asked for
-        self.add(_unclimbed(self.rung(current), "wrong", ended[0]))
+        self.add(unclimbed(self.rung(current), "wrong", ended[0]))
         return left[left.index(current) + 1 :]
 
 
@@ -245,7 +237,7 @@ def climb(
     climbing = _Climbing(ladder, task, step, done)
     for one in wanted:
         if one.number in unbuilt:
-            climbing.add(_unclimbed(one, "not run", unbuilt[one.number]))
+            climbing.add(unclimbed(one, "not run", unbuilt[one.number]))
     climbing.go()
     results, notes = sorted(climbing.results, key=lambda r: r.number), list(climbing.notes)
     if device == "cuda":

@@ -5,15 +5,12 @@ Read from the cubin with ``cuobjdump``, which comes with Triton and with the CUD
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import re
-import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
 
-from kernelworks.build.cuda import built
+from kernelworks.build.cuda import built, cuobjdump, resources
 
 __all__ = ["hot_loop", "loops", "usage"]
 
@@ -34,29 +31,16 @@ LONGEST = 4000  # instructions: unrolled loops are long
 Line = tuple[int, str]
 
 
-@functools.cache
-def _tool() -> str | None:
-    found = importlib.util.find_spec("triton")
-    for place in (found.submodule_search_locations or ()) if found else ():
-        beside = Path(place) / "backends/nvidia/bin/cuobjdump"
-        if beside.is_file():
-            return str(beside)
-    return shutil.which("cuobjdump")
-
-
 def usage(source: Path, kernel: str) -> tuple[dict[str, int] | None, str]:
     """Registers and local bytes (spills and stack) a thread, static shared bytes a block; or why they are not known."""
-    tool = _tool()
-    if tool is None:
+    if cuobjdump() is None:
         return None, MISSING
-    done = subprocess.run([tool, "-res-usage", str(built(source))], capture_output=True, text=True, check=False)
-    line = re.search(rf"Function {kernel}:\s+(REG:.*)", done.stdout)
-    if line is None:
+    found = resources(source).get(kernel)
+    if found is None:
         return None, f"cuobjdump found no {kernel} in {source.name}"
-    found = {name: int(value) for name, value in re.findall(r"(\w+):(\d+)", line[1])}
     return {
-        "registers": found["REG"], "local_bytes": found["STACK"] + found["LOCAL"],
-        "shared_bytes": max(0, found["SHARED"] - OF_THE_SYSTEM),
+        "registers": found["reg"], "local_bytes": found["stack"] + found["local"],
+        "shared_bytes": max(0, found["shared"] - OF_THE_SYSTEM),
     }, ""  # fmt: skip
 
 
@@ -66,7 +50,7 @@ def hot_loop(source: Path, kernel: str) -> tuple[tuple[str, ...], dict[str, int]
     Of what only another loop of the kernel holds, as the copies of a producer, the count there is given with
     ", elsewhere".
     """
-    tool = _tool()
+    tool = cuobjdump()
     if tool is None:
         return (), {}, MISSING
     done = subprocess.run([tool, "-sass", str(built(source))], capture_output=True, text=True, check=False)
