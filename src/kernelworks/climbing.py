@@ -12,7 +12,7 @@ from kernelworks.climb.journey import journey
 from kernelworks.climb.template import start
 from kernelworks.records import from_json, to_json
 from kernelworks.report import climb as report
-from kernelworks.report import climb_page, climb_tile, climb_worklog
+from kernelworks.report import climb_evidence, climb_page, climb_tile, climb_worklog
 from kernelworks.report.terminal import Advance, stderr, stdout
 from kernelworks.rungs import Climb, RungResult
 
@@ -67,9 +67,15 @@ def checked(name: str, *, json: bool) -> bool:
         if one.error:
             stdout().print(f"    {one.error}", style="red", markup=False)
             continue
-        taken = ", ".join(f"{what.replace('_', ' ')} {count}" for what, count in one.resources.items())
+        taken = ", ".join(
+            f"{what.replace('_', ' ')} {count}" for what, count in one.resources.items() if not what.startswith("loop_")
+        )
         loop = ", ".join(f"{count} {what}" for what, count in one.instructions.items())
-        lines = [taken, f"hot loop, {one.loop} instructions{': ' if loop else ''}{loop}" if one.loop else one.note]
+        lines = [
+            taken,
+            f"hot loop, {one.loop} instructions{': ' if loop else ''}{loop}" if one.loop else one.note,
+            climb_evidence.operands(one.resources),
+        ]
         for line in filter(None, lines):
             stdout().print(f"    {line}", markup=False, soft_wrap=True)
     return not any(one.error for one in found)

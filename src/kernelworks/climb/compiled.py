@@ -8,6 +8,7 @@ from kernelworks.build import BuildError, cpp, cuda
 from kernelworks.climb.assembly import inner_loop
 from kernelworks.climb.ladder import Ladder, Rung
 from kernelworks.climb.on_gpu import resident_blocks
+from kernelworks.climb.registers import one_pass
 from kernelworks.climb.sass import hot_loop, usage
 
 __all__ = ["Compiled", "compiled"]
@@ -40,4 +41,4 @@ def compiled(ladder: Ladder, rung: Rung) -> Compiled:
             wrong = f"no multiprocessor holds a block of {rung.launch.threads} threads of it"
             return Compiled(rung.number, error=wrong, resources=taken)
     loop, instructions, why = hot_loop(rung.path, ladder.problem.symbol)
-    return Compiled(rung.number, "", taken or {}, instructions, len(loop), why)
+    return Compiled(rung.number, "", (taken or {}) | one_pass(loop), instructions, len(loop), why)

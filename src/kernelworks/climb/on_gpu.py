@@ -16,6 +16,7 @@ from kernelworks.climb.judge import drawn
 from kernelworks.climb.ladder import Rung
 from kernelworks.climb.launching import Loads
 from kernelworks.climb.problem import Given, Size
+from kernelworks.climb.registers import one_pass
 from kernelworks.climb.sass import hot_loop
 from kernelworks.machine import gpu
 from kernelworks.records import GpuCeilings
@@ -79,7 +80,9 @@ class OnGpu(Climber):
         loop, instructions, why = hot_loop(rung.path, self.ladder.problem.symbol)
         if why:
             self.note(why)
-        return Evidence(assembly=loop, launch=launch, resources=resources, instructions=instructions)
+        return Evidence(
+            assembly=loop, launch=launch, resources=resources | one_pass(loop), instructions=instructions
+        )  # fmt: skip
 
     # ------------------------------------------------ the race
 

@@ -27,6 +27,7 @@ WAITS = {"BAR", "SYNCS", "WARPGROUP", "DEPBAR", "WARPSYNC", "UCGABAR_ARV", "UCGA
 DECISIVE = ARITHMETIC.keys() | MOVES | WAITS
 MISSING = "no SASS: cuobjdump is neither in Triton nor on the PATH"
 OF_THE_SYSTEM = 1024  # bytes of a block's shared memory, which cuobjdump counts and the driver does not
+CONSTANT = r"HFMA2\S* R\d+, -RZ, RZ"  # no arithmetic: how compilers set a register where the other unit is busy
 LONGEST = 4000  # instructions: unrolled loops are long
 Line = tuple[int, str]
 
@@ -75,7 +76,10 @@ def loops(lines: list[Line]) -> tuple[list[Line], list[list[Line]]]:
         target = int(jump[1], 16) if jump else address
         if target in index and target < address and last - index[target] < LONGEST:
             spans.append((index[target], last))
-    names = {span: {_name(text)[0] for _, text in lines[span[0] : span[1] + 1]} for span in spans}
+    names = {
+        span: {_name(text)[0] for _, text in lines[span[0] : span[1] + 1] if not re.match(CONSTANT, text)}
+        for span in spans
+    }
     kind = max((n for held in names.values() for n in held if n in ARITHMETIC), key=ARITHMETIC.__getitem__, default="")
     working = _innermost([span for span in spans if not kind or kind in names[span]])
     hot = max(working, key=lambda span: _worth(lines[span[0] : span[1] + 1]), default=None)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kernelworks.report import quantity
 from kernelworks.report.climb_words import judged
 from kernelworks.rungs import Climb, RungResult
 
-__all__ = ["MEANINGS", "counters", "excerpt", "instructions", "loop", "meaning", "resources"]
+__all__ = ["MEANINGS", "counters", "excerpt", "instructions", "loop", "meaning", "operands", "resources"]
 
 # Of one Hopper multiprocessor.
 WARPS, BLOCKS, REGISTERS, SHARED, OF_SYSTEM = 64, 32, 65536, 233472, 1024
@@ -151,6 +151,21 @@ def loop(rung: RungResult) -> str:
     if apart:
         text += f"; outside of it {apart}"
     return text
+
+
+def operands(taken: Mapping[str, int]) -> str:
+    """What the two banks of registers cost the hot loop, of a rung's resources; empty where it was not counted."""
+    if "loop_stalls" not in taken:
+        return ""
+    slots, stalls = taken["loop_slots"], taken["loop_stalls"]
+    more = (
+        f" and, as registers come from two banks, at least {stalls} cycle{'s' * (stalls > 1)} more in which operands "
+        "are waited for"
+        if stalls
+        else ", and no operands that registers' two banks would keep it waiting for"
+    )
+    share = quantity.percent(taken["loop_arithmetic"] / (slots + stalls))
+    return f"A pass through the loop is {slots} instructions{more}: at most {share} of its cycles multiply or add."
 
 
 def excerpt(rung: RungResult) -> list[str]:

@@ -166,6 +166,8 @@ def _evidence(record: Climb, rung: RungResult) -> str:
     parts = [f"<p><b>Evidence.</b> {escape(words.waits(rung))} {escape(words.proof(rung))}</p>"]
     if rung.resources:
         parts.append(f"<p>{escape(evidence.resources(rung))}</p>")
+    if evidence.operands(rung.resources):
+        parts.append(f"<p>{escape(evidence.operands(rung.resources))}</p>")
     counted = [(escape(name), escape(text)) for name, text in evidence.counters(record, rung)]
     if counted:
         parts.append(f"<h3>The processor's own counters, of one call</h3>{_words(_grid(('what', 'counted'), counted))}")

@@ -119,6 +119,12 @@ def _of_gpu(record: Climb) -> list[tuple[str, str]]:
          "more registers and shared memory a block takes, the fewer fit, and the fewer warps are there to hide each "
          "other's waits. What does not fit the registers spills to memory."),
     ]  # fmt: skip
+    if any(evidence.operands(r.resources) for r in record.rungs):
+        found.append(
+            ("operands that are waited for", "counted from the loop's instructions, not measured. Registers lie in two "
+             "banks, and each delivers one a cycle; where an instruction's come late, nothing is issued. Warps, loads "
+             "and barriers have their own waits beside these.")
+        )  # fmt: skip
     rate = max((r for r in here.rates if r.dtype == record.arithmetic), key=lambda r: r.burst_tflops, default=None)
     if rate is not None and record.unit == "GFLOP/s" and rate.sustained_tflops < 0.97 * rate.burst_tflops:
         text = (
@@ -196,7 +202,7 @@ def _rung(record: Climb, rung: RungResult, lines: Sequence[Line], where: str) ->
         listed = "; ".join(f"{name}: {text}" for name, text in counted)
         parts += ["", *_wrapped(f"**Counted** by the processor itself, in one call. {listed[:1].upper()}{listed[1:]}.")]
     if evidence.loop(rung):
-        parts += ["", *_wrapped(f"The inner loop, {evidence.loop(rung)}.")]
+        parts += ["", *_wrapped(f"The inner loop, {evidence.loop(rung)}. {evidence.operands(rung.resources)}")]
         shown = evidence.excerpt(rung)
         parts += ["", "```asm", *shown, "```"] if shown else []
     return [*parts, "", *_wrapped(f"**What it waits on next.** {rung.next}")]
