@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+
+# Read when torch loads OpenMP. Both workers' threads share the cores, and a thread that spins while it waits keeps one
+# from the other worker: half of the time of the parity tests went there.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 
