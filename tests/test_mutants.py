@@ -33,7 +33,16 @@ def test_the_comparison_itself() -> None:
     assert "elements off" in _judge([1.1], [1.0])
     assert _judge([inf], [1e39]) == ""  # beyond float32: rounds to infinity
     assert "elements off" in _judge([3e38], [1e39])
+    assert "elements off" in _judge([-inf], [1.0], bound=inf)
     assert "shape" in _judge([1.0], [1.0, 2.0])
+
+
+@pytest.mark.parametrize("last", [2.0, float("inf")])
+def test_the_share_is_that_of_the_worst_element(last: float) -> None:
+    got, want = torch.tensor([1.5, -1.0, 0.0, last]).double(), torch.tensor([1.0, -1.25, 0.0, last]).double()
+    assert compare(got, want, torch.tensor([1.0, 0.25, 0.0, 1.0]).double()) == (1.0, "")
+    share, message = compare(got, want, torch.tensor([1.0, 0.125, 0.0, 1.0]).double())
+    assert share == 2.0 and message.startswith("1 of 4 elements off; at [1]: got -1, expected -1.25 within 0.125")
 
 
 def test_a_bound_that_is_not_a_number_passes_nothing() -> None:

@@ -23,9 +23,12 @@ def compare(got: Any, want: Tensor, bound: Tensor) -> tuple[float, str]:
     if got.numel() == 0:
         return 0.0, ""
     value = got.detach().to(torch.float64)
-    info = torch.finfo(got.dtype)
-    error = (value - want).abs()
+    error = (value - want).abs_()
     within = torch.isfinite(value) & (error <= bound)
+    if bool(within.all()):  # nearly always: what tells the infinities apart takes twice as long as all of this
+        worst = float(torch.where(error == 0, 0.0, error / bound).max())
+        return float("inf") if worst != worst else worst, ""
+    info = torch.finfo(got.dtype)
     same = (value == want) | (value.isnan() & want.isnan())
     # Halfway between the largest number and the next power of two, rounding gives infinity.
     overflows = want.abs() + bound >= info.max * (1 + info.eps / 4)

@@ -43,7 +43,7 @@ def judge(result: Any, expected: Truth) -> tuple[float, str]:
 
 def _same_bits(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor):
-        return bool(((a == b) | ((a != a) & (b != b))).all())
+        return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
     if isinstance(a, (list, tuple)):
         return all(_same_bits(x, y) for x, y in zip(a, b, strict=True))
     return True
