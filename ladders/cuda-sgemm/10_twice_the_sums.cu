@@ -8,8 +8,9 @@
 //   long, 18 KB of instructions as before. The price: half of all registers hold sums, and a scheduler has two warps,
 //   not four, to fill one's waits with another's work. So it matters how early the compiler loads.
 // predicts: 1.1
-// next: 512 tiles for 132 multiprocessors: the last of four turns is not full, and every tile begins with an empty
-//   ring. And once in 8 steps the whole block meets.
+// next: 77% of the ceiling where 92% of the slots multiply, and few warps wait for numbers from shared memory. The
+//   counters call what is missing dispatch: in a tenth of their time warps have been picked and then stand still,
+//   because a multiply-add waits for its registers.
 
 constexpr int TILE_M = 128, TILE_N = 256, DEPTH = 8, STAGES = 4, PAD = 4;
 constexpr int SUMS_M = 8, SUMS_N = 16, DOWN = 4, ACROSS = 8;  // outputs of a thread, threads of a warp
