@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
+import forked
 from kernelworks.build import BuildError, cpp
 from kernelworks.build.cache import _intact
 
@@ -40,6 +39,25 @@ print(json.dumps([right, told.row, told.declined, [str(c.message) for c in caugh
 """
 
 
+# Each starts from the same moment, so that all of them miss the cache.
+TEN = """
+import os, sys
+from pathlib import Path
+from kernelworks.build.cpp import built
+start, go = os.pipe()
+children = []
+for _ in range(10):
+    children.append(os.fork())
+    if not children[-1]:
+        os.close(go)
+        os.read(start, 1)
+        os.write(1, f"{built(Path(sys.argv[1]), 'scalar')}\\n".encode())
+        os._exit(0)
+os.close(go)
+sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
+"""
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     room = tmp_path / "room"
@@ -47,12 +65,6 @@ def source(tmp_path: Path) -> Path:
     path = room / "answer.cpp"
     path.write_text(SOURCE)
     return path
-
-
-def _python(code: str, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *args], env={**os.environ, **env}, capture_output=True, text=True
-    )
 
 
 def _script(path: Path, text: str) -> str:
@@ -104,16 +116,16 @@ def test_a_damaged_entry_is_never_loaded(
     assert cpp.built(source, "scalar") == lib
     assert json.loads(note.read_text())["sha256"]
     assert _intact(lib, note)
-    assert _python(CALL, str(source)).stdout.strip() == "42.0"
+    assert forked.python(str(source), code=CALL).stdout.strip() == "42.0"
 
 
 def test_a_killed_build_leaves_no_entry(source: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     dies = _script(tmp_path / "dying-g++", 'case "$*" in *-dumpfullversion*) echo 12;; *) kill -9 $PPID;; esac')
-    died = _python(CALL, str(source), KERNELWORKS_CACHE=str(cache), KERNELWORKS_CXX=dies)
+    died = forked.python(str(source), code=CALL, KERNELWORKS_CACHE=str(cache), KERNELWORKS_CXX=dies)
     assert died.returncode == -9
     assert not list(cache.rglob("*.so"))
-    again = _python(CALL, str(source), KERNELWORKS_CACHE=str(cache))
+    again = forked.python(str(source), code=CALL, KERNELWORKS_CACHE=str(cache))
     assert again.stdout.strip() == "42.0", again.stderr
 
 
@@ -122,18 +134,11 @@ def test_ten_processes_at_once(source: Path, tmp_path: Path) -> None:
     compiler = _script(
         tmp_path / "counting-g++", f'case "$*" in *-dumpfullversion*) ;; *) echo x >> {counted};; esac\nexec g++ "$@"'
     )
-    env = {**os.environ, "KERNELWORKS_CACHE": str(tmp_path / "cache"), "KERNELWORKS_CXX": compiler}
-    light = (
-        "import sys; from pathlib import Path; from kernelworks.build.cpp import built\n"
-        "print(built(Path(sys.argv[1]), 'scalar'))"
-    )
-    running = [
-        subprocess.Popen([sys.executable, "-c", light, str(source)], env=env, stdout=subprocess.PIPE, text=True)
-        for _ in range(10)
-    ]
-    paths = {process.communicate()[0].strip() for process in running}
-    assert all(process.returncode == 0 for process in running)
-    assert len(paths) == 1 and Path(paths.pop()).is_file()
+    env = {"KERNELWORKS_CACHE": str(tmp_path / "cache"), "KERNELWORKS_CXX": compiler}
+    done = forked.python(str(source), code=TEN, **env)
+    assert done.returncode == 0, done.stderr
+    paths = done.stdout.splitlines()
+    assert len(paths) == 10 and len(set(paths)) == 1 and Path(paths[0]).is_file()
     assert counted.read_text().count("x") == 1
 
 
@@ -157,7 +162,7 @@ def test_the_torch_row_runs_and_explain_says_why(fault: str, tmp_path: Path) -> 
             text = "the build cache"
     # As proved: only the build stands between the call and the row.
     code = "from kernelworks import certificates\ncertificates.invalid = lambda op, row: row.toolchain() and None\n"
-    done = _python(code + FALLBACK, **env)
+    done = forked.python(code=code + FALLBACK, **env)
     assert done.returncode == 0, done.stderr
     right, row, declined, warned = json.loads(done.stdout)
     assert right

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import forked
 from kernelworks.build import cpp
 from kernelworks.dispatch import OPS
 from kernelworks.prove import prove
@@ -67,7 +67,7 @@ def test_a_broken_kernel_is_caught(name: str, tmp_path: Path) -> None:
     room = tmp_path / "rms_norm"
     room.mkdir()
     (room / "scalar.cpp").write_text(source.replace(old, new, 1) if old else source, encoding="utf-8")
-    done = subprocess.run([sys.executable, "-c", WORKER, str(room)], capture_output=True, text=True, timeout=300)
+    done = forked.python(str(room), code=WORKER)
     if expected == "died":
         assert done.returncode < 0, done.stdout[-500:]
         return

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import textwrap
+import forked
 
 PROGRAM = """
 import torch
@@ -43,10 +40,7 @@ print("all hold")
 
 
 def test_replays_do_what_the_call_did() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM)], capture_output=True, text=True, check=False,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-    )  # fmt: skip
+    done = forked.python(code=PROGRAM, TRITON_INTERPRET="1")
     assert done.stdout.endswith("all hold\n"), done.stderr[-3000:]
 
 
@@ -72,17 +66,11 @@ print("all hold")
 
 
 def test_a_launch_that_has_to_load_first_is_recorded_once() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(LOADED_LATE)], capture_output=True, text=True, check=False,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-    )  # fmt: skip
+    done = forked.python(code=LOADED_LATE, TRITON_INTERPRET="1")
     assert done.stdout.endswith("all hold\n"), done.stderr[-3000:]
 
 
 def test_an_interpreted_op_without_a_gpu_takes_a_row_of_the_cpu() -> None:
     program = "import torch, kernelworks as kw; print(kw.softmax(torch.ones(2, 4)).sum().item())"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-    )  # fmt: skip
+    done = forked.python(code=program, TRITON_INTERPRET="1")
     assert done.stdout.strip() == "2.0", done.stderr[-3000:]

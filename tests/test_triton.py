@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+import forked
 from kernelworks import certificates, dispatch
 from kernelworks.build import configs, rows
 from kernelworks.contract import Request, Row, TensorSpec
@@ -42,10 +40,7 @@ SPILLS: dict[tuple[str, str], int] = {
 @pytest.mark.parametrize(("op", "row"), TRITON, ids=label)
 def test_interpreted_kernels_keep_the_contract(op: Op, row: str) -> None:
     options = f"{op.name} --row {row} --dtype float32,bfloat16 --most 700"
-    command = [sys.executable, "-m", "kernelworks.prove.interpreted", *options.split()]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, "TRITON_INTERPRET": "1"}
-    )
+    done = forked.python(*options.split(), module="kernelworks.prove.interpreted", TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert int(done.stdout.split(": ")[-1].split(" cases")[0]) >= 10
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import forked
 
 PROGRAM = """
 import torch
@@ -33,10 +31,7 @@ print(row.backward(grad, ids, weight, [True])[:, 0].tolist())
 
 
 def test_an_id_outside_the_table_is_reported_and_its_row_is_nan() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-    )  # fmt: skip
+    done = forked.python(code=PROGRAM, TRITON_INTERPRET="1")
     assert done.stdout.splitlines() == [
         "ids must be in [0, 4), weight's rows; this call had another at position 2",
         "True True",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import forked
 
 PROGRAM = """
 import torch
@@ -28,8 +26,5 @@ print("right")
 
 
 def test_strided_tensors_have_the_gradients_of_contiguous_ones() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-    )  # fmt: skip
+    done = forked.python(code=PROGRAM, TRITON_INTERPRET="1")
     assert done.stdout.strip() == "right", done.stdout + done.stderr

@@ -1,0 +1,72 @@
+"""Programs in a process of their own, without the seconds that every process takes to import torch: one process imports
+the package, and a fork of it runs each program. It has run nothing before, and no thread of it is running."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SERVER = """
+import json, os, runpy, sys, traceback
+import kernelworks
+
+def run(told):
+    for fd, name in enumerate((os.devnull, told["out"], told["err"])):
+        file = os.open(name, os.O_RDWR)
+        os.dup2(file, fd)
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(told["env"])
+    sys.argv = told["argv"]
+    if told["module"]:
+        runpy.run_module(told["module"], run_name="__main__", alter_sys=True)
+    else:
+        exec(compile(told["code"], "<string>", "exec"), {"__name__": "__main__"})
+
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            run(json.loads(line))
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    """Ends when this process does, since its input ends then."""
+    return subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def python(*args: str, code: str = "", module: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+    """What ``python -c code args`` or ``python -m module args`` gives, with ``env`` added to the environment."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        out.touch()
+        err.touch()
+        told = {
+            "code": code, "module": module, "argv": [module or "-c", *args], "env": {**os.environ, **env},
+            "out": str(out), "err": str(err),
+        }  # fmt: skip
+        server = _server()
+        assert server.stdin is not None and server.stdout is not None
+        server.stdin.write(json.dumps(told) + "\n")
+        server.stdin.flush()
+        status = server.stdout.readline()
+        assert status, f"the process that forks ended with {server.wait()}"
+        return subprocess.CompletedProcess(told["argv"], int(status), out.read_text(), err.read_text())
