@@ -50,7 +50,7 @@ lint: $(STAMPS)/test
 	$(BIN)/lint-imports --no-cache
 
 test: lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 	@echo "rows to prove again where such a machine is:"; $(BIN)/kernelworks map --stale
 
 # Rewrites what is generated: the ladders' documents, the tables between the markers of pages, and docs/reference.md.
