@@ -27,14 +27,14 @@ from kernelworks.records import (
     Region,
 )
 
-# Started first: no worker is then left with one long test when the other has nothing more to take.
+# Started first, in this order: no worker is then left with one long test when the other has nothing more to take.
 LONG = ("test_triton", "test_parity", "test_prove", "test_torch")
 
 LEVELS = (("L1", 16 << 10, 450.0), ("L2", 512 << 10, 255.0), ("L3", 8 << 20, 105.0), ("DRAM", 256 << 20, 42.0))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.stem not in LONG)
+    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
 
 
 @pytest.fixture(scope="session")
