@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from kernelworks import ops
-from kernelworks.bench import baselines, bench, faults, forecast, results, run
+from kernelworks.bench import baselines, bench, faults, forecast, results, run, timing
 from kernelworks.bench.timing import Race, race
 from kernelworks.ceilings.quiet import Ambiguous, Quiet
 from kernelworks.contract import Case
@@ -89,6 +89,24 @@ def test_noisy_windows_do_not_count() -> None:
     found = race({"a": lambda i: time.sleep(0.003)}, 1, budget_s=0.0, quiet=watch)
     assert found.thrown == 2
     assert len(found.samples["a"]) == 7
+
+
+def test_long_calls_are_timed_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def slow(i: int) -> None:
+        calls.append(i)
+        time.sleep(0.02)
+
+    def samples(enough_s: float) -> tuple[int, int]:
+        calls.clear()
+        found = race({"a": slow}, 1, budget_s=0.0, enough_s=enough_s, quiet=calm())
+        return found.timed("a").samples, len(calls)
+
+    assert samples(math.inf) == (7, 4 + 1 + 7)  # to warm up, to see how long one takes, and the rounds
+    assert samples(0.05) == (5, 4 + 1 + 5)
+    monkeypatch.setattr(timing, "WARM_S", 0.03)
+    assert samples(0.05) == (5, 2 + 1 + 5)
 
 
 def test_a_busy_machine_gives_no_figures(small_case: Case) -> None:

@@ -7,6 +7,7 @@ rotate, windows with a busy neighbour are thrown away whole, and a warm and a co
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +24,9 @@ __all__ = ["Race", "Timed", "race"]
 Call = Callable[[int], object]  # runs an arm once on the input set of that number
 
 SAMPLE_S = 0.004  # a warm sample repeats a call for this long, well above the clock's own cost
-LEAST_ROUNDS = 7
+LEAST_ROUNDS, OF_LONG_CALLS = 7, 5
 WARM_UP = 4  # calls before anything is timed: glibc stops faulting after the third
+WARM_S = 0.5  # or this long: what faults cost is little of so long a call
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,11 @@ def race(
     budget_s: float = 0.6,
     cold: bool = False,
     settle_s: float = 0.0,
+    enough_s: float = math.inf,
     quiet: Quiet | None = None,
 ) -> Race:
-    """Times every arm over the input sets 0 to ``sets`` - 1, ``budget_s`` seconds an arm, at least 7 rounds.
+    """Times every arm over the input sets 0 to ``sets`` - 1, ``budget_s`` seconds an arm, at least 7 rounds; or 5 where
+    more would take longer than ``enough_s``.
 
     Warm: a sample is the mean of enough calls to fill 4 ms, the sets in rotation. Cold: a sample is one call after
     the caches were overwritten. ``settle_s``: a pause before each sample, see ``_settled``.
@@ -111,12 +115,13 @@ def race(
         return found
 
     rounds: list[dict[str, float]] = []
-    end, thrown_before = time.monotonic() + budget_s * len(arms), quiet.thrown
-    faults = 0
-    while time.monotonic() < end or len(rounds) < LEAST_ROUNDS:
+    begin, thrown_before = time.monotonic(), quiet.thrown
+    faults, took = 0, 0.0
+    while took < budget_s * len(arms) or len(rounds) < (LEAST_ROUNDS if took < enough_s else OF_LONG_CALLS):
         before = minor_faults()
         rounds += quiet.collect(one_round, "a race")
         faults += minor_faults() - before
+        took = time.monotonic() - begin
     samples = {name: [found[name] for found in rounds] for name in arms}
     return Race(samples, quiet.thrown - thrown_before, faults)
 
@@ -135,8 +140,11 @@ def _settled(call: Call, first: int, sets: int, seconds: float) -> None:
 
 def _repeats(call: Call, sets: int) -> int:
     """Calls that fill a sample, after the warm-up."""
+    warm = time.perf_counter() + WARM_S
     for i in range(WARM_UP):
         call(i % sets)
+        if time.perf_counter() > warm:
+            break
     count = 1
     while True:
         begin = time.perf_counter()

@@ -30,6 +30,7 @@ __all__ = ["OnCpu"]
 Call = Callable[[int], object]
 SETTLE_S = 0.02  # between arms of several threads: what a library's idle threads spin for
 PEAK_S = 0.01  # one call of the ceiling's arm
+ENOUGH_S = 6.0  # of a race: calls of tenths of a second are timed five times, so that a ladder takes under 3 minutes
 BEYOND = 4  # times the largest cache: what inputs in rotation must exceed where reads of memory are measured
 MOST_SETS = 12
 
@@ -111,7 +112,7 @@ class OnCpu(Climber):
             work[BEFORE] = problem.work(form, there.size)
         with kept_out():
             pause, budget_s = (SETTLE_S, 2 * self.budget_s) if threads > 1 else (0.0, self.budget_s)
-            found = race(arms, MOST_SETS, budget_s=budget_s, settle_s=pause, quiet=self._quiet())
+            found = race(arms, MOST_SETS, budget_s=budget_s, settle_s=pause, enough_s=ENOUGH_S, quiet=self._quiet())
         _, wrong = truth.judge(out)
         if wrong:
             raise ArithmeticError(f"after timing: {wrong}")

@@ -205,7 +205,7 @@ def climb(
     Proof: every size of the problem's and the timed ones, each thread count, outputs poisoned and guarded, inputs
     compared, everything twice; a rung that is wrong gets no figure, also one that crashes, hangs or stops the GPU.
     Race: the rung, the rung before it (if right), the problem's peers and on the CPU the ceiling itself, in
-    alternation, ``budget_s`` seconds an arm and at least seven rounds.
+    alternation, ``budget_s`` seconds an arm and at least seven rounds; five of a CPU's calls that take long.
 
     Args:
         size: what to time instead of the problem's own. known: ceilings, by default this machine's, measured if need
