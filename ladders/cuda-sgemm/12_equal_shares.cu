@@ -49,10 +49,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     int a_row = t / 8, a_k = t % 8, b_k = t / (TILE_N / 4), b_column = t % (TILE_N / 4) * 4;
 
     // Whole turns of tiles, one for each block; then the steps of the tiles that are left in equal shares, all cuts at
-    // multiples of four steps.
+    // multiples of four steps. Where these are few the last blocks get none: a neighbour always has the next steps.
     int steps = K / DEPTH, across = N / TILE_N, tiles = M / TILE_M * across, blocks = gridDim.x, block = blockIdx.x;
-    int turns = tiles / blocks, fours = tiles % blocks * (steps / 4);
-    int begin = fours * block / blocks * 4, end = fours * (block + 1) / blocks * 4;
+    int turns = tiles / blocks, fours = tiles % blocks * (steps / 4), sharing = min(blocks, fours);
+    int begin = block < sharing ? fours * block / sharing * 4 : 0;
+    int end = block < sharing ? fours * (block + 1) / sharing * 4 : 0;
     int parts = turns + (begin < end ? (end - 1) / steps - begin / steps + 1 : 0);
     struct Part {
         int tile, first, last;

@@ -54,6 +54,7 @@ PROBLEM = Problem(
         {"M": 512, "N": 1280, "K": 1056},
         {"M": 2304, "N": 2816, "K": 416},
         {"M": 2816, "N": 3328, "K": 192},
+        {"M": 2816, "N": 3328, "K": 64},  # 286 tiles of 128 x 256, few steps: of 132 blocks most have none to share
     ),
     also=({"M": 8192, "N": 8192, "K": 8192}, {"M": 2048, "N": 2048, "K": 2048}, {"M": 2048, "N": 8192, "K": 4096}),
     inputs=inputs,
