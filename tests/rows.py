@@ -22,12 +22,10 @@ def _runs_here(row: Row) -> bool:
 def runnable_rows() -> list[tuple[Op, str]]:
     """(op, row name) for every row that runs here, torch and reference included."""
     return [
-        (op, name)
+        (op, row.name)
         for op in ALL_OPS
-        for name in [
-            *(row.name for row in op.rows if row.source is not None and _runs_here(row)),
-            *(row.name for row in op.rows if row.source is None),
-        ]
+        for row in op.rows
+        if row.source is None or _runs_here(row)  # torch and the reference run everywhere
     ]
 
 

@@ -80,9 +80,8 @@ class OnGpu(Climber):
         loop, instructions, why = hot_loop(rung.path, self.ladder.problem.symbol)
         if why:
             self.note(why)
-        return Evidence(
-            assembly=loop, launch=launch, resources=resources | one_pass(loop), instructions=instructions
-        )  # fmt: skip
+        resources |= one_pass(loop)
+        return Evidence(assembly=loop, launch=launch, resources=resources, instructions=instructions)
 
     # ------------------------------------------------ the race
 

@@ -28,6 +28,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from kernelworks.climb.sass import bare, mnemonic
+
 __all__ = ["one_pass"]
 
 BANKS = 2
@@ -50,7 +52,7 @@ def one_pass(loop: Sequence[str]) -> dict[str, int]:
     """Of a loop's instructions as cuobjdump prints them: ``loop_slots`` that it takes to issue them once, how many of
     them are ``loop_arithmetic``, and ``loop_stalls``, the cycles in which operands hold up issue; as it is after many
     passes. Empty for a loop that is not mostly arithmetic on registers."""
-    names = [_name(text) for text in loop]
+    names = [mnemonic(text)[0] for text in loop]
     reads = [_reads(text) if name in ARITHMETIC | BESIDE else None for name, text in zip(names, loop, strict=True)]
     # Without registers it only sets one to a constant.
     arithmetic = sum(name in ARITHMETIC and bool(read) for name, read in zip(names, reads, strict=True))
@@ -59,14 +61,9 @@ def one_pass(loop: Sequence[str]) -> dict[str, int]:
     return {"loop_slots": len(loop), "loop_arithmetic": arithmetic, "loop_stalls": _stalls(reads)}
 
 
-def _name(text: str) -> str:
-    """The mnemonic without predicate and modifiers."""
-    return re.sub(r"^@!?U?P\w+\s+", "", text).split()[0].split(".")[0]
-
-
 def _reads(text: str) -> list[Read]:
     """The registers that an instruction reads. The first operand is its result, as are predicates that follow it."""
-    operands = re.sub(r"^@!?U?P\w+\s+", "", text).partition(" ")[2].split(",")[1:]
+    operands = bare(text).partition(" ")[2].split(",")[1:]
     while operands and re.fullmatch(r"\s*U?P[0-9T]", operands[0]):
         operands = operands[1:]
     found = [(place, re.match(r"\s*[-~|]*R(\d+)\b(.*)", operand)) for place, operand in enumerate(operands)]

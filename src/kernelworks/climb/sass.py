@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kernelworks.build.cuda import built, cuobjdump, resources
 
-__all__ = ["hot_loop", "loops", "usage"]
+__all__ = ["bare", "hot_loop", "loops", "mnemonic", "usage"]
 
 # What a loop is known by, and what one is worth beside another: about the multiply-adds that an instruction does.
 ARITHMETIC = {
@@ -77,7 +77,7 @@ def loops(lines: list[Line]) -> tuple[list[Line], list[list[Line]]]:
         if target in index and target < address and last - index[target] < LONGEST:
             spans.append((index[target], last))
     names = {
-        span: {_name(text)[0] for _, text in lines[span[0] : span[1] + 1] if not re.match(CONSTANT, text)}
+        span: {mnemonic(text)[0] for _, text in lines[span[0] : span[1] + 1] if not re.match(CONSTANT, text)}
         for span in spans
     }
     kind = max((n for held in names.values() for n in held if n in ARITHMETIC), key=ARITHMETIC.__getitem__, default="")
@@ -93,14 +93,19 @@ def _innermost(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return [s for s in spans if not any(o != s and s[0] <= o[0] and o[1] <= s[1] for o in spans)]
 
 
-def _name(text: str) -> tuple[str, ...]:
-    """The mnemonic with its modifiers, the predicate aside."""
-    return tuple(re.sub(r"^@!?U?P\w+\s+", "", text).split()[0].split("."))
+def bare(text: str) -> str:
+    """An instruction without the predicate before it."""
+    return re.sub(r"^@!?U?P\w+\s+", "", text)
+
+
+def mnemonic(text: str) -> tuple[str, ...]:
+    """An instruction's name, and its modifiers."""
+    return tuple(bare(text).split()[0].split("."))
 
 
 def _worth(loop: list[Line]) -> float:
     """For each instruction: what waits aside of a loop jumps back into it, and makes a long loop of little work."""
-    names = [_name(text)[0] for _, text in loop]
+    names = [mnemonic(text)[0] for _, text in loop]
     moved = sum(name in MOVES for name in names) / 1e3
     return (sum(ARITHMETIC.get(name, 0) for name in names) + moved) / len(loop)
 
@@ -108,7 +113,7 @@ def _worth(loop: list[Line]) -> float:
 def _decisive(lines: list[Line]) -> dict[str, int]:
     found: Counter[str] = Counter()
     for _, text in lines:
-        name, *more = _name(text)
+        name, *more = mnemonic(text)
         if name in DECISIVE:
             width = next((m for m in more if m in ("64", "128")), "")
             shape = next((m for m in more if re.fullmatch(r"\d+x\d+x\d+|\d{4,}", m)), "")

@@ -164,10 +164,8 @@ def _list(texts: Iterable[str]) -> str:
 def _evidence(record: Climb, rung: RungResult) -> str:
     """What the machine says of the rung: the ceilings, a block's share of a multiprocessor, counters, instructions."""
     parts = [f"<p><b>Evidence.</b> {escape(words.waits(rung))} {escape(words.proof(rung))}</p>"]
-    if rung.resources:
-        parts.append(f"<p>{escape(evidence.resources(rung))}</p>")
-    if evidence.operands(rung.resources):
-        parts.append(f"<p>{escape(evidence.operands(rung.resources))}</p>")
+    costs = (evidence.resources(rung), evidence.operands(rung.resources))
+    parts += [f"<p>{escape(text)}</p>" for text in costs if text]
     counted = [(escape(name), escape(text)) for name, text in evidence.counters(record, rung)]
     if counted:
         parts.append(f"<h3>The processor's own counters, of one call</h3>{_words(_grid(('what', 'counted'), counted))}")

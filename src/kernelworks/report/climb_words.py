@@ -237,13 +237,13 @@ def limit(record: Climb) -> str:
     )
     if isinstance(here, GpuCeilings):
         rates = [r.burst_tflops * 1e3 for r in here.rates if r.dtype == record.arithmetic]
-        reads = [b.gbs for b in roofs.large(here) if b.kind == "read"]
+        read = roofs.slopes(here, 1).get("HBM")
     else:
         rates = [r.gflops for r in here.flops if (r.dtype, r.threads) == (record.arithmetic, here.cores)]
-        reads = [b.gbs for b in here.bandwidth if (b.level, b.kind, b.threads) == ("DRAM", "read", here.cores)]
-    if not rates or not reads:
+        read = roofs.slopes(here, here.cores).get("DRAM")
+    if not rates or read is None:
         return text
-    ridge = max(rates) / max(reads)
+    ridge = max(rates) / read
     which = "the multipliers are" if intensity > ridge else "memory is"
     return (
         f"{text} This machine's memory meets its multipliers at {quantity.figures(ridge)} flop for each byte, so "
