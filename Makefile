@@ -1,11 +1,11 @@
 # make demo   sets everything up in .venv and runs the main job on two real programs
-# make test   sets everything up in .venv and runs the linters, the type checker and the tests
+# make test   sets everything up in .venv and runs the linters, the type checker and the tests; make test-all runs more
 # Either sets up once; a second run starts at once. `make clean` forgets the set-up.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs clean
+.PHONY: help demo test test-all lint docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -52,6 +52,10 @@ lint: $(STAMPS)/test
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 	@echo "rows to prove again where such a machine is:"; $(BIN)/kernelworks map --stale
+
+# What a night has time for: every repetition that `make test` leaves out.
+test-all: lint
+	$(BIN)/python -m pytest --all -n 2 --dist worksteal
 
 # Rewrites what is generated: the ladders' documents, the tables between the markers of pages, and docs/reference.md.
 docs: $(STAMPS)/demo

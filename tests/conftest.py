@@ -33,6 +33,10 @@ LONG = ("test_triton", "test_parity", "test_prove", "test_torch")
 LEVELS = (("L1", 16 << 10, 450.0), ("L2", 512 << 10, 255.0), ("L3", 8 << 20, 105.0), ("DRAM", 256 << 20, 42.0))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="what `make test` has no time for, too")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
 

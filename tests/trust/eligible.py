@@ -1,0 +1,45 @@
+"""Our rows taken on any machine: one row at a time passes for proved here, whatever certificates this machine has."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from kernelworks import certificates, dispatch
+from kernelworks.build.cpp import TARGETS
+from kernelworks.contract import Row
+from kernelworks.machine import machine
+
+ROWS = [name for name in ("avx2", "avx512") if TARGETS[name].needs <= machine().features]
+
+
+@contextlib.contextmanager
+def only(row: str) -> Iterator[set[tuple[str, str]]]:
+    """Within, the rows of this name are the only proved ones; yields the (op, pass) that such a row was taken for."""
+    taken: set[tuple[str, str]] = set()
+
+    def invalid(op: str, candidate: Row, kind: str | None = None) -> str | None:
+        return None if candidate.source is None or candidate.name == row else "not the row of this test"
+
+    def choose(op: dispatch.Op, request: object, asked: str | None = None) -> dispatch.Choice:
+        found = chosen(op, request, asked)  # type: ignore[arg-type]
+        if found.row.name == row:
+            taken.add((op.name, request.pass_))  # type: ignore[attr-defined]
+        return found
+
+    chosen = dispatch.choose
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certificates, "invalid", invalid)
+        patch.setattr(dispatch, "choose", choose)
+        forget()
+        try:
+            yield taken
+        finally:
+            forget()
+
+
+def forget() -> None:
+    for op in dispatch.OPS.values():
+        op.forget()
