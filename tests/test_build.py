@@ -12,7 +12,7 @@ import pytest
 
 import forked
 from kernelworks.build import BuildError, cpp
-from kernelworks.build.cache import _intact
+from kernelworks.build.cache import intact
 
 SOURCE = '#include "kernel.hpp"\nKW_EXPORT(answer) { args.tensor(0).ptr<float>()[0] = 42.0f; }\n'
 
@@ -115,7 +115,7 @@ def test_a_damaged_entry_is_never_loaded(
             note.write_text(note.read_text()[:20])
     assert cpp.built(source, "scalar") == lib
     assert json.loads(note.read_text())["sha256"]
-    assert _intact(lib, note)
+    assert intact(lib, note)
     assert forked.python(str(source), code=CALL).stdout.strip() == "42.0"
 
 

@@ -229,12 +229,14 @@ def prove(
     Every case in every dtype, guard pages on both sides of every buffer, poisoned outputs, gradients, two threads at
     once, and every known-wrong mutant rejected. Exit code 1 where a row is refused.
     """
+    from kernelworks.build.cache import forget_failures
     from kernelworks.prove import prove as run
     from kernelworks.records import Proof
     from kernelworks.report import prove as report
     from kernelworks.report import terminal as console
 
     proofs: list[Proof] = []
+    forget_failures()
     with _faults((ValueError, RuntimeError)), console.progress("prove") as progress:
         for op, row in _to_prove(what, case, missing=missing):
             proofs += run(op, row, case=case, dtype=dtype, jobs=jobs, progress=progress)

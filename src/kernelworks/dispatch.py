@@ -55,6 +55,21 @@ class Choice:
     because: str  # "list order", "tuning: ...", or "asked for by name"
 
 
+class Broken(str):
+    """A reason of the machine's, not of the request's: a row that could not be built or loaded. ``about`` names what is
+    at fault."""
+
+    about: str
+
+    def __new__(cls, error: BuildError) -> Broken:
+        made = super().__new__(cls, error)
+        made.about = error.about
+        return made
+
+
+_said: set[str] = set()  # the faults that a warning has named
+
+
 @functools.cache
 def _tuning(path: Path) -> tuple[Mapping[str, Any], ...]:
     try:
@@ -111,7 +126,7 @@ def _unusable(op: Op, row: Row, request: Request, *, certified: bool) -> str | N
                 return reason
         row.load(request.pass_)
     except BuildError as error:
-        return str(error)
+        return Broken(error)
     return None
 
 
@@ -197,7 +212,6 @@ class Op:
         self._to_torch, self._from_torch = to_torch, from_torch
         self._plans: dict[Any, Any] = {}
         self._planning = threading.Lock()
-        self._warned = False
         self.call, self._scope = entry(self)
         self._register()
         OPS[self.name] = self
@@ -316,14 +330,15 @@ class Op:
         return plan
 
     def _warn_of_build_failure(self, choice: Choice) -> None:
-        broken = [f"{name}: {reason}" for name, reason in choice.declined if "compiler" in reason or "cache" in reason]
-        if broken and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"kernelworks.{self.name} runs its {choice.row.name!r} row: {broken[0][:500]}",
-                RuntimeWarning,
-                stacklevel=5,
-            )
+        """Once for each thing at fault, whichever ops and rows it takes."""
+        for name, reason in choice.declined:
+            if isinstance(reason, Broken) and reason.about not in _said:
+                _said.add(reason.about)
+                warnings.warn(
+                    f"kernelworks.{self.name} runs its {choice.row.name!r} row ({name!r} is not there): {reason[:800]}",
+                    RuntimeWarning,
+                    stacklevel=5,
+                )
 
     def forward_shapes(self, args: tuple[Any, ...]) -> Any:
         """What the forward returns for these arguments, as meta tensors; None for an op that works in place."""

@@ -4,6 +4,7 @@
 |---|---|---|
 | ``KERNELWORKS_CACHE`` | folder for compiled libraries, certificates and ceilings | the platform's cache folder |
 | ``KERNELWORKS_CXX`` | the C++ compiler | ``g++`` |
+| ``KERNELWORKS_COMPILE_SECONDS`` | how long one compile may take before its compiler is given up | 120 |
 | ``NO_COLOR`` | any value: no colours in the terminal | unset |
 | ``TRITON_INTERPRET`` | ``1``: Triton's interpreter runs kernels on CPU tensors (Triton reads it too) | unset |
 
@@ -17,7 +18,9 @@ from pathlib import Path
 
 import platformdirs
 
-__all__ = ["cache_dir", "compiler", "interpreting", "no_color"]
+__all__ = ["cache_dir", "compile_seconds", "compiler", "interpreting", "no_color"]
+
+COMPILE_S = 120.0  # the largest room takes 4 s on a quiet core
 
 
 def cache_dir(kind: str) -> Path:
@@ -28,7 +31,16 @@ def cache_dir(kind: str) -> Path:
 
 def compiler() -> str:
     """The C++ compiler's command."""
-    return os.environ.get("KERNELWORKS_CXX", "g++")
+    return os.environ.get("KERNELWORKS_CXX") or "g++"
+
+
+def compile_seconds() -> float:
+    """The time limit of one compile; the default where the variable holds no positive number."""
+    try:
+        given = float(os.environ.get("KERNELWORKS_COMPILE_SECONDS", ""))
+    except ValueError:
+        return COMPILE_S
+    return given if 0 < given < float("inf") else COMPILE_S
 
 
 def no_color() -> bool:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import shutil
-import subprocess
+import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kernelworks import environment
-from kernelworks.build.cache import BuildError, entry
+from kernelworks.build.cache import BuildError, entry, failure, remember
+from kernelworks.build.compiler import compiled, identity, toolchain
+from kernelworks.build.loading import loaded
 from kernelworks.build.sources import hash_of, with_includes
 
 __all__ = ["TARGETS", "BuildError", "Target", "library", "source_hash", "toolchain"]
@@ -60,18 +61,6 @@ TARGETS = {
 
 
 @functools.cache
-def toolchain() -> str:
-    """The compiler as certificates and cache keys name it, such as ``"g++ 12.2.0"``. Raises BuildError without one."""
-    command = environment.compiler()
-    if shutil.which(command) is None:
-        raise BuildError(f"no C++ compiler: {command!r} is not on the PATH (install g++, or set KERNELWORKS_CXX)")
-    done = subprocess.run([command, "-dumpfullversion", "-dumpversion"], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BuildError(f"{command} -dumpfullversion exited with {done.returncode}: {done.stderr.strip()[:300]}")
-    return f"{Path(command).name} {done.stdout.strip()}"
-
-
-@functools.cache
 def source_hash(source: Path, target: str) -> str:
     """SHA-256 over the source, the headers of ours that it includes, and the target's flags."""
     return hash_of(" ".join((*COMMON_FLAGS, *TARGETS[target].flags)), with_includes(source, SIMD))
@@ -85,46 +74,81 @@ def _include_flags() -> list[str]:
 
 
 def _compile(source: Path, target: Target, output: Path) -> None:
-    command = [
-        environment.compiler(), *COMMON_FLAGS, *target.flags, *_include_flags(), str(source), "-o", str(output),
-    ]  # fmt: skip
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise BuildError(f"could not run {command[0]!r}: {error}") from error
-    if done.returncode != 0:
-        raise BuildError(f"{' '.join(command)}\nexited with {done.returncode}:\n{done.stderr.strip()[:4000]}")
+    compiled((*COMMON_FLAGS, *target.flags, *_include_flags()), source, target.name, output)
 
 
-def built(source: Path, target: str) -> Path:
+def _stem(source: Path, target: str) -> str:
+    key = hashlib.sha256(f"{source_hash(source, target)} {toolchain()}".encode()).hexdigest()[:20]
+    return f"{source.parent.name}-{source.stem}-{target}-{key}"
+
+
+def built(source: Path, target: str, *, unlike: str = "") -> Path:
     """The path of the library for one source and target, compiled if the cache has no intact entry for it.
 
-    Raises BuildError: no compiler, the compiler failed, or the cache folder cannot be written.
+    Raises BuildError: no compiler, the compiler failed (now, or within the hour) or took too long, or the cache folder
+    cannot be written. ``unlike`` is the hash of a library that would not load and is not to come again.
     """
     wanted = TARGETS[target]
-    key = hashlib.sha256(f"{source_hash(source, target)} {toolchain()}".encode()).hexdigest()[:20]
     record = {"source": source.name, "target": target, "toolchain": toolchain()}
-    stem = f"{source.parent.name}-{source.stem}-{target}-{key}"
-    return entry(stem, ".so", functools.partial(_compile, source, wanted), record)
+    stem, make = _stem(source, target), functools.partial(_compile, source, wanted)
+    return entry(stem, ".so", make, record, attempt=f"{stem}-{identity()}", unlike=unlike)
 
 
 _loaded: dict[tuple[Path, str], Any] = {}
-_loading = threading.Lock()
+_failed: dict[tuple[Path, str, str, str], BuildError] = {}  # with the compiler's name and the cache's folder
+_loading = threading.RLock()
+
+
+@functools.cache
+def _watch_forks() -> None:
+    os.register_at_fork(after_in_child=_renew)
+
+
+def _renew() -> None:
+    global _loading
+    _loading = threading.RLock()  # a thread of the parent may have held the old one: no thread of the child lets it go
 
 
 def library(source: Path, target: str) -> Any:
     """The loaded library; exported functions are attributes: ``library(path, "avx512").silu_mul(out, gate, up, 2)``.
 
     Cost: a hash of the sources and of the cached library the first time in a process; a compile (0.3 to 3 s) if it
-    was never built. Raises BuildError.
+    was never built. Raises BuildError, and what failed once in a process is not tried again in it.
     """
     found = _loaded.get((source, target))
     if found is None:
+        _watch_forks()
+        key = (source, target, environment.compiler(), str(environment.cache_dir("build")))
         with _loading:
             found = _loaded.get((source, target))
             if found is None:
-                import tvm_ffi
-
-                found = tvm_ffi.load_module(str(built(source, target)))
-                _loaded[(source, target)] = found
+                if key in _failed:
+                    raise _failed[key].with_traceback(None)
+                try:
+                    found = _loaded[source, target] = _load(source, target)
+                except BuildError as error:
+                    _failed[key] = error
+                    raise
     return found
+
+
+def _load(source: Path, target: str) -> Any:
+    """A library that will not load is built anew, once: the file in the cache may have been damaged before it was
+    hashed. What still will not load is remembered, but for a file system that lets nothing be loaded."""
+    path = built(source, target)
+    try:
+        return loaded(path, source)
+    except BuildError as error:
+        if error.about == str(path.parent):
+            raise
+    attempt = f"{path.stem}-load-{identity()}"
+    known = failure(attempt)
+    if known is not None:
+        raise known
+    again = built(source, target, unlike=hashlib.sha256(path.read_bytes()).hexdigest())
+    try:
+        return loaded(again, source)
+    except BuildError as error:
+        lasting = BuildError(f"{error} (built anew, too)", about=f"{toolchain()} {error.about}", lasting=True)
+        remember(attempt, lasting)
+        raise lasting from error

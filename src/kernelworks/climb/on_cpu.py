@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from kernelworks.bench.faults import kept_out
 from kernelworks.bench.timing import Race, race
 from kernelworks.build import TARGETS, BuildError, library
 from kernelworks.build.cpp import built
+from kernelworks.build.loading import opened
 from kernelworks.ceilings.quiet import CpuTimes, Quiet
 from kernelworks.ceilings.survey import BANDWIDTH_SOURCE, FLOPS_SOURCE, PAD_BYTES, targets, working_sets
 from kernelworks.climb.assembly import inner_loop
@@ -53,7 +53,7 @@ class OnCpu(Climber):
         if rung.number not in self._loaded:
             problem = self.ladder.problem
             try:
-                found = getattr(ctypes.CDLL(str(built(rung.path, rung.target))), problem.symbol)
+                found = getattr(opened(built(rung.path, rung.target)), problem.symbol)
             except AttributeError as error:
                 raise BuildError(f"{rung.path.name} exports no {problem.symbol}") from error
             own = problem.formats[rung.format].signature if rung.format else None
