@@ -4,6 +4,10 @@ A certificate speaks for one op and row, one hash of the source, one toolchain a
 rows that run there, the GPU's for the others. Those for the machines we have ship with the package
 (``certified/KIND.json``); ``kernelworks prove`` writes more into the cache, one file a row through a rename, so races
 and kills leave whole files.
+
+A row whose instructions give the same result on every maker's CPU (``Row.differs``) is proved once for its
+instruction set: on another kind of CPU the same source, compiled by the same toolchain, wants no more than a
+confirmation, a certificate that says where the whole proof was made (``proved_on``).
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from kernelworks import environment
 from kernelworks.contract import Row
 from kernelworks.machine import kind_of, machine
 
-__all__ = ["Certificate", "find", "invalid", "shipped_kinds", "shipped_path", "write", "write_shipped"]
+__all__ = ["Certificate", "elsewhere", "find", "invalid", "shipped_kinds", "shipped_path", "write", "write_shipped"]
 
 SHIPPED = Path(__file__).resolve().parent / "certified"
 
@@ -36,6 +40,7 @@ class Certificate:
     worst: float  # the largest error as a share of the bound
     mutants_rejected: int
     date: str
+    proved_on: str = ""  # of a confirmation: the kind of machine on which all cases were tried
 
 
 def shipped_path(kind: str) -> Path:
@@ -69,6 +74,23 @@ def find(op: str, row: str, kind: str | None = None) -> list[Certificate]:
     return [c for c in found if c is not None]
 
 
+def elsewhere(op: str, row: Row) -> Certificate | None:
+    """A certificate of another kind of CPU that a confirmation here would carry over, or None.
+
+    It is of this architecture, for this source and this toolchain, and the row's results do not depend on the maker.
+    """
+    if row.source is None or row.device != "cpu" or row.differs():
+        return None
+    here = machine()
+    for kind in shipped_kinds():
+        if kind == here.kind or not kind.startswith(f"{here.architecture}-"):
+            continue
+        held = _shipped(kind).get((op, row.name))
+        if held and not held.proved_on and held.source_hash == row.hash() and held.toolchain == row.toolchain():
+            return held
+    return None
+
+
 def shipped_kinds() -> list[str]:
     """The kinds of machine whose certificates ship with the package; those of GPUs begin with ``sm_``."""
     return sorted(path.stem for path in SHIPPED.glob("*.json"))
@@ -88,6 +110,9 @@ def invalid(op: str, row: Row, kind: str | None = None) -> str | None:
             return str(error)
     candidates = find(op, row.name, kind)
     if not candidates:
+        held = elsewhere(op, row)
+        if held is not None:
+            return f"proved on {held.kind}, not confirmed here yet; run `kernelworks prove {op}.{row.name} --missing`"
         return f"not proved on this kind of machine ({kind}); run `kernelworks prove {op}.{row.name}`"
     current = row.hash()
     same_source = [c for c in candidates if c.source_hash == current]

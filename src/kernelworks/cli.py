@@ -221,7 +221,9 @@ def prove(
     case: Annotated[str | None, typer.Option(help="Only this case, to see a failure again.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Only this dtype.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes that share the cases of a row.")] = None,
-    missing: Annotated[bool, typer.Option("--missing", help="Only rows that lack a certificate here.")] = False,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Only rows that could be chosen and lack a certificate here.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Proves rows right against float64 on this machine, and certifies those that are.
@@ -231,6 +233,7 @@ def prove(
     """
     from kernelworks.build.cache import forget_failures
     from kernelworks.prove import prove as run
+    from kernelworks.prove import prove_missing
     from kernelworks.records import Proof
     from kernelworks.report import prove as report
     from kernelworks.report import terminal as console
@@ -238,8 +241,12 @@ def prove(
     proofs: list[Proof] = []
     forget_failures()
     with _faults((ValueError, RuntimeError)), console.progress("prove") as progress:
-        for op, row in _to_prove(what, case, missing=missing):
-            proofs += run(op, row, case=case, dtype=dtype, jobs=jobs, progress=progress)
+        wanted = _to_prove(what, case, missing=missing)
+        if missing and case is None and dtype is None:
+            proofs = prove_missing([(op, row) for op, row in wanted if row], progress=progress)
+        else:
+            for op, row in wanted:
+                proofs += run(op, row, case=case, dtype=dtype, jobs=jobs, progress=progress)
     if json:
         _print_json(proofs)
     elif proofs:
@@ -265,7 +272,8 @@ def _to_prove(what: str | None, case: str | None, *, missing: bool) -> list[tupl
         (found.name, candidate.name)
         for found in chosen
         for candidate in provable(found)[0]
-        if row in ("", candidate.name) and certificates.invalid(found.name, candidate) is not None
+        if (candidate.name == row or (not row and candidate.target != "scalar"))  # which is never chosen
+        and certificates.invalid(found.name, candidate) is not None
     ]
 
 

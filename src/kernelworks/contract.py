@@ -186,6 +186,8 @@ class Row:
     ``guard(request)`` returns None, or the reason why this row declines. ``load(pass_)`` returns the callable for one
     pass, ``run(*args, out=None)``, building what must be built. ``source`` is the file that a certificate speaks for;
     rows without one (``torch``, ``reference``) need no certificate: they are what the user has today.
+    ``differs()`` names an instruction of the row whose result is not the same on every maker's CPU; "" where it has
+    none, and a proof speaks for every CPU of the architecture that confirms it.
     ``prepare(pass_, args)`` may give a quicker callable for calls whose arguments look like these (dtypes, shapes,
     strides, device, scalars; not their alignment), with all that follows from them worked out; None where it has none.
     """
@@ -198,6 +200,7 @@ class Row:
     hash: Callable[[], str] = lambda: ""
     toolchain: Callable[[], str] = lambda: ""
     device: str = "cpu"  # the type of device that a certificate of this row speaks for
+    differs: Callable[[], str] = lambda: ""
     inner: str = "float32"  # or "input": between two products values are rounded to the inputs' dtype (see Contract)
     prepare: Callable[[str, tuple[Any, ...]], Callable[..., Any] | None] | None = None
     passes: tuple[str, ...] = ("forward", "backward")

@@ -158,6 +158,7 @@ class Proof:
     checks: dict[str, bool]  # "guard_pages", "inputs_untouched", "deterministic", "two_threads", "gradients", ...
     seconds: float
     certified: bool
+    proved_on: str = ""  # of a confirmation: the kind of CPU whose proof it carries over
 
 
 # ---------------------------------------------------------------- choices

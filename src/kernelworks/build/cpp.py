@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from kernelworks.build.compiler import compiled, identity, toolchain
 from kernelworks.build.loading import loaded
 from kernelworks.build.sources import hash_of, with_includes
 
-__all__ = ["TARGETS", "BuildError", "Target", "library", "source_hash", "toolchain"]
+__all__ = ["DIFFERING", "TARGETS", "BuildError", "Target", "differs", "library", "source_hash", "toolchain"]
 
 SIMD = Path(__file__).resolve().parent.parent / "simd"
 COMMON_FLAGS = (
@@ -32,6 +33,26 @@ class Target:
     name: str
     flags: tuple[str, ...]
     needs: frozenset[str]
+
+
+# Instructions whose results the makers of CPUs do not agree on to the last bit: approximations, whose tables are each
+# maker's own; sums of products of 16-bit numbers, rounded where each maker rounds them; x87's functions. All others
+# that a compiler makes of our sources are fixed by IEEE 754. What a disassembler calls them -> the intrinsic by which
+# alone a source of ours asks for them (None: no source does). A test disassembles every library.
+DIFFERING: Mapping[str, str | None] = {
+    r"vdpbf16ps": "_dpbf16_ps",
+    r"vdpphps|tdp(bf16|fp16)ps": None,
+    r"v?r(cp|sqrt)(ss|ps|14[sp][sd]|28[sp][sd])|vexp2p[sd]": None,
+    r"f(sin|cos|sincos|ptan|patan|2xm1|yl2x|yl2xp1)": None,
+}
+
+
+@functools.cache
+def differs(source: Path, target: str) -> str:
+    """The instruction that a library has and whose result is each maker's own; "" where there is none."""
+    text = "".join(path.read_text(encoding="utf-8") for path in with_includes(source, SIMD))
+    found = (name for name, asked in DIFFERING.items() if asked and asked in text)
+    return next((name for name in found if target == "avx512_bf16"), "")
 
 
 # Explicit flags: gcc 12 takes a Zen 5 for a Zen 3 under -march=native. The scalar target must stay scalar to be what

@@ -17,7 +17,7 @@ import torch
 from kernelworks import environment
 from kernelworks.build import cuda
 from kernelworks.build.configs import configs
-from kernelworks.build.cpp import TARGETS, BuildError, library, source_hash, toolchain
+from kernelworks.build.cpp import TARGETS, BuildError, differs, library, source_hash, toolchain
 from kernelworks.build.sources import hash_of
 from kernelworks.contract import Request, Row
 from kernelworks.machine import machine
@@ -76,6 +76,7 @@ def cpp_rows(
                 hash=functools.partial(source_hash, room / source, name),
                 toolchain=toolchain,
                 passes=tuple(launches),
+                differs=functools.partial(differs, room / source, name),
             )
         )
     return rows

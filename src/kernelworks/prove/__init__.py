@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,10 +17,11 @@ from kernelworks import certificates
 from kernelworks.build import BuildError
 from kernelworks.contract import Request, Row
 from kernelworks.dispatch import OPS, Op
-from kernelworks.machine import has_gpu, kind_of
+from kernelworks.machine import has_gpu, kind_of, machine
+from kernelworks.prove.carried import confirm
 from kernelworks.records import Parity, Proof
 
-__all__ = ["provable", "prove"]
+__all__ = ["provable", "prove", "prove_missing"]
 
 Progress = Callable[[str], None]
 WORKER = (sys.executable, "-m", "kernelworks.prove.worker")
@@ -54,7 +55,7 @@ def provable(op: Op) -> tuple[list[Row], dict[str, str]]:
 
 def prove(
     op: str,
-    row: str | None = None,
+    row: str | Sequence[str] | None = None,
     *,
     case: str | None = None,
     dtype: str | None = None,
@@ -71,7 +72,7 @@ def prove(
     the tuning table, two streams at once and a graph's replay.
 
     Args:
-        op, row: what to prove; without ``row`` every row that runs here.
+        op, row: what to prove, one row or several; without ``row`` every row that runs here.
         case, dtype: only these, to reproduce a failure; nothing is certified then.
         progress: called with a line of text at each step.
         write: whether a certificate is written.
@@ -84,10 +85,11 @@ def prove(
     found = OPS[op]
     rows, cannot = provable(found)
     if row is not None:
-        found.row(row)
-        if row in cannot:
-            raise RuntimeError(f"{op}.{row} cannot run here: {cannot[row]}")
-        rows = [r for r in rows if r.name == row] or [found.row(row)]
+        asked = [found.row(name) for name in ([row] if isinstance(row, str) else row)]
+        for wanted in asked:
+            if wanted.name in cannot:
+                raise RuntimeError(f"{op}.{wanted.name} cannot run here: {cannot[wanted.name]}")
+        rows = asked
     names = [r.name for r in rows]
     proofs: list[Proof] = []
     shards = jobs or (min(8, max(1, (os.cpu_count() or 1) // 2)) if any(r.device == "cuda" for r in rows) else 1)
@@ -100,6 +102,24 @@ def prove(
         names = [n for n in names if n != died[0] and n not in {p.row for p in proofs}]
     order = [r.name for r in found.rows]
     return sorted(proofs, key=lambda p: order.index(p.row))
+
+
+def prove_missing(rows: Sequence[tuple[str, str]], *, progress: Progress | None = None) -> list[Proof]:
+    """Certifies rows, given as (op, row), the quick way where there is one, several at a time.
+
+    What another kind of CPU's certificate speaks for is confirmed (``prove.carried``); the rest is proved from the
+    ground up. Rows of one op share a process, so that what is right is computed once for all of them.
+    """
+    carried = [(op, row) for op, row in rows if certificates.elsewhere(op, OPS[op].row(row)) is not None]
+    confirmed = confirm(carried, progress=progress) if carried else []
+    done = {(proof.op, proof.row) for proof in confirmed}
+    by_op: dict[str, list[str]] = {}
+    for op, row in rows:
+        if (op, row) not in done:
+            by_op.setdefault(op, []).append(row)
+    with concurrent.futures.ThreadPoolExecutor(max(1, min(4, machine().cores))) as pool:
+        whole = list(pool.map(lambda op: prove(op, by_op[op], progress=progress), by_op))
+    return [*confirmed, *(proof for proofs in whole for proof in proofs)]
 
 
 Worked = tuple[list[dict[str, Any]], tuple[str, str, str, str] | None]

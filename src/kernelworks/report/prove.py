@@ -44,12 +44,14 @@ def proofs(records: Sequence[Proof]) -> RenderableType:
             str(proof.cases),
             f"{proof.worst:.3f}",
             proof.worst_case,
-            f"{proof.mutants_rejected} of {proof.mutants}",
+            "" if proof.proved_on else f"{proof.mutants_rejected} of {proof.mutants}",
             _checks(proof),
             quantity.seconds(proof.seconds),
             _verdict(proof),
         )
     lines: list[RenderableType] = [table]
+    for kind in sorted({proof.proved_on for proof in records} - {""}):
+        lines.append(Text(f"confirmed: the same instructions were proved on {kind}", style="dim"))
     for proof in records:
         lines += _failures(proof)
     return Group(*lines)
@@ -65,6 +67,8 @@ def _checks(proof: Proof) -> Text:
 def _verdict(proof: Proof) -> Text:
     if not held(proof):
         return Text("REFUSED", style="bold red")
+    if proof.proved_on:
+        return Text("confirmed, certified" if proof.certified else "confirmed", style="green")
     return Text("proved, certified" if proof.certified else "proved", style="green")
 
 

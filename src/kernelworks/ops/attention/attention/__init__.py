@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from kernelworks.build.cpp import built, library, source_hash
+from kernelworks.build.cpp import built, differs, library, source_hash
 from kernelworks.build.rows import cpp_rows, in_float64, python_row, threads, triton_row
 from kernelworks.contract import Request, Row
 from kernelworks.dispatch import Op, Pass
@@ -154,12 +154,17 @@ def _rows() -> list[Row]:
     for target, sources in targets.items():
         paths = [ROOM / name for name in sources]
         (row,) = cpp_rows(ROOM, forward=_forward, backward=_backward, targets={target: sources[1]})
-        rows.append(replace(row, load=_loader(row, paths), hash=functools.partial(_hash, target, paths)))
+        apart = functools.partial(_differs, target, paths)
+        rows.append(replace(row, load=_loader(row, paths), hash=functools.partial(_hash, target, paths), differs=apart))
     return rows
 
 
 def _hash(target: str, sources: list[Path]) -> str:
     return sha256(" ".join(source_hash(path, target) for path in sources).encode()).hexdigest()
+
+
+def _differs(target: str, sources: list[Path]) -> str:
+    return next(filter(None, (differs(path, target) for path in sources)), "")
 
 
 def _loader(row: Row, sources: list[Path]) -> Callable[[str], Callable[..., Any]]:

@@ -1,0 +1,107 @@
+"""A proof carried over from another kind of CPU: when it may be, what it takes, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kernelworks import certificates
+from kernelworks.build.cpp import DIFFERING, TARGETS, built
+from kernelworks.dispatch import OPS, Op
+from kernelworks.machine import machine
+from kernelworks.prove import carried, prove_missing
+from kernelworks.records import Parity
+
+OP = OPS["rms_norm"]
+ELSEWHERE = f"{machine().architecture}-maker-family1-model1-avx512f"
+
+
+def _proved_elsewhere(op: Op, row: str, **changed: str) -> certificates.Certificate:
+    held = certificates.Certificate(
+        op=op.name, row=row, source_hash=op.row(row).hash(), toolchain=op.row(row).toolchain(), kind=ELSEWHERE,
+        cases=696, worst=0.9, mutants_rejected=9, date="2026-01-01",
+    )  # fmt: skip
+    return dataclasses.replace(held, **changed)
+
+
+@pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No certificates at all: neither shipped nor made here before."""
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(certificates, "SHIPPED", tmp_path)
+    certificates._shipped.cache_clear()
+    yield
+    certificates._shipped.cache_clear()
+
+
+def _ship(*held: certificates.Certificate) -> None:
+    certificates.write_shipped(held, ELSEWHERE)
+    certificates._shipped.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "changed", [{"source_hash": "0" * 64}, {"toolchain": "g++ 0.0.0"}, {"proved_on": "x86_64-another"}]
+)
+def test_another_source_or_toolchain_or_a_mere_confirmation_is_not_carried_over(
+    nowhere: None, changed: dict[str, str]
+) -> None:
+    _ship(_proved_elsewhere(OP, "avx2", **changed))
+    assert certificates.elsewhere(OP.name, OP.row("avx2")) is None
+    assert "not proved on this kind" in (certificates.invalid(OP.name, OP.row("avx2")) or "")
+
+
+def test_rows_whose_results_are_each_makers_own_are_proved_on_every_kind(nowhere: None) -> None:
+    """The row whose library has vdpbf16ps, and only that one."""
+    _ship(*(_proved_elsewhere(op, r.name) for op in OPS.values() for r in op.rows if r.device == "cpu" and r.source))
+    apart = [
+        f"{op.name}.{r.name}" for op in OPS.values() for r in op.rows
+        if r.device == "cpu" and r.source and certificates.elsewhere(op.name, r) is None
+    ]  # fmt: skip
+    assert apart == ["linear.avx512_bf16"]
+
+
+def test_a_confirmed_row_may_be_chosen_and_says_where_it_was_proved(nowhere: None) -> None:
+    _ship(_proved_elsewhere(OP, "avx2"))
+    assert f"proved on {ELSEWHERE}, not confirmed here yet" in (certificates.invalid(OP.name, OP.row("avx2")) or "")
+    (proof,) = prove_missing([(OP.name, "avx2")])
+    assert proof.certified and proof.proved_on == ELSEWHERE and 10 < proof.cases < 200, proof
+    assert certificates.invalid(OP.name, OP.row("avx2")) is None
+    (held,) = certificates.find(OP.name, "avx2")
+    assert held.proved_on == ELSEWHERE and held.kind == machine().kind
+
+
+def test_a_row_that_is_wrong_here_is_not_confirmed(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker says what it found; one element off is enough."""
+    _ship(_proved_elsewhere(OP, "avx2"))
+
+    def wrong(rows: object, progress: object) -> dict[str, object]:
+        failure = Parity(OP.name, "avx2", "forward", "c", "float32", 2.0, False, "element 0 is off")
+        said = {"op": OP.name, "row": "avx2", "cases": 3, "worst": 2.0, "worst_case": "c", "seconds": 0.1}
+        said["failures"] = [dataclasses.asdict(failure)]
+        return {f"{OP.name}.avx2": carried._proof(said)}
+
+    monkeypatch.setattr(carried, "_worked", wrong)
+    (proof,) = carried.confirm([(OP.name, "avx2")])
+    assert not proof.certified
+    assert certificates.invalid(OP.name, OP.row("avx2")) is not None
+
+
+def _differing(path: Path) -> set[str]:
+    text = subprocess.run(["objdump", "-d", "--no-show-raw-insn", path], capture_output=True, text=True).stdout
+    names = set(re.findall(r"^\s*[0-9a-f]+:\s+(\w+)", text, re.M))
+    assert len(names) > 10, f"nothing was disassembled of {path}"
+    return {name for name in names if any(re.fullmatch(pattern, name) for pattern in DIFFERING)}
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=list(OPS))
+def test_libraries_hold_no_instruction_whose_result_is_each_makers_own_but_those_said(op: Op) -> None:
+    for row in op.rows:
+        if row.device != "cpu" or row.source is None or TARGETS[row.target].needs - machine().features:
+            continue
+        sources = [row.source] if row.source.stem == "scalar" else sorted(op.room.glob("*.cpp"))
+        found = set.union(*(_differing(built(s, row.target)) for s in sources if s.stem != "scalar" or s == row.source))
+        assert found == ({row.differs()} - {""}), (op.name, row.name)
