@@ -166,7 +166,7 @@ def diagnose(
         _write(folder / f"{name}.html", page.diagnosis(record))
         _write(folder / f"{name}.json", to_json(record) + "\n")
         console.stderr().print(f"\nthe page: {folder / name}.html   the record: {folder / name}.json", soft_wrap=True)
-    if record.fix is not None and not record.fix.agrees:
+    if record.fix is not None and (record.fix.refused or not record.fix.agrees):
         raise typer.Exit(FAILED)
 
 
@@ -446,7 +446,8 @@ def climb(
     """Climbs a ladder on this machine, from naive code to the vendor's rate, and writes its worklog.
 
     Each rung says what it expects, is proved against float64, and is then raced against the rung before and the
-    vendors' libraries, beside what the machine was measured to do. A rung that is wrong gets no figure (exit code 1).
+    vendors' libraries, beside what the machine was measured to do. A rung that is wrong gets no figure (exit code 1),
+    nor does one that was raced while the machine was busy (exit code 3).
     """
     from kernelworks import climbing
     from kernelworks.report.terminal import progress
@@ -462,12 +463,12 @@ def climb(
             climbing.listed(json=json)
             return
         if check:
-            right = climbing.checked(ladder, json=json)
+            found = climbing.checked(ladder, json=json)
         else:
             with progress(f"climb {ladder}") as advance:
-                right = climbing.climbed(ladder, rung, out, advance, json=json)
-    if not right:
-        raise typer.Exit(FAILED)
+                found = climbing.climbed(ladder, rung, out, advance, json=json)
+    if found.what:
+        _fail(found.said, AMBIGUOUS if found.what == "ambiguous" else FAILED)
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from kernelworks.climb import Ladder, climb, folders, ladder_named
@@ -16,10 +17,33 @@ from kernelworks.report import climb_evidence, climb_page, climb_tile, climb_wor
 from kernelworks.report.terminal import Advance, stderr, stdout
 from kernelworks.rungs import Climb, RungResult
 
-__all__ = ["begun", "checked", "climbed", "documents", "listed", "rewritten", "tile", "write"]
+__all__ = [
+    "Verdict", "begun", "checked", "climbed", "documents", "listed", "rewritten", "tile", "verdict", "write",
+]  # fmt: skip
 
 OUT = Path("kernelworks-out")
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What a climb comes to: "" where every rung that runs here has its figure, "wrong", "ambiguous", or "no figure";
+    and the sentence that says so."""
+
+    what: str = ""
+    said: str = ""
+
+
+def verdict(rungs: Sequence[RungResult]) -> Verdict:
+    """A wrong rung outweighs a busy machine. A rung that cannot run here has no figure; one of them must have one."""
+    for status in ("wrong", "ambiguous"):
+        found = [r for r in rungs if r.status == status]
+        if found:
+            numbers = ", ".join(str(r.number) for r in found)
+            return Verdict(status, f"{status}: no figure for rung {numbers}: {found[0].reason}")
+    if rungs and not any(r.times for r in rungs):
+        return Verdict("no figure", f"no rung has a figure: {rungs[0].reason}")
+    return Verdict()
 
 
 def begun(name: str | None, device: str) -> str:
@@ -55,13 +79,15 @@ def listed(*, json: bool) -> None:
             stdout().print(f"  {rung.number:>2}  {rung.title}", markup=False)
 
 
-def checked(name: str, *, json: bool) -> bool:
-    """Compiles every rung, runs none, and shows what the compiler made of it. Returns whether all compiled."""
+def checked(name: str, *, json: bool) -> Verdict:
+    """Compiles every rung, runs none, and shows what the compiler made of it."""
     ladder = ladder_named(name)
     found = [compiled(ladder, rung) for rung in ladder.rungs]
+    broken = [rung.number for rung, one in zip(ladder.rungs, found, strict=True) if one.error]
+    outcome = Verdict("wrong", f"not compiled: rung {', '.join(map(str, broken))}") if broken else Verdict()
     if json:
         print(to_json([dataclasses.asdict(one) for one in found]))
-        return not any(one.error for one in found)
+        return outcome
     for rung, one in zip(ladder.rungs, found, strict=True):
         stdout().print(f"{rung.number:>2}  {rung.title}", style="bold")
         if one.error:
@@ -78,7 +104,7 @@ def checked(name: str, *, json: bool) -> bool:
         ]
         for line in filter(None, lines):
             stdout().print(f"    {line}", markup=False, soft_wrap=True)
-    return not any(one.error for one in found)
+    return outcome
 
 
 def tile(out: Path | None, *, json: bool) -> None:
@@ -94,8 +120,8 @@ def tile(out: Path | None, *, json: bool) -> None:
     print(f"\nthe picture: {path}")
 
 
-def climbed(name: str, rung: int | None, out: Path | None, advance: Advance, *, json: bool) -> bool:
-    """Climbs, shows and writes. Returns whether no rung was wrong."""
+def climbed(name: str, rung: int | None, out: Path | None, advance: Advance, *, json: bool) -> Verdict:
+    """Climbs, shows and writes."""
     ladder = ladder_named(name)
 
     def done(result: RungResult) -> None:
@@ -103,10 +129,13 @@ def climbed(name: str, rung: int | None, out: Path | None, advance: Advance, *, 
             stdout().print(report.line(result, ladder.problem.unit))
 
     record = climb(ladder, rung, progress=advance, done=done)
+    found = verdict(record.rungs)
     if json:
         print(to_json(record))
     else:
         stdout().print()
+        if found.said:
+            stdout().print(found.said, style="bold", markup=False)
         stdout().print(report.table(record))
         for sentence in report.totals(record):
             stdout().print(sentence, markup=False)
@@ -114,7 +143,7 @@ def climbed(name: str, rung: int | None, out: Path | None, advance: Advance, *, 
         paths = write(record, ladder, out or OUT / ladder.name)
         if not json:
             print(f"\nthe page: {paths[2]}   the worklog: {paths[1]}   the record: {paths[0]}")
-    return all(result.status != "wrong" for result in record.rungs)
+    return found
 
 
 def write(record: Climb, ladder: Ladder, folder: Path) -> tuple[Path, Path, Path]:

@@ -28,7 +28,7 @@ from kernelworks.contract import Contract, Mutant, Request, Row, spec
 from kernelworks.entry import entry
 from kernelworks.machine import kind_of
 
-__all__ = ["OPS", "Choice", "Op", "Pass", "choose", "on_meta", "preferences"]
+__all__ = ["OPS", "Choice", "Op", "Pass", "choose", "eligible", "on_meta", "preferences"]
 
 LIBRARY: Any = torch.library.Library("kernelworks", "DEF")  # type: ignore[no-untyped-call]
 OPS: dict[str, Op] = {}  # filled by the rooms that `kernelworks.ops` lists, in that order
@@ -83,11 +83,14 @@ def preferences(op: Op) -> tuple[Mapping[str, Any], ...]:
     return _tuning(op.room / "tuning.toml")
 
 
-def _matches(entry: Mapping[str, Any], request: Request, dims: Mapping[str, int]) -> bool:
+def _matches(entry: Mapping[str, Any], request: Request, dims: Mapping[str, int], kind: str | None) -> bool:
     if entry.get("pass", "forward") != request.pass_:
         return False
-    if "machine" in entry and (request.device == "meta" or entry["machine"] != kind_of(request.device)):
-        return False
+    if "machine" in entry:
+        if kind is None and request.device == "meta":
+            return False
+        if entry["machine"] != (kind or kind_of(request.device)):
+            return False
     have = {**dims, "threads": request.threads}
     for name, wanted in entry["when"].items():
         if name == "dtype":
@@ -98,20 +101,20 @@ def _matches(entry: Mapping[str, Any], request: Request, dims: Mapping[str, int]
     return True
 
 
-def _order(op: Op, request: Request) -> tuple[Sequence[Row], str]:
+def _order(op: Op, request: Request, kind: str | None = None) -> tuple[Sequence[Row], str]:
     """The rows in the order they are tried: what the tuning table prefers first, else as listed."""
     entries = _tuning(op.room / "tuning.toml")
     if entries:
         dims = op.contract.dims(request)
         for entry in entries:
-            if _matches(entry, request, dims):
+            if _matches(entry, request, dims, kind):
                 first = [op.row(name) for name in entry["rows"]]
                 return [*first, *(r for r in op.rows if r not in first)], f"tuning: {entry['evidence']}"
     return op.rows, "list order"
 
 
-def _unusable(op: Op, row: Row, request: Request, *, certified: bool) -> str | None:
-    """Why this row cannot serve this request, or None. Builds the row's library where that is the last question."""
+def _declines(op: Op, row: Row, request: Request, *, certified: bool, kind: str | None = None) -> str | None:
+    """Why this row does not serve this request, or None. Builds nothing."""
     if request.pass_ not in row.passes:
         return f"has no {request.pass_}"
     reason = row.guard(request)
@@ -119,15 +122,30 @@ def _unusable(op: Op, row: Row, request: Request, *, certified: bool) -> str | N
         return reason
     if certified and row.target == "scalar":  # never quicker than what the user has today
         return "plain code, for reading and checking; runs when asked for by name"
+    return certificates.invalid(op.name, row, kind) if certified else None
+
+
+def _unusable(op: Op, row: Row, request: Request, *, certified: bool) -> str | None:
+    """Why this row cannot serve this request, or None. Builds the row's library where that is the last question."""
     try:
-        if certified:
-            reason = certificates.invalid(op.name, row)
-            if reason:
-                return reason
+        reason = _declines(op, row, request, certified=certified)
+        if reason:
+            return reason
         row.load(request.pass_)
     except BuildError as error:
         return Broken(error)
     return None
+
+
+def eligible(op: Op, request: Request, kind: str | None = None) -> Row:
+    """The row that ``choose`` takes where its build does not fail, asked without building anything.
+
+    ``kind`` is the kind of machine, by default this one. Raises RuntimeError where no row serves the request.
+    """
+    for candidate in _order(op, request, kind)[0]:
+        if _declines(op, candidate, request, certified=True, kind=kind) is None:
+            return candidate
+    raise RuntimeError(f"no row of {op.name} serves the request")
 
 
 def choose(op: Op, request: Request, row: str | None = None) -> Choice:

@@ -363,8 +363,10 @@ class Fix:
     error_before: float  # relative, against float64
     error_after: float
     agrees: bool
-    rounds: int
+    rounds: int  # of the measurement; 0 where nothing was applied
     notes: tuple[str, ...] = ()
+    noise_s: float = 0.0  # a gain or loss below this says nothing
+    refused: str = ""  # why the fix is not to be kept; "" where nothing speaks against it
 
 
 @dataclass(frozen=True)

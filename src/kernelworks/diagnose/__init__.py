@@ -116,12 +116,14 @@ def _diagnose(
     found = tuple(sorted(found, key=lambda r: (-r.high_s, -r.seconds)))
     done = None
     if fix:
-        from kernelworks.diagnose.fix import apply_fix  # it loads every op; a plain diagnosis needs none
+        from kernelworks.diagnose.fix import apply_fix
+        from kernelworks.diagnose.fix_cpu import CpuSide
 
-        done = apply_fix(program, timeline, floors, ceilings, budget_s=budget_s, say=say)
+        side = CpuSide(timeline, floors, ceilings)
+        done = apply_fix(program, timeline.walls, side, budget_s=budget_s, say=say)
     return Diagnosis(
         program=program.name,
-        sentence=sentence(parts, found, timeline.wall),
+        sentence=sentence(parts, found, timeline.wall, done),
         wall_s=timeline.wall,
         regions=found,
         footer=parts,

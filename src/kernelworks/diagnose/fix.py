@@ -1,119 +1,147 @@
-"""Swap our rows in, predict the gain, prove the outputs, measure in alternation, and give everything back."""
+"""Swap our rows in, predict the gain, prove the outputs, measure in alternation, and give everything back.
+
+What is the same on every device; ``fix_cpu`` and ``fix_gpu`` say how a swapped program is surveyed and predicted there.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import gc
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
-import torch
-
-from kernelworks.diagnose.agree import compare
-from kernelworks.diagnose.overhead import Floors
-from kernelworks.diagnose.places import Survey, fold
-from kernelworks.diagnose.predict import Capture, Prediction, predict, replay
+from kernelworks.diagnose.agree import Agreement, compare
+from kernelworks.diagnose.places import fold
 from kernelworks.diagnose.program import Program
 from kernelworks.diagnose.roots import Roots, Swapped, find
-from kernelworks.diagnose.timeline import Timeline, plain_run
-from kernelworks.diagnose.trace import Trace, record
-from kernelworks.records import Ceilings, Fix
+from kernelworks.records import Fix
 
-__all__ = ["alternate", "apply_fix", "lines"]
+__all__ = ["Forecast", "Side", "alternate", "apply_fix", "lines", "noise_of"]
 
 Say = Callable[[str], None]
-MOST_ROUNDS, LEAST_ROUNDS = 5, 2
-FAULT_RUNS, SETTLE_S = 5, 4.0
+LEAST_ROUNDS = 2
+LEAST_NOISE = 0.02  # of the wall clock: two runs of one program are seldom nearer
+NOTHING = "nothing to be had here"
 
 
-def apply_fix(
-    program: Program, timeline: Timeline, floors: Floors, ceilings: Ceilings, *, budget_s: float, say: Say
-) -> Fix:
+class Forecast(NamedTuple):
+    """What the swapped program will take, as a share of the original in the same minute, and how many of its calls of
+    ours had to be taken at their bound."""
+
+    share: float
+    unknown: int
+
+
+class Side(Protocol):
+    """What a device brings to a fix."""
+
+    most_rounds: int
+
+    def whole(self, program: Program) -> Program:
+        """The program, over when the device is done."""
+        ...
+
+    def before(self, program: Program) -> None:
+        """Called ahead of the swap."""
+        ...
+
+    def survey(self, program: Program) -> Any:
+        """What ``forecast`` wants to know of the swapped program; called while it is swapped."""
+        ...
+
+    def forecast(self, program: Program, roots: Roots, surveyed: Any) -> Forecast:
+        """What the swapped program will take; called when everything is as it was."""
+        ...
+
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know beside the figures."""
+        ...
+
+
+def noise_of(walls: Sequence[float]) -> float:
+    """Seconds within which two wall clocks of one program are the same: the middle distance from the median, and 2% at
+    the least."""
+    middle = statistics.median(walls)
+    return max(LEAST_NOISE * middle, statistics.median(abs(wall - middle) for wall in walls))
+
+
+def apply_fix(program: Program, walls: Sequence[float], side: Side, *, budget_s: float, say: Say) -> Fix:
     """Everything that ``--fix`` does; afterwards every module is as it was.
 
-    What the swapped program will take is predicted from replays of single ops before it is ever timed; the predicted
-    gain is what the original then takes, in the same minute, less that.
+    What the swapped program will take is predicted before it is ever timed, as a share of what the original takes in
+    the same minute. A swap that is predicted to bring nothing beyond the noise is not applied. One that is measured to
+    lose more than the noise, or whose outputs are worse, is refused. ``walls`` are the original's, plain.
     """
+    wall = statistics.median(walls)
     say("finding the modules that the program calls")
     roots = find(program.run)
     if not roots.modules:
         note = "the program calls no torch.nn.Module: nothing to swap"
-        return Fix((), (), timeline.wall, timeline.wall, 0.0, 0.0, 0.0, 0.0, True, 0, (note,))
+        return Fix((), (), wall, wall, 0.0, 0.0, 0.0, 0.0, True, 0, (note,))
+    whole = side.whole(program)
+    side.before(whole)
     say("building the rows that the swapped program needs")
     with Swapped(roots) as swapped:
-        program.run()
+        whole.run()
         replaced = lines((r.path, r.type, ", ".join(r.ops)) for s in swapped.swaps for r in s.replaced)
         left = lines((item.path, item.type, item.reason) for s in swapped.swaps for item in s.left)
         say("surveying the swapped program")
-        survey = Survey()
-        trace = record(program.run, survey=survey)
-        with Capture(survey.persistent) as capture:
-            program.run()
-    trace.output = None
-    prediction = _predict(program, roots, timeline, trace, capture, floors, ceilings, say)
+        surveyed = side.survey(whole)
+    say("replaying our ops one by one, to predict the gain")
+    forecast = side.forecast(whole, roots, surveyed)
+    notes = list(side.notes())
+    if forecast.unknown:
+        notes.append(f"{forecast.unknown} calls of ours could not be replayed: predicted from their bound")
+    gain, noise = wall * (1 - forecast.share), noise_of(walls)
+    if gain <= noise:
+        notes.insert(0, f"{NOTHING}: the swap is predicted to bring {_ms(gain)}, within the noise of {_ms(noise)}")
+        notes.insert(1, "so it was not applied and nothing was measured")
+        return Fix(replaced, left, wall, wall, gain, 0.0, 0.0, 0.0, True, 0, tuple(notes), noise)
     say("comparing with float64")
     agreement = compare(roots.samples)
-    before, after, rounds = alternate(program, roots, timeline.wall, budget_s, say)
-    notes = [note for note in (agreement.note,) if note]
-    if prediction.unknown:
-        notes.append(f"{prediction.unknown} calls of ours could not be replayed: predicted from their bound")
+    before, after = alternate(whole, roots, wall, budget_s, say, most=side.most_rounds)
+    return _measured(forecast, agreement, before, after, replaced, left, notes)
+
+
+def _measured(
+    forecast: Forecast,
+    agreement: Agreement,
+    before: Sequence[float],
+    after: Sequence[float],
+    replaced: tuple[str, ...],
+    left: tuple[str, ...],
+    notes: Sequence[str],
+) -> Fix:
+    """The record of a fix that was measured: its verdict follows from the figures."""
+    was, now = statistics.median(before), statistics.median(after)
+    noise = max(noise_of(before), noise_of(after))
+    refused = ""
+    if not agreement.agrees:
+        refused = "its outputs are worse than the original's" if agreement.after else "its outputs could not be checked"
+    elif now - was > noise:
+        refused = f"swapped, the program is slower: {_ms(now)} after {_ms(was)}"
     return Fix(
         replaced=replaced,
         left=left,
-        before_s=before,
-        after_s=after,
-        predicted_gain_s=before - prediction.after,
-        gain_s=before - after,
+        before_s=was,
+        after_s=now,
+        predicted_gain_s=was * (1 - forecast.share),
+        gain_s=was - now,
         error_before=agreement.before,
         error_after=agreement.after,
         agrees=agreement.agrees,
-        rounds=rounds,
-        notes=tuple(notes),
+        rounds=len(before),
+        notes=tuple(note for note in (agreement.note, *notes) if note),
+        noise_s=noise,
+        refused=refused,
     )
 
 
-def _predict(
-    program: Program,
-    roots: Roots,
-    timeline: Timeline,
-    trace: Trace,
-    capture: Capture,
-    floors: Floors,
-    ceilings: Ceilings,
-    say: Say,
-) -> Prediction:
-    """The swapped program's wall clock, before it is looked at."""
-    say("replaying our ops one by one, to predict the gain")
-    times = replay(capture.captured)
-    capture.captured.clear()
-    faults = _faults(program, roots)
-    return predict(timeline, trace, times, faults, floors, torch.get_num_threads(), ceilings)
-
-
-def _faults(program: Program, roots: Roots) -> int:
-    """Page faults of the swapped program as it will be measured: in turns with the original. How many there are depends
-    on what ran before: what the survey and the replays left is given back first, and malloc gets some runs to settle,
-    as it adapts to what is freed. The last run counts. The times are not looked at."""
-    gc.collect()
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)
-    count, start = 0, time.perf_counter()
-    for turn in range(FAULT_RUNS):
-        program.run()
-        with Swapped(roots):
-            count = plain_run(program.run).faults
-        if turn and time.perf_counter() - start > SETTLE_S:
-            break
-    return count
-
-
 def alternate(
-    program: Program, roots: Roots, wall: float, budget_s: float, say: Say, *, most: int = MOST_ROUNDS
-) -> tuple[float, float, int]:
-    """Median wall clocks as it was and swapped, in turns; the order within a turn changes too. One swapped run before
-    the first turn is not counted. Noise that lasts hits both alike."""
+    program: Program, roots: Roots, wall: float, budget_s: float, say: Say, *, most: int
+) -> tuple[list[float], list[float]]:
+    """Wall clocks as it was and swapped, in turns; the order within a turn changes too. One swapped run before the
+    first turn is not counted. Noise that lasts hits both alike."""
     rounds = max(LEAST_ROUNDS, min(most, int(0.6 * budget_s / max(2 * wall, 1e-9))))
     before: list[float] = []
     after: list[float] = []
@@ -127,13 +155,17 @@ def alternate(
             else:
                 with Swapped(roots) as swapped:
                     after.append(_seconds(program) - swapped.spent)
-    return statistics.median(before), statistics.median(after), rounds
+    return before, after
 
 
 def _seconds(program: Program) -> float:
     start = time.perf_counter()
     program.run()
     return time.perf_counter() - start
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
 
 
 def lines(items: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:

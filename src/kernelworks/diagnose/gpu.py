@@ -44,9 +44,10 @@ def diagnose_gpu(
     say("sorting kernels into regions")
     done = None
     if fix:
-        from kernelworks.diagnose.fix_gpu import apply_fix  # it loads every op; a plain diagnosis needs none
+        from kernelworks.diagnose.fix import apply_fix
+        from kernelworks.diagnose.fix_gpu import GpuSide
 
-        done = apply_fix(program, timeline, floors, ceilings, budget_s=budget_s, say=say)
+        done = apply_fix(program, timeline.walls, GpuSide(timeline, ceilings), budget_s=budget_s, say=say)
     found = described(program.name, timeline, ceilings, done)
     if counters and found.gpu is not None:
         from kernelworks.diagnose.counters import checks
@@ -70,7 +71,7 @@ def described(name: str, timeline: GpuTimeline, ceilings: GpuCeilings, fix: Fix 
     found = tuple(sorted(found, key=lambda r: (-r.high_s, -r.seconds)))
     return Diagnosis(
         program=name,
-        sentence=sentence(parts, found, timeline.wall),
+        sentence=sentence(parts, found, timeline.wall, fix),
         wall_s=timeline.wall,
         regions=found,
         footer=parts,

@@ -1,22 +1,27 @@
 """How long the swapped program will take, before it is measured.
 
 The swapped program is surveyed once (its calls, not its times). Calls that the original makes too cost what they cost
-there; each call of ours is replayed by itself on the program's own arguments, in the program's order, so that weights
-come from memory as they will; gaps cost what gaps cost in the same module before. The replay writes into outputs that
-exist, and the page faults that the survey saw are added.
+there; each call of ours, backwards too, is replayed by itself on the program's own arguments, in the program's order,
+so that weights come from memory as they will; gaps cost what gaps cost in the same module before. The replay writes
+into outputs that exist, and the page faults that the survey saw are added.
+
+The original's calls are put together in the same way. What comes out is a share, so that what the model leaves out
+cancels; and since the replays are of this minute and the timeline is of an earlier one, the timeline's seconds are
+brought to this minute first, by what the original takes now.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelworks.diagnose.costs import work
 from kernelworks.diagnose.limits import limit
@@ -37,39 +42,47 @@ PASSES = 5
 
 @dataclass(frozen=True)
 class Captured:
-    """One call of an op of ours with its own arguments."""
+    """One call of an op of ours, or of its backward, with its own arguments; ``name`` is torch's less the namespace."""
 
-    op: str
+    name: str
     args: tuple[Any, ...]
     signature: Signature
 
+    @property
+    def op(self) -> Op:
+        return OPS[self.name.removesuffix("_backward")]
 
-class Capture(TorchFunctionMode):
-    """Keeps the arguments of calls of our ops: of each kind some, until they hold a gigabyte."""
+    @property
+    def backward(self) -> bool:
+        return self.name.endswith("_backward")
+
+
+class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps the arguments of calls of our ops, below autograd: of each kind some, until they hold a gigabyte."""
 
     def __init__(self, persistent: Mapping[int, int]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.persistent = persistent
         self.captured: list[Captured] = []
         self._kinds: dict[Any, int] = {}
         self._held = 0
 
-    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-        schema = getattr(func, "_schema", None)
-        if schema is not None and schema.name.startswith(OURS) and self._held < MOST_BYTES:
-            self._keep(schema.name.removeprefix(OURS), args)
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "kernelworks" and self._held < MOST_BYTES:
+            self._keep(func._opname, args)
         return func(*args, **(kwargs or {}))
 
     def _keep(self, name: str, args: Any) -> None:
-        op = OPS.get(name)
-        if op is None or op.contract.mutates:
+        op = OPS.get(name.removesuffix("_backward"))
+        pass_ = "backward" if name.endswith("_backward") else "forward"
+        if op is None or op.contract.mutates or pass_ not in op.passes:
             return
         found = [a for a in args if isinstance(a, Tensor)]
         shapes = tuple((tuple(t.shape), _name(t.dtype)) for t in found)
         kind = (name, _rounded(shapes))
         self._kinds[kind] = self._kinds.get(kind, 0) + 1
         if self._kinds[kind] <= MOST_OF_A_KIND:
-            self.captured.append(Captured(name, tuple(args[: len(op.passes["forward"].names)]), shapes))
+            self.captured.append(Captured(name, tuple(args[: len(op.passes[pass_].names)]), shapes))
             self._held += sum(t.nbytes for t in found if t.untyped_storage().data_ptr() not in self.persistent)
 
 
@@ -79,9 +92,11 @@ def _name(dtype: torch.dtype) -> str:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds of one run after the swap, and of what they are made."""
+    """Seconds of one run after the swap, and of what they are made; ``share`` is of the original's, put together in the
+    same way."""
 
     after: float
+    share: float
     ours: float  # inside calls of our ops
     kept: float  # inside calls that the original makes too
     gaps: float
@@ -99,13 +114,15 @@ def replay(captured: list[Captured]) -> Times:
     for turn in range(PASSES + 1):
         with torch.inference_mode() if inference else torch.no_grad():
             for i, call in enumerate(captured):
-                op, key = OPS[call.op], (call.op, call.signature)
                 if not turn:
-                    outputs.append(_output(op, call))
+                    outputs.append(None if call.backward else _output(call.op, call))
                     continue
                 start = time.perf_counter()
-                op(*call.args, out=outputs[i])
-                seconds.setdefault(key, []).append(time.perf_counter() - start)
+                if call.backward:
+                    call.op.run("backward", call.args)
+                else:
+                    call.op(*call.args, out=outputs[i])
+                seconds.setdefault((call.name, call.signature), []).append(time.perf_counter() - start)
     return {key: statistics.median(values) for key, values in seconds.items()}
 
 
@@ -127,37 +144,59 @@ def predict(
     floors: Floors,
     threads: int,
     ceilings: Ceilings,
+    now: float | None = None,
 ) -> Prediction:
     """The swapped program's wall clock from its survey, the original's timeline and the replays. ``faults`` are the
-    page faults of the swapped program when it runs plain."""
-    faulting = fault_share(faults, survey.calls) * floors.fault
+    page faults of the swapped program when it runs plain; ``now`` is what the original takes in the minute of the
+    replays, by default what the timeline says."""
     known = _Known(timeline, floors)
-    nearest = _Nearest(replayed)
-    ours = kept = gaps = 0.0
-    unknown = freed = 0
-    inside = ""
-    for call in survey.calls:
-        freed += call.freed
-        gaps += known.gap(call, entering=call.place.path != inside)
-        inside = call.place.path
-        if call.name.startswith(OURS):
-            seconds = nearest.find(call)
-            if seconds is None:
-                unknown += 1
-                seconds = _at_its_bound(call, floors, threads, ceilings) / 0.6
-            ours += seconds + call.place.faults * faulting
-        else:
-            seconds_before = known.span(call)
-            kept += _at_its_bound(call, floors, threads, ceilings) if seconds_before is None else seconds_before
-    taken = sum(c.place.faults for c in survey.calls) * fault_share(faults, survey.calls)
-    release = min(taken, (freed + survey.freed) / PAGE) * floors.free
-    return Prediction(ours + kept + gaps + release + known.tail, ours, kept, gaps + release, unknown)
+    pace = now / timeline.wall if now is not None and timeline.wall else 1.0
+    costs = _Costs(known, _Nearest(replayed), pace, floors, threads, ceilings)
+    after = costs.together(survey.calls, survey.freed, faults)
+    before = costs.together([m.call for m in timeline.moments], timeline.tail_freed, timeline.faults)
+    return dataclasses.replace(after, share=after.after / before.after if before.after else 1.0)
 
 
-def _at_its_bound(call: Call, floors: Floors, threads: int, ceilings: Ceilings) -> float:
-    its = work(call)
-    bound = limit(its, 0.0, threads, ceilings).seconds if its is not None else 0.0
-    return max(bound, floors.span * call.events)
+@dataclass
+class _Costs:
+    """What calls and gaps cost now: those of the original by its timeline at today's ``pace``, ours by the replays."""
+
+    known: _Known
+    nearest: _Nearest
+    pace: float
+    floors: Floors
+    threads: int
+    ceilings: Ceilings
+
+    def together(self, calls: Sequence[Call], freed_at_the_end: int, faults: int | None) -> Prediction:
+        """One run of these calls. Its ``share`` is left at 1."""
+        faulting = fault_share(faults, calls) * self.floors.fault
+        ours = kept = gaps = 0.0
+        unknown, freed = 0, freed_at_the_end
+        inside = ""
+        for call in calls:
+            freed += call.freed
+            gaps += self.known.gap(call, entering=call.place.path != inside)
+            inside = call.place.path
+            seconds = self.known.span(call)
+            if seconds is not None:
+                kept += seconds
+            elif call.name.startswith(OURS):
+                alone = self.nearest.find(call)
+                unknown += alone is None
+                least = self._least(call) / 0.6 if alone is None else alone
+                ours += least + call.place.faults * faulting
+            else:
+                kept += self._least(call) / self.pace
+        taken = sum(c.place.faults for c in calls) * fault_share(faults, calls)
+        gaps += min(taken, freed / PAGE) * self.floors.free
+        kept, gaps, tail = (seconds * self.pace for seconds in (kept, gaps, self.known.tail))
+        return Prediction(ours + kept + gaps + tail, 1.0, ours, kept, gaps, unknown)
+
+    def _least(self, call: Call) -> float:
+        its = work(call)
+        bound = limit(its, 0.0, self.threads, self.ceilings).seconds if its is not None else 0.0
+        return max(bound, self.floors.span * call.events)
 
 
 class _Known:

@@ -10,7 +10,7 @@ from kernelworks.diagnose.rules import RULES, Advice, View
 from kernelworks.diagnose.timeline import Timeline
 from kernelworks.diagnose.timeline_gpu import GpuTimeline
 from kernelworks.diagnose.work import Arguments, Operand
-from kernelworks.records import Region
+from kernelworks.records import Fix, Region
 
 __all__ = ["findings", "regions", "sentence", "unmodelled"]
 
@@ -159,8 +159,13 @@ def findings(problems: dict[str, float], timeline: Timeline | GpuTimeline) -> tu
     return tuple(lines)
 
 
-def sentence(footer: dict[str, float], found: Sequence[Region], wall: float) -> str:
-    """What a user reads first."""
+def sentence(footer: dict[str, float], found: Sequence[Region], wall: float, fix: Fix | None = None) -> str:
+    """What a user reads first. A fix that must not be kept comes before all else."""
+    text = _sentence(footer, found, wall)
+    return f"the fix is refused: {fix.refused}; {text}" if fix is not None and fix.refused else text
+
+
+def _sentence(footer: dict[str, float], found: Sequence[Region], wall: float) -> str:
     useful = 100 * footer[USEFUL] / wall if wall else 0.0
     low, high = sum(r.low_s for r in found), sum(r.high_s for r in found)
     by_op: dict[str, float] = {}

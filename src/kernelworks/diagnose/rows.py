@@ -1,54 +1,124 @@
-"""Which op of ours could do a call of torch's, and which of its rows would be taken on this machine."""
+"""Which op of ours a call of torch's would reach once swapped, and which of its rows it would then take.
+
+Nothing is decided here: the call is made again on tensors without data, through the function that a swapped model
+calls in its place, and the dispatcher is asked about what arrives.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from kernelworks import certificates
-from kernelworks.contract import Request, TensorSpec
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernelworks.contract import Request
 from kernelworks.diagnose.trace import Call
 from kernelworks.diagnose.work import Arguments, Operand
-from kernelworks.dispatch import OPS
+from kernelworks.dispatch import OPS, eligible
+from kernelworks.models.calls import FUNCTIONS, REDUCTIONS
 
-__all__ = ["OURS", "row_for"]
+__all__ = ["SPELLINGS", "Spelling", "called", "row_for"]
 
-# aten op -> our op and the positions of its arguments among aten's.
-OURS: dict[str, tuple[str, dict[str, int]]] = {
-    "linear": ("linear", {"x": 0, "weight": 1, "bias": 2}),
-    "scaled_dot_product_attention": ("attention", {"q": 0, "k": 1, "v": 2}),
-    "gelu": ("gelu", {"x": 0}),
-    "softmax": ("softmax", {"x": 0, "dim": 1}),
-    "layer_norm": ("layer_norm", {"x": 0, "weight": 2, "bias": 3, "eps": 4}),
-    "rms_norm": ("rms_norm", {"x": 0, "weight": 2, "eps": 3}),
-    "cross_entropy_loss": ("cross_entropy", {"logits": 0, "target": 1}),
-    "embedding": ("embedding", {"weight": 0, "ids": 1}),
+
+@dataclass(frozen=True)
+class Spelling:
+    """How an aten op is called from ``torch.nn.functional``: the function, and its names for the op's arguments."""
+
+    function: str
+    names: tuple[str, ...]
+
+
+# aten op -> the function that torch's users call for it. A swapped model calls FUNCTIONS[function] in its place.
+SPELLINGS: dict[str, Spelling] = {
+    "linear": Spelling("linear", ("input", "weight", "bias")),
+    "scaled_dot_product_attention": Spelling(
+        "scaled_dot_product_attention",
+        ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"),
+    ),
+    "gelu": Spelling("gelu", ("input",)),  # which of its two forms is not recorded: both have the same rows
+    "softmax": Spelling("softmax", ("input", "dim", "dtype")),
+    "layer_norm": Spelling("layer_norm", ("input", "normalized_shape", "weight", "bias", "eps")),
+    "rms_norm": Spelling("rms_norm", ("input", "normalized_shape", "weight", "eps")),
+    "cross_entropy_loss": Spelling(
+        "cross_entropy", ("input", "target", "weight", "reduction", "ignore_index", "label_smoothing")
+    ),
 }
-TORCH = ("torch", "reference")
+REDUCTION_CODES = dict(enumerate(("none", "mean", "sum")))  # ATen/core/Reduction.h
+Make = Callable[[Operand], Tensor]
 
 
 def row_for(call: Call, threads: int, device: str = "cpu", kind: str | None = None) -> str:
-    """``kw.linear: avx512`` for the certified row that would be taken, "" where it is torch's own or we have no op.
+    """``kw.linear: avx512`` for the row that the call would take once swapped; "" where that is torch's own, or the
+    call would stay torch's.
 
     ``kind`` is the kind of machine, by default this one. Nothing is built for the question, so a row whose build fails
     later is named all the same.
     """
-    known = OURS.get(call.name.removeprefix("aten::"))
-    op = OPS.get(known[0]) if known else None
-    if known is None or op is None:
+    if call.name.removeprefix("aten::") not in SPELLINGS:
         return ""
-    arguments, positions = Arguments(call), known[1]
-    args: dict[str, Any] = dict.fromkeys(op.passes["forward"].names)
-    for name, position in positions.items():
-        if name in args:
-            item = arguments[position]
-            args[name] = TensorSpec(item.shape, item.dtype, item.stride, device) if isinstance(item, Operand) else item
-    request = Request(op.name, "forward", args, threads)
-    for row in op.rows:
-        if row.name in TORCH:
+    try:
+        with FakeTensorMode():
+            made = called(call, lambda operand: _without_data(operand, device))
+            request = _asked(made, threads) if made is not None else None
+        if request is None:
             return ""
-        try:
-            if row.guard(request) is None and certificates.invalid(op.name, row, kind) is None:
-                return f"kw.{op.name}: {row.name}"
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
-            return ""
-    return ""
+        row = eligible(OPS[request.op], request, kind)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError):
+        return ""  # arguments of another form than the profiler tells
+    return f"kw.{request.op}: {row.name}" if row.source is not None else ""
+
+
+def called(call: Call, make: Make, functions: Any = FUNCTIONS) -> Callable[[], Any] | None:
+    """The call as its user wrote it, through ``functions``, on tensors that ``make`` makes; None where it has no
+    spelling or ``functions`` (a mapping, or ``torch.nn.functional``) has no such function."""
+    spelling = SPELLINGS.get(call.name.removeprefix("aten::"))
+    if spelling is None:
+        return None
+    named: dict[str, Any] = {}
+    for name, item in zip(spelling.names, Arguments(call).items, strict=False):
+        value = make(item) if isinstance(item, Operand) else item
+        if name == "reduction" and isinstance(value, int):
+            value = REDUCTION_CODES.get(value, REDUCTIONS[0])
+        if value is not None:
+            named[name] = value
+    function = (
+        functions.get(spelling.function) if isinstance(functions, dict) else getattr(functions, spelling.function)
+    )
+    return None if function is None else functools.partial(function, **named)
+
+
+def _without_data(operand: Operand, device: str) -> Tensor:
+    return torch.empty_strided(operand.shape, operand.stride, dtype=operand.dtype, device=device)
+
+
+class _Reached(Exception):
+    def __init__(self, name: str, args: tuple[Any, ...]) -> None:
+        self.name, self.asked = name, args
+
+
+class _Stop(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Stops at the first op of ours, before it runs."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "kernelworks":
+            raise _Reached(func._opname, tuple(args))
+        return func(*args, **(kwargs or {}))
+
+
+def _asked(made: Callable[[], Any], threads: int) -> Request | None:
+    """What a call asks of the dispatcher; None where it stays torch's."""
+    try:
+        with torch.no_grad(), _Stop():  # type: ignore[no-untyped-call]
+            made()
+    except _Reached as reached:
+        op = OPS[reached.name]
+        names = op.passes["forward"].names
+        args = (*reached.asked, *([None] * len(names)))[: len(names)]
+        request = op.request("forward", args)
+        return Request(request.op, request.pass_, request.args, threads)
+    return None

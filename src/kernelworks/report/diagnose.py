@@ -245,7 +245,10 @@ def fix(record: Fix) -> RenderableType:
     table.add_row("error before", f"{record.error_before:.2e}", "relative, against float64")
     verdict = Text("no worse", style="green") if record.agrees else Text("WORSE: not to be kept", style="bold red")
     table.add_row("error after", f"{record.error_after:.2e}", verdict)
-    lines: list[RenderableType] = [Text(f"with the fix, {record.rounds} rounds in alternation", style="bold"), table]
+    head = Text(f"with the fix, {record.rounds} rounds in alternation", style="bold")
+    lines: list[RenderableType] = [head, table] if record.rounds else [Text("no fix was applied", style="bold")]
+    if record.refused:
+        lines.append(Text(f"refused: {record.refused}", style="bold red"))
     for title, items in (("replaced", record.replaced), ("left as it was", record.left), ("notes", record.notes)):
         if items:
             lines += [Text(title, style="bold"), *(_bullet(item) for item in items)]
@@ -254,8 +257,8 @@ def fix(record: Fix) -> RenderableType:
 
 def hit(record: Fix) -> str:
     """How the prediction compares with what was got, in words."""
-    if record.gain_s <= 0:
-        return "no gain" if record.predicted_gain_s > 0 else "no gain, and none was predicted"
+    if record.gain_s <= record.noise_s:
+        return "no gain: slower" if record.gain_s < -record.noise_s else "no gain beyond the noise"
     if record.predicted_gain_s <= 0:
         return "no gain was predicted"
     return f"the prediction was {quantity.percent(record.predicted_gain_s / record.gain_s)} of it"

@@ -195,12 +195,15 @@ def _roofline(picture: str) -> str:
 
 
 def _fix(fix: Fix) -> str:
+    if not fix.rounds:
+        return f'<div id="fix">{_list("No fix was applied", fix.notes)}</div>'
     speedup = quantity.ratio(fix.before_s / fix.after_s) if fix.after_s > 0 else "-"
     verdict = '<span class="good">no worse</span>' if fix.agrees else '<span class="bad">worse: not to be kept</span>'
+    refused = f'<p class="note"><span class="bad">refused: {escape(fix.refused)}</span></p>\n' if fix.refused else ""
     times = _pairs((("before", fix.before_s, "unexplained"), ("after", fix.after_s, "useful")))
     gains = _pairs((("predicted", fix.predicted_gain_s, "memory"), ("got", fix.gain_s, "useful")))
     return (
-        "<h2>With the fix</h2>\n"
+        f"<h2>With the fix</h2>\n{refused}"
         f'<div class="cards" id="fix">'
         f'<div class="card"><h3>speedup over the program as it was</h3>'
         f'<div class="big">{speedup}</div>{times}'

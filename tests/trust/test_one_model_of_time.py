@@ -1,0 +1,204 @@
+"""What is promised is predicted, before and after are of one minute, and a fix that brings nothing is no fix."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kernelworks.climbing import verdict
+from kernelworks.diagnose import fix as fixing
+from kernelworks.diagnose.fix import Forecast, apply_fix
+from kernelworks.diagnose.overhead import Floors
+from kernelworks.diagnose.predict import Capture, predict, replay
+from kernelworks.diagnose.program import Program
+from kernelworks.diagnose.regions import sentence
+from kernelworks.diagnose.roots import Roots, Swapped
+from kernelworks.diagnose.timeline import Timeline, settle
+from kernelworks.diagnose.trace import Call, Place, Trace
+from kernelworks.records import Ceilings, Fix
+from kernelworks.rungs import RungResult
+
+FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
+US = 1000  # ns
+
+
+def _call(name: str, start: int, end: int, shape: Sequence[int] = (32, 64), faults: int = 0, **more: Any) -> Call:
+    return Call(
+        name, start * US, end * US, shapes=[list(shape)], strides=[[shape[-1], 1]], dtypes=[torch.float32],
+        scalars=[None], place=Place("M", "m.py:1", faults, "M"), **more,
+    )  # fmt: skip
+
+
+def _timeline(*calls: Call, end: int) -> Timeline:
+    trace = Trace(0, end * US, list(calls), len(calls), 0, None)
+    return settle(end * 1e-6, [trace], trace, FLOORS, faults=sum(c.place.faults for c in calls))
+
+
+# ---------------------------------------------------------------- before and after are of one minute
+
+PROGRAMS = {
+    "calls and gaps": _timeline(_call("aten::gelu", 10, 110), _call("aten::relu", 120, 220), end=400),
+    "one call": _timeline(_call("aten::gelu", 0, 400), end=400),
+    "page faults": _timeline(
+        _call("aten::gelu", 10, 110, faults=50), _call("aten::relu", 150, 220, freed=1 << 20), end=400
+    ),
+    "calls of ours": _timeline(_call("kernelworks::gelu", 10, 200), _call("aten::relu", 220, 300), end=310),
+    "alike, not equal": _timeline(*(_call("aten::add", 50 * i, 60 * i, (i, 64)) for i in range(1, 5)), end=260),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("now", [0.5, 1.0, 1.7])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_that_is_not_changed_gains_nothing(name: str, now: float, ceilings: Ceilings) -> None:
+    """Whatever it takes today: the machine was slower or quicker when the timeline was made."""
+    line = PROGRAMS[name]
+    survey = Trace(0, 0, [m.call for m in line.moments], 0, 0, None, freed=line.tail_freed)
+    found = predict(line, survey, {}, line.faults or 0, FLOORS, 2, ceilings, now=now * line.wall)
+    assert found.share == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("pace", [0.5, 1.0, 2.0])
+def test_a_machine_at_another_pace_predicts_the_same_share(pace: float, ceilings: Ceilings) -> None:
+    """Replays and what is kept are both of this minute, so a machine at half speed changes no share."""
+    line = PROGRAMS["calls and gaps"]
+    survey = Trace(0, 0, [_call("kernelworks::gelu", 0, 0), _call("aten::relu", 0, 0)], 2, 0, None)
+    times = {("gelu", (((32, 64), "float32"),)): 30e-6 * pace}
+    found = predict(line, survey, times, 0, FLOORS, 2, ceilings, now=pace * line.wall)
+    assert found.share == pytest.approx(330 / 400)
+
+
+def test_the_backward_of_a_swapped_module_is_replayed() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(64, 32), nn.GELU()), torch.randn(16, 64)
+    with Swapped(Roots((model,), (), False)), Capture({}) as capture:
+        model(x).sum().backward()
+    names = {c.name for c in capture.captured}
+    assert names == {"linear", "gelu", "linear_backward", "gelu_backward"}
+    times = replay(capture.captured)
+    assert {name for name, _ in times} == names and all(seconds > 0 for seconds in times.values())
+
+
+# ---------------------------------------------------------------- a fix that brings nothing is no fix
+
+
+class Clock:
+    """Wall clocks of the original and of the swapped program, in the order in which a fix asks."""
+
+    def __init__(self, before: float, after: float) -> None:
+        self.before, self.after, self.swapped = before, after, False
+
+    def __call__(self, program: Program) -> float:
+        return self.after if self.swapped else self.before
+
+
+@dataclasses.dataclass
+class Foretold:
+    """A side that foretells a share."""
+
+    share: float
+    most_rounds: int = 3
+
+    def whole(self, program: Program) -> Program:
+        return program
+
+    def before(self, program: Program) -> None:
+        pass
+
+    def survey(self, program: Program) -> None:
+        pass
+
+    def forecast(self, program: Program, roots: Roots, surveyed: Any) -> Forecast:
+        return Forecast(self.share, 0)
+
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    found = Clock(0.100, 0.100)
+    enter, leave = Swapped.__enter__, Swapped.__exit__
+
+    def entered(self: Swapped) -> Swapped:
+        found.swapped = True
+        return enter(self)
+
+    def left(self: Swapped, *error: Any) -> None:
+        found.swapped = False
+        leave(self, *error)
+
+    monkeypatch.setattr(Swapped, "__enter__", entered)
+    monkeypatch.setattr(Swapped, "__exit__", left)
+    monkeypatch.setattr(fixing, "_seconds", found)
+    yield found
+
+
+def _fixed(share: float) -> Fix:
+    torch.manual_seed(0)
+    model, x = nn.Linear(16, 16).eval(), torch.randn(4, 16)
+
+    def program() -> Tensor:
+        with torch.no_grad():
+            return model(x)  # type: ignore[no-any-return]
+
+    return apply_fix(Program("p", program), (0.100, 0.101, 0.099), Foretold(share), budget_s=0.1, say=lambda line: None)
+
+
+@pytest.mark.parametrize("share", [0.985, 1.0, 1.2])
+def test_a_fix_that_predicts_nothing_is_not_applied(share: float, clock: Clock) -> None:
+    clock.after = 0.050  # it would be had by chance: nothing is promised, so nothing is done
+    found = _fixed(share)
+    assert found.rounds == 0 and found.before_s == found.after_s and found.gain_s == 0.0
+    assert found.notes[0].startswith("nothing to be had here") and not found.refused
+
+
+@pytest.mark.parametrize(
+    ("after", "refused"), [(0.050, False), (0.099, False), (0.1015, False), (0.104, True), (0.109, True), (0.3, True)]
+)
+def test_a_fix_that_measures_slower_than_the_noise_is_refused(after: float, refused: bool, clock: Clock) -> None:
+    clock.after = after
+    found = _fixed(0.5)
+    assert found.rounds >= 2 and found.agrees
+    assert bool(found.refused) == refused
+    assert found.predicted_gain_s == pytest.approx(0.050) and found.gain_s == pytest.approx(0.100 - after)
+    first = sentence({"useful at ceiling": 0.5, "unexplained": 0.0}, (), 1.0, found)
+    assert first.startswith("the fix is refused: swapped, the program is slower") == refused
+
+
+def test_a_fix_whose_outputs_are_worse_is_refused(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernelworks.diagnose.agree import Agreement
+
+    clock.after = 0.050
+    monkeypatch.setattr(fixing, "compare", lambda samples: Agreement(1e-7, 1e-2, False))
+    assert "outputs" in _fixed(0.5).refused
+
+
+# ---------------------------------------------------------------- a climb without a figure is no success
+
+
+def _rung(number: int, status: str, times: int = 0) -> RungResult:
+    return RungResult(
+        number, f"{number:02}.cpp", "", "", "", "", "", None, status, "why", None, times=(None,) * times, gain=None,
+        loads={}, shares={}, regime="", assembly=(),
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rungs", "what"),
+    [
+        ([_rung(1, "proved", 1), _rung(2, "proved", 2)], ""),
+        ([_rung(1, "proved", 1), _rung(2, "not run")], ""),
+        ([_rung(1, "proved", 1), _rung(2, "ambiguous")], "ambiguous"),
+        ([_rung(1, "ambiguous"), _rung(2, "wrong")], "wrong"),
+        ([_rung(1, "not run")], "no figure"),
+    ],
+)
+def test_a_climb_without_a_figure_does_not_exit_with_0(rungs: list[RungResult], what: str) -> None:
+    found = verdict(rungs)
+    assert found.what == what and bool(found.said) == bool(what)
+    assert not what or what in found.said or "no rung has a figure" in found.said

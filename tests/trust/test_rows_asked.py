@@ -1,0 +1,115 @@
+"""The row that a diagnosis names is the one that the swapped call would take: one chooser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernelworks import certificates
+from kernelworks.diagnose.places import Survey
+from kernelworks.diagnose.rows import SPELLINGS, row_for
+from kernelworks.diagnose.trace import record
+from kernelworks.dispatch import OPS, choose, preferences
+from kernelworks.explanation import what_it_asks
+from kernelworks.models.calls import FUNCTIONS
+
+
+def _x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.ones(shape, dtype=dtype)
+
+
+HALF = torch.bfloat16
+Q, MASK = (1, 4, 16, 32), (1, 1, 16, 16)
+
+# what a user calls: function of torch.nn.functional, its arguments
+CALLS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
+    "linear": ("linear", (_x(40, 64), _x(16, 64)), {}),
+    "linear, one row in bfloat16": ("linear", (_x(1, 64, dtype=HALF), _x(16, 64, dtype=HALF)), {}),
+    "linear, rows in bfloat16": ("linear", (_x(40, 64, dtype=HALF), _x(16, 64, dtype=HALF), _x(16, dtype=HALF)), {}),
+    "linear in float64": ("linear", (_x(4, 8, dtype=torch.float64), _x(8, 8, dtype=torch.float64)), {}),
+    "attention": ("scaled_dot_product_attention", (_x(*Q), _x(*Q), _x(*Q)), {"is_causal": True}),
+    "attention, mask of truths": (
+        "scaled_dot_product_attention", (_x(*Q), _x(*Q), _x(*Q)), {"attn_mask": torch.ones(MASK, dtype=torch.bool)},
+    ),
+    "attention, mask of floats": (
+        "scaled_dot_product_attention", (_x(*Q), _x(*Q), _x(*Q)), {"attn_mask": _x(*MASK)},
+    ),
+    "attention that drops out": ("scaled_dot_product_attention", (_x(*Q), _x(*Q), _x(*Q)), {"dropout_p": 0.5}),
+    "attention, wide heads": ("scaled_dot_product_attention", (_x(1, 1, 4, 300),) * 3, {}),
+    "gelu": ("gelu", (_x(4, 64),), {"approximate": "tanh"}),
+    "softmax": ("softmax", (_x(4, 64),), {"dim": -1}),
+    "softmax in another dtype": ("softmax", (_x(4, 64),), {"dim": -1, "dtype": torch.float64}),
+    "layer_norm": ("layer_norm", (_x(4, 64), (64,), _x(64), _x(64)), {}),
+    "layer_norm without weights": ("layer_norm", (_x(4, 64), (64,)), {}),
+    "layer_norm of two dimensions": ("layer_norm", (_x(4, 8, 8), (8, 8), _x(8, 8), _x(8, 8)), {}),
+    "rms_norm": ("rms_norm", (_x(4, 64), (64,), _x(64)), {"eps": 1e-6}),
+    "rms_norm, torch's own eps": ("rms_norm", (_x(4, 64, dtype=HALF), (64,), _x(64, dtype=HALF)), {}),
+    "cross_entropy": ("cross_entropy", (_x(4, 64), torch.zeros(4, dtype=torch.int64)), {"reduction": "sum"}),
+    "cross_entropy, smoothed": (
+        "cross_entropy", (_x(4, 64), torch.zeros(4, dtype=torch.int64)), {"label_smoothing": 0.1},
+    ),
+    "cross_entropy with probabilities": ("cross_entropy", (_x(4, 64), _x(4, 64)), {}),
+}  # fmt: skip
+
+
+def _by_the_swapped_call(call: Callable[[], Any]) -> str:
+    """What happens to the call once swapped, asked of the dispatcher itself."""
+    try:
+        op, args, _ = what_it_asks(call)
+    except ValueError:
+        return ""
+    row = choose(op, op.request("forward", args)).row
+    return f"kw.{op.name}: {row.name}" if row.source is not None else ""
+
+
+@pytest.mark.parametrize("proved", ["all", "none"])
+@pytest.mark.parametrize("name", CALLS)
+def test_the_row_named_is_the_row_that_a_swapped_call_takes(
+    name: str, proved: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = None if proved == "all" else "not proved"
+    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: reason if row.source else None)
+    for op in OPS.values():  # whether a build works is not the question: the rows themselves are
+        for row in op.rows:
+            monkeypatch.setitem(row.__dict__, "load", lambda pass_: None)
+    function, args, kwargs = CALLS[name]
+    with torch.no_grad():
+        trace = record(lambda: getattr(F, function)(*args, **kwargs), survey=Survey())
+        expected = _by_the_swapped_call(lambda: FUNCTIONS[function](*args, **kwargs))
+    found = [row_for(c.load(), torch.get_num_threads()) for c in trace.calls]
+    named = [c.name.removeprefix("aten::") for c in trace.calls]
+    spelled = [row for row, op in zip(found, named, strict=True) if op in SPELLINGS]
+    assert spelled == [expected]
+    assert (proved == "all") >= bool(expected)
+
+
+def test_what_the_tuning_table_prefers_is_what_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every entry of linear's table for one kind of CPU, met in the middle of what it is about."""
+    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: None)
+    entries = [
+        e for e in preferences(OPS["linear"])
+        if not e.get("machine", "sm_").startswith("sm_") and e.get("pass", "forward") == "forward"
+    ]  # fmt: skip
+    assert entries
+    for entry in entries:
+        when = entry["when"]
+        low, high = when.get("M", (1, 40))
+        dtype = getattr(torch, when["dtype"][0])
+        x, weight = _x(max(1, min(high, low + 1)), 1024, dtype=dtype), _x(1024, 1024, dtype=dtype)
+        trace = record(lambda x=x, weight=weight: F.linear(x, weight), survey=Survey())
+        call = next(c for c in trace.calls if c.name == "aten::linear")
+        found = row_for(call.load(), 2, kind=entry["machine"])
+        first = next(e for e in entries if _about(e, entry["machine"], dtype, len(x)))["rows"][0]
+        assert found == ("" if first == "torch" else f"kw.linear: {first}")
+
+
+def _about(entry: Any, kind: str, dtype: torch.dtype, rows: int) -> bool:
+    low, high = entry["when"].get("M", (0, 1 << 62))
+    return (
+        entry["machine"] == kind and str(dtype).removeprefix("torch.") in entry["when"]["dtype"] and low <= rows <= high
+    )
