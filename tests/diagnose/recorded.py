@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelworks.diagnose.trace import Inputs, Place, Trace, read
+from kernelworks.diagnose.inputs import Inputs
+from kernelworks.diagnose.trace import Place, Trace, read
 
 __all__ = ["Event", "Recorded", "keep", "load", "save"]
 

@@ -2,74 +2,117 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
 
 from kernelworks.contract import Request, TensorSpec
 from kernelworks.diagnose.aten import formula
+from kernelworks.diagnose.formulas import Formula
+from kernelworks.diagnose.results import results, returned
+from kernelworks.diagnose.schema import by_schema, composed, no_tensors
 from kernelworks.diagnose.trace import Call
-from kernelworks.diagnose.work import NOTHING, Arguments, Operand, Work
+from kernelworks.diagnose.work import NOTHING, Arguments, Operand, Work, together
 from kernelworks.dispatch import OPS
 
 __all__ = ["PRODUCTS", "work"]
 
 # The elementary function that an op of ours spends its time on, where it is not exp.
+OURS = "kernelworks::"
 FUNCTIONS = {"gelu": "tanh", "gelu_backward": "tanh"}
 
 PRODUCTS = ("linear", "attention")
-
-# Without anything to do they hand their argument back and call nothing.
-MAYBE_NOTHING = frozenset({
-    "to", "contiguous", "reshape", "reshape_as", "type_as", "dropout", "feature_dropout", "alpha_dropout", "expand_as",
-    "flatten", "atleast_1d", "atleast_2d", "atleast_3d", "requires_grad_",
-})  # fmt: skip
 
 
 def work(call: Call) -> Work | None:
     """The least that the call must do, or None where neither a contract nor a formula says.
 
-    An op without a formula that is made of other ops counts as their sum; where one of those has none either, or the op
-    has a kernel of its own, it is unmodelled.
+    An op without a formula that is made of other ops does their arithmetic, and moves what any implementation must
+    move: each tensor that it was given once, and what it returns. What its parts write and read among themselves is
+    not counted: one kernel would keep it in registers. Where one of the parts has no formula either, or the op has a
+    kernel of its own, it is unmodelled.
     """
-    if call.name.startswith("kernelworks::"):
-        return _contracted(call)
-    counted = formula(call.name)
-    if counted is not None:
-        found = _try(counted, call)
-        if found is not None:
-            return found
-    if not _composed(call):
+    parts = _parts(call)
+    if parts is None:
+        return None
+    if len(parts) == 1 and parts[0][0] is call:
+        return parts[0][1]
+    return _whole(call, parts)
+
+
+def _parts(call: Call) -> list[tuple[Call, Work]] | None:
+    """The calls at and below this one that have a formula, with their work; None where one has none."""
+    found = _contracted(call) if call.name.startswith(OURS) else _counted(call)
+    if found is not None:
+        return [(call, found)]
+    if not composed(call.load().name, call.overload):
         return None
     if not call.children:
-        return NOTHING if call.name.removeprefix("aten::") in MAYBE_NOTHING else None
-    total = NOTHING
+        return [] if _hands_back(call) else None
+    parts: list[tuple[Call, Work]] = []
     for child in call.children:
-        part = work(child)
-        if part is None:
+        its = _parts(child)
+        if its is None:
             return None
-        total = total + part
-    return total
+        parts += its
+    return parts
 
 
-def _composed(call: Call) -> bool:
-    """Whether the op is nothing but calls of other ops (torch says so), so that their work is its work."""
+def _whole(call: Call, parts: list[tuple[Call, Work]]) -> Work:
+    """The work of a composite: the arithmetic of its parts, the bytes of its own arguments and results."""
+    total = sum((its for _, its in parts), NOTHING)
+    if not total.read + total.written:
+        return total
+    call.look_below()
+    a = Arguments(call)
+    given: dict[int, list[Operand]] = {}
+    for operand in a.every:
+        given.setdefault(operand.storage, []).append(operand)
+    if 0 in given:  # recorded without addresses
+        read = min(total.read, float(together(a.every)))
+    else:
+        touched = dict.fromkeys(given, 0.0)
+        for part, its in parts:
+            _touch(touched, Arguments(part).every, its.read)
+        read = sum(min(size, together(given[storage])) for storage, size in touched.items())
+    return dataclasses.replace(total, read=read, written=_written(a, parts, total))
+
+
+def _touch(touched: dict[int, float], operands: list[Operand], read: float) -> None:
+    """Adds to each storage what a part reads of it: its operands there, or all that it reads where that is less."""
+    for storage in {o.storage for o in operands} & touched.keys():
+        touched[storage] += min(read, together(o for o in operands if o.storage == storage))
+
+
+def _written(a: Arguments, parts: list[tuple[Call, Work]], total: Work) -> float:
+    """Bytes of what the call returns and of what it writes into its arguments."""
+    new = returned(a)
+    if new is None:  # neither torch nor the record of the blocks tells
+        new = next((int(its.written) for _, its in reversed(parts) if its.written), 0)
+    return min(float(total.written), float(new + together(a.changed)))
+
+
+def _counted(call: Call) -> Work | None:
+    """By the table's formula, else by what torch's schema says of the op."""
     if not call.name.startswith("aten::"):
-        return False
-    call.load()
-    name = f"{call.name}.{call.overload}" if call.overload else call.name
-    try:
-        return any(
-            torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
-            for key in ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
-        )
-    except RuntimeError:  # an op that this process does not know
-        return False
+        return None
+    for counted in (formula(call.name), by_schema):
+        found = _try(counted, call) if counted else None
+        if found is not None:
+            return found
+    return None
 
 
-def _try(counted: Any, call: Call) -> Work | None:
+def _hands_back(call: Call) -> bool:
+    """Whether a composite that called nothing has nothing to do: it returns an argument, or no tensor at all."""
+    a = Arguments(call)
+    return results(a) == [] or (not call.made and a.schema is not None and no_tensors(a.schema))
+
+
+def _try(counted: Formula, call: Call) -> Work | None:
     try:
-        found: Work | None = counted(Arguments(call))
+        found = counted(Arguments(call))
     except (IndexError, TypeError, ValueError, AttributeError, RuntimeError):
         return None  # arguments of another form than the formula knows: what the op calls may still be known
     return found

@@ -12,22 +12,18 @@ from collections.abc import Callable
 
 import torch
 
-from kernelworks.diagnose.work import NOTHING, Arguments, Operand, Work, broadcast
+from kernelworks.diagnose.results import SCALAR_TYPES, results, returned
+from kernelworks.diagnose.work import NOTHING, Arguments, Operand, Work, broadcast, together
 
 __all__ = [
     "Formula", "adamw", "adaptive_pool", "addmm", "attention", "attention_backward", "convolution",
     "convolution_backward", "copy", "counted", "elementwise", "embedding_backward", "fresh", "gathered",
-    "indexed", "joined", "linear", "lists", "loss_backward", "matmul", "maximum", "mm", "norm", "nothing",
+    "indexed", "joined", "linear", "lists", "loop", "loss_backward", "matmul", "maximum", "mm", "norm", "nothing",
     "padded", "pool", "pool_backward", "power", "reduction", "repeated", "scattered", "softmax", "sorting",
     "top", "zeroed",
 ]  # fmt: skip
 
 Formula = Callable[[Arguments], Work | None]
-
-SCALAR_TYPES = {
-    0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16, 6: torch.float32,
-    7: torch.float64, 11: torch.bool, 15: torch.bfloat16,
-}  # fmt: skip  # c10::ScalarType
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -58,8 +54,23 @@ def elementwise(
         shape = operands[0].shape if a.in_place else broadcast(operands)
         out = operands[0].dtype if a.in_place else result or dtype
         n = math.prod(shape)
-        read = sum(o.bytes for o in operands)
+        read = together(operands)
         return Work(flop * n, calls * n if function else 0.0, read, n * out.itemsize, "float32", function or "exp")
+
+    return count
+
+
+def loop(flop: float = 1.0, function: str = "", calls: float = 1.0) -> Formula:
+    """One pass over the largest tensor given or returned: ``flop`` and ``calls`` elementary functions for each of its
+    elements. Every argument is read, every result written."""
+
+    def count(a: Arguments) -> Work | None:
+        written = returned(a)
+        if written is None or not a.every:
+            return None
+        n = float(max(o.numel for o in [*a.every, *(results(a) or ())]))
+        moved = written + together(a.changed)
+        return Work(flop * n, calls * n if function else 0.0, together(a.every), moved, "float32", function or "exp")
 
     return count
 
@@ -96,7 +107,7 @@ def joined(a: Arguments) -> Work | None:
     if not isinstance(a[0], list):
         return None
     size = sum(o.numel * o.dtype.itemsize for o in a[0])
-    return Work(0.0, 0.0, sum(o.bytes for o in a[0]), size)
+    return Work(0.0, 0.0, together(a[0]), size)
 
 
 def repeated(a: Arguments) -> Work | None:
@@ -136,17 +147,21 @@ def counted(a: Arguments) -> Work | None:
 # ---------------------------------------------------------------- reductions
 
 
-def reduction(flop: float = 1.0, result: torch.dtype | None = None, outputs: int = 1, at: int = 1) -> Formula:
-    """``flop`` an element read; one result per kept element. Argument ``at`` holds the dimensions."""
+def reduction(
+    flop: float = 1.0, result: torch.dtype | None = None, outputs: int = 1, functions: float = 0.0
+) -> Formula:
+    """``flop`` and ``functions`` exponentials an element read; one result per kept element."""
 
     def count(a: Arguments) -> Work | None:
         x = a[0]
         if not isinstance(x, Operand):
             return None
-        gone = a.dims(at, len(x.shape))
-        n = math.prod(size for d, size in enumerate(x.shape) if d not in gone)
-        dtype = result or x.dtype
-        return Work(flop * x.numel, 0.0, x.bytes, n * (dtype.itemsize + 8 * (outputs - 1)))
+        written = returned(a)
+        if written is None:
+            gone = a.dims("dim", len(x.shape))
+            n = math.prod(size for d, size in enumerate(x.shape) if d not in gone)
+            written = n * ((result or x.dtype).itemsize + 8 * (outputs - 1))
+        return Work(flop * x.numel, functions * x.numel, x.bytes, written)
 
     return count
 
@@ -192,7 +207,7 @@ def norm(flop: float) -> Formula:
         x = a[0]
         if not isinstance(x, Operand):
             return None
-        return Work(flop * x.numel, 0.0, sum(o.bytes for o in a.operands), x.numel * x.dtype.itemsize)
+        return Work(flop * x.numel, 0.0, together(a.operands), x.numel * x.dtype.itemsize)
 
     return count
 
@@ -202,7 +217,7 @@ def norm(flop: float) -> Formula:
 
 def _product(M: int, N: int, K: int, batch: int, operands: list[Operand]) -> Work:
     dtype = operands[-1].dtype
-    read = sum(o.bytes for o in operands)
+    read = together(operands)
     return Work(2.0 * batch * M * N * K, 0.0, read, batch * M * N * dtype.itemsize, _name(dtype))
 
 
@@ -276,7 +291,7 @@ def convolution_backward(a: Arguments) -> Work | None:
     if not all(isinstance(o, Operand) for o in (grad, x, weight)):
         return None
     flop = 4.0 * grad.numel * weight.numel / max(weight.shape[0], 1)
-    return Work(flop, 0.0, grad.bytes + x.bytes + weight.bytes, x.bytes + weight.bytes, _name(x.dtype))
+    return Work(flop, 0.0, together([grad, x, weight]), x.bytes + weight.bytes, _name(x.dtype))
 
 
 def attention(a: Arguments) -> Work | None:
@@ -290,7 +305,7 @@ def attention(a: Arguments) -> Work | None:
     pairs *= math.prod(q.shape[:-2])
     mask = next((o.bytes for o in a.operands[3:] if o.shape), 0)
     written = math.prod(q.shape[:-1]) * Dv * q.dtype.itemsize
-    return Work(pairs * (2.0 * (D + Dv) + 4.0), pairs, q.bytes + k.bytes + v.bytes + mask, written, _name(q.dtype))
+    return Work(pairs * (2.0 * (D + Dv) + 4.0), pairs, together([q, k, v]) + mask, written, _name(q.dtype))
 
 
 def attention_backward(a: Arguments) -> Work | None:
@@ -299,7 +314,7 @@ def attention_backward(a: Arguments) -> Work | None:
     if not all(isinstance(o, Operand) and len(o.shape) >= 2 for o in (grad, q, k, v)):
         return None
     pairs = math.prod(q.shape[:-1]) * k.shape[-2]
-    read = grad.bytes + q.bytes + k.bytes + v.bytes
+    read = together([grad, q, k, v])
     return Work(10.0 * pairs * q.shape[-1], pairs, read, q.bytes + k.bytes + v.bytes, _name(q.dtype))
 
 
@@ -423,7 +438,7 @@ def adamw(a: Arguments) -> Work | None:
 
 def zeroed(a: Arguments) -> Work | None:
     """_foreach_zero_."""
-    return Work(written=sum(o.bytes for o in a[0])) if isinstance(a[0], list) else None
+    return Work(written=together(a[0])) if isinstance(a[0], list) else None
 
 
 def nothing(a: Arguments) -> Work | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from kernelworks.diagnose.formulas import Formula
-from kernelworks.diagnose.work import Arguments, Operand, Work
+from kernelworks.diagnose.work import Arguments, Operand, Work, together
 
 __all__ = ["CUDA_FORMULAS", "attention", "attention_backward"]
 
@@ -30,7 +30,7 @@ def attention(causal_at: int) -> Formula:
         written = math.prod(q.shape[:-1]) * v.shape[-1] * q.dtype.itemsize
         mask = a[3].bytes if isinstance(a[3], Operand) else 0
         flop = pairs * (2.0 * (q.shape[-1] + v.shape[-1]) + 4.0)
-        read = q.bytes + k.bytes + v.bytes + mask
+        read = together([q, k, v]) + mask
         return Work(flop, pairs, read, written, str(q.dtype).removeprefix("torch."))
 
     return count
@@ -46,7 +46,7 @@ def attention_backward(causal_at: int) -> Formula:
             return None
         pairs = _pairs(q, k, a[causal_at] is True)
         flop = pairs * (6.0 * q.shape[-1] + 4.0 * v.shape[-1])
-        read = 2 * grad.bytes + q.bytes + k.bytes + v.bytes
+        read = grad.bytes + together([grad, q, k, v])
         return Work(flop, pairs, read, q.bytes + k.bytes + v.bytes, str(q.dtype).removeprefix("torch."))
 
     return count

@@ -21,14 +21,14 @@ import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.autograd.profiler import profile, record_function
 
+from kernelworks.diagnose.inputs import Inputs, below, inputs_of
+
 __all__ = [
     "Call",
     "DeviceWork",
-    "Inputs",
     "Place",
     "Runtime",
     "Trace",
-    "inputs_of",
     "join",
     "read",
     "record",
@@ -68,8 +68,9 @@ class Call:
 
     After ``load``, ``shapes`` and ``strides`` hold a list of sizes per argument, a list of lists for a list of tensors,
     and [] for anything else; ``dtypes`` a torch dtype per tensor argument, else None; ``scalars`` the numbers and lists
-    of numbers; ``pointers`` a storage address per tensor argument; ``listed`` the dtype of the tensors in lists, which
-    only the profiler's tree tells.
+    of numbers. The profiler's tree tells the rest (``inputs``): ``pointers`` a storage address per tensor argument,
+    ``tensors`` which tensor it is, ``rooms`` the bytes of its storage; ``listed`` the dtype of the tensors in lists;
+    ``made`` address and bytes of each storage that the call allocated and left behind.
     """
 
     name: str
@@ -84,6 +85,10 @@ class Call:
     scalars: list[Any] = field(default_factory=list)
     pointers: list[Any] = field(default_factory=list)
     listed: torch.dtype | None = None
+    tensors: list[Any] = field(default_factory=list)
+    rooms: list[Any] = field(default_factory=list)
+    made: tuple[tuple[int, int], ...] = ()
+    node: Any = None  # an outermost op's place in the profiler's tree, until the ops below it are asked for
     children: list[Call] = field(default_factory=list)
     place: Place = Place()
     backward: bool = False
@@ -103,6 +108,15 @@ class Call:
             self.dtypes = [DTYPES.get(d) for d in event.dtypes()]
             self.scalars = event.concrete_inputs()
         return self
+
+    def look_below(self) -> None:
+        """Reads which tensors the ops below were given. Only what is counted by its parts needs it."""
+        if self.node is not None:
+            inputs, self.node = below(self.node), None
+            for call in self.everything:
+                its = inputs.get(call.correlation)
+                if its is not None:
+                    call.pointers, call.tensors, call.listed = its.pointers, its.tensors, its.listed or call.listed
 
     @property
     def events(self) -> int:
@@ -301,6 +315,7 @@ def _know(call: Call, inputs: dict[int, Inputs]) -> None:
     its = inputs.get(call.correlation)
     if its is not None:
         call.pointers, call.shapes, call.strides, call.listed = its.pointers, its.shapes, its.strides, its.listed
+        call.tensors, call.rooms, call.made, call.node = its.tensors, its.rooms, its.made, its.node
 
 
 def _on_device(event: Any) -> bool:
@@ -338,49 +353,6 @@ def _free(trace: Trace, frees: list[tuple[int, int]]) -> None:
             call.freed += frees[at][1] if frees[at][0] < call.start else 0
             at += 1
     trace.freed = sum(size for _, size in frees[at:])
-
-
-@dataclass(slots=True)
-class Inputs:
-    """A call's tensor arguments as the profiler's tree knows them: storage addresses, sizes and strides as in Call
-    (empty where the profiler's events say them), and the dtype of the tensors in lists."""
-
-    pointers: list[Any]
-    shapes: list[Any] = field(default_factory=list)
-    strides: list[Any] = field(default_factory=list)
-    listed: torch.dtype | None = None
-
-
-def inputs_of(results: Any) -> dict[int, Inputs]:
-    """The inputs of calls by their correlation: of the outermost ops, since only the tree has addresses. Of all ops
-    where the events do not know the sizes in a list of tensors (before torch 2.12)."""
-    every = not hasattr(torch._C._autograd._KinetoEvent, "structured_input_shapes")
-    found: dict[int, Inputs] = {}
-    waiting = list(results.experimental_event_tree())
-    while waiting:
-        node = waiting.pop()
-        given = getattr(node.extra_fields, "inputs", None)
-        if given and "::" in node.name:
-            dtypes = [dtype for item in _each(given, "dtype", None) if isinstance(item, list) for dtype in item]
-            its = Inputs(_each(given, "storage_data_ptr", None), listed=dtypes[0] if dtypes else None)
-            if every:
-                its.shapes, its.strides = _each(given, "sizes", []), _each(given, "strides", [])
-            found[node.correlation_id] = its
-        if every or not (given and "::" in node.name):
-            waiting.extend(node.children)
-    return found
-
-
-def _each(inputs: Any, attribute: str, without: Any) -> list[Any]:
-    """One attribute of every tensor, of lists of tensors a list, else what stands for "no tensor"."""
-    found = []
-    for item in inputs:
-        if isinstance(item, list):
-            tensors = [inner for inner in item if hasattr(inner, attribute)]
-            found.append([getattr(inner, attribute) for inner in tensors] if tensors else without)
-        else:
-            found.append(getattr(item, attribute, without))
-    return found
 
 
 def _nest(flat: list[Call]) -> list[Call]:
