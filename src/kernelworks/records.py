@@ -297,7 +297,7 @@ class Region:
     regime: str
     ceiling: str  # "DRAM read 83 GB/s"; "" when unmodelled
     achieved: float | None  # T_min / T, at most 1
-    low_s: float  # time that can be had back, cautious and hopeful
+    low_s: float  # time that the remedy at hand is predicted to give back, cautious and hopeful
     high_s: float
     action: str
     flop: float
@@ -305,6 +305,8 @@ class Region:
     modelled: bool
     parts: dict[str, float] = field(default_factory=dict)  # seconds by footer part; they add to `seconds`
     kernels: tuple[str, ...] = ()  # on a GPU: what its calls launched
+    allows_s: float = 0.0  # what its bound allows, by whatever means; never less than `high_s`
+    row: str = ""  # "kw.linear: avx512": the row that its calls would take once swapped
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from kernelworks.diagnose.fix import Forecast, apply_fix
 from kernelworks.diagnose.overhead import Floors
 from kernelworks.diagnose.predict import Capture, predict, replay
 from kernelworks.diagnose.program import Program
-from kernelworks.diagnose.regions import sentence
 from kernelworks.diagnose.roots import Roots, Swapped
 from kernelworks.diagnose.timeline import Timeline, settle
 from kernelworks.diagnose.trace import Call, Place, Trace
+from kernelworks.diagnose.words import sentence
 from kernelworks.records import Ceilings, Fix
 from kernelworks.rungs import RungResult
 

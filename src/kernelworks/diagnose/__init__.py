@@ -12,16 +12,19 @@ from kernelworks.ceilings import ceilings as measured_ceilings
 from kernelworks.diagnose import overhead
 from kernelworks.diagnose.account import account, footer
 from kernelworks.diagnose.program import Program, from_function, from_target, versions
-from kernelworks.diagnose.regions import findings, regions, sentence, unmodelled
+from kernelworks.diagnose.races import Races
+from kernelworks.diagnose.regions import regions, settled
 from kernelworks.diagnose.timeline import observe
 from kernelworks.diagnose.timeline_gpu import uses_gpu
 from kernelworks.diagnose.trace import without_collection
+from kernelworks.diagnose.words import findings, sentence, unmodelled
 from kernelworks.records import Ceilings, Diagnosis, GpuCeilings
 
 __all__ = ["diagnose", "run"]
 
 Say = Callable[[str], None]
 BUDGET_S = 15.0  # for the timed runs
+RACES = 0.2  # of them, for races of single calls
 
 
 def diagnose(
@@ -112,8 +115,9 @@ def _diagnose(
     with without_collection():
         groups = account(timeline, floors, threads, ceilings)
         parts = footer(groups, timeline.wall)
-        found, problems = regions(groups, timeline.wall, threads)
-    found = tuple(sorted(found, key=lambda r: (-r.high_s, -r.seconds)))
+        say("racing the rows that a swap would take")
+        races = Races(RACES * budget_s, ceilings.cache_bytes.get("L3", 32 << 20))
+        found, problems = regions(groups, timeline.wall, threads, races=races)
     done = None
     if fix:
         from kernelworks.diagnose.fix import apply_fix
@@ -121,6 +125,8 @@ def _diagnose(
 
         side = CpuSide(timeline, floors, ceilings)
         done = apply_fix(program, timeline.walls, side, budget_s=budget_s, say=say)
+        found = settled(found, done)
+    found = tuple(sorted(found, key=lambda r: (-r.high_s, -r.allows_s, -r.seconds)))
     return Diagnosis(
         program=program.name,
         sentence=sentence(parts, found, timeline.wall, done),

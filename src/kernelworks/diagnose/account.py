@@ -8,6 +8,9 @@ The parts, in the footer's order:
 - **dispatch**: the floor of a call into torch for every op and for what it calls, in Python and in C++, all the time
   of ops that move no data, and that of ops whose work is less than one such floor;
 - **host and sync**: the program's own Python between ops, beyond that floor;
+- **native code outside torch**: between ops, NumPy's kernels say: not modelled;
+- **waiting**: between ops, the program's thread asleep: for a file, a lock, a clock;
+- **other threads**: between ops, the program's thread asleep while other threads of the program worked;
 - **allocation (page faults)**: fresh pages touched inside ops, and large blocks given back between them;
 - **unexplained**: ops without a model, and time that no term above explains.
 """
@@ -19,6 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kernelworks.ceilings.bound import DISPATCH_CALLS, Bound, regime
+from kernelworks.diagnose import watch
 from kernelworks.diagnose.costs import work
 from kernelworks.diagnose.limits import Reuse, limit
 from kernelworks.diagnose.overhead import PAGE, Floors
@@ -32,9 +36,13 @@ __all__ = ["PARTS", "Entry", "Group", "account", "footer", "grouped"]
 
 USEFUL, MEMORY, COMPUTE = "useful at ceiling", "memory excess", "compute excess"
 DISPATCH, HOST, ALLOCATION, UNEXPLAINED = "dispatch", "host and sync", "allocation (page faults)", "unexplained"
-PARTS = (USEFUL, MEMORY, COMPUTE, DISPATCH, HOST, ALLOCATION, UNEXPLAINED)
+NATIVE, WAITING, OTHERS = "native code outside torch", "waiting", "other threads"
+UNSEEN = (NATIVE, WAITING, OTHERS)  # what no model speaks of
+PARTS = (USEFUL, MEMORY, COMPUTE, DISPATCH, HOST, NATIVE, WAITING, OTHERS, ALLOCATION, UNEXPLAINED)
 
 PYTHON, FREE = "python", "free memory"  # the regions of gaps
+# What was seen in a gap beside Python -> the part it counts to, which names its region too, and its regime.
+SEEN = {watch.NATIVE: (NATIVE, "native"), watch.WAITING: (WAITING, "waiting"), watch.OTHERS: (OTHERS, "threads")}
 TINY = 0.1
 GRAIN = 32768  # elements from which torch's elementwise kernels use several threads
 
@@ -135,7 +143,7 @@ def account(timeline: Timeline, floors: Floors, threads: int, ceilings: Ceilings
         gaps.append((moment.call, moment.gap - dispatch, pages.seconds(moment.call.freed, floors)))
     tail = Call("", 0, 0, place=Place())
     gaps.append((tail, timeline.tail, pages.seconds(timeline.tail_freed, floors)))
-    return sorted([*grouped(entries), *_between(gaps)], key=lambda g: -g.seconds)
+    return sorted([*grouped(entries), *_between(gaps, timeline.outside)], key=lambda g: -g.seconds)
 
 
 def footer(groups: Iterable[Group], wall: float, parts: Iterable[str] = PARTS) -> dict[str, float]:
@@ -216,19 +224,28 @@ def grouped(entries: list[Entry]) -> list[Group]:
     return groups
 
 
-def _between(gaps: list[tuple[Call, float, float]]) -> list[Group]:
-    """The gaps by the module of the call that follows: freeing memory, and Python."""
+def _between(gaps: list[tuple[Call, float, float]], outside: watch.Outside | None) -> list[Group]:
+    """The gaps by the module of the call that follows: freeing memory, what was seen in them, and Python."""
     found: dict[tuple[str, str], Group] = {}
     slowest: dict[tuple[str, str], float] = {}
-    for call, seconds, freeing in gaps:
+    for number, (call, seconds, freeing) in enumerate(gaps):
         freed = min(seconds, freeing)
-        freeing_and_python = ((FREE, ALLOCATION, freed, "allocation"), (PYTHON, HOST, seconds - freed, "host"))
-        for op, part, value, waits_on in freeing_and_python:
+        pieces = [(FREE, ALLOCATION, freed, "allocation", call.place.source)]
+        rest = seconds - freed
+        if outside is not None:
+            at = outside.of(number)
+            for kind, (part, waits_on) in SEEN.items():
+                value = at.share(kind) * (seconds - freed)
+                rest -= value
+                pieces.append((part, part, value, waits_on, at.line(kind)))
+        pieces.append((PYTHON, HOST, rest, "host", call.place.source))
+        for op, part, value, waits_on, source in pieces:
             if value <= 0:
                 continue
             key = (op, call.place.module)
             group = found.setdefault(key, Group(op, call.place, "", gap=waits_on))
             if value > slowest.get(key, 0.0):
-                slowest[key], group.place = value, Place(call.place.module, call.place.source)
-            group.entries.append(Entry(call, value, NOTHING, None, {part: value}))
+                slowest[key], group.place = value, Place(call.place.module, source)
+            work = None if part in UNSEEN else NOTHING
+            group.entries.append(Entry(call, value, work, None, {part: value}))
     return list(found.values())

@@ -13,9 +13,10 @@ from kernelworks.diagnose import overhead, replay
 from kernelworks.diagnose.account import Group, footer
 from kernelworks.diagnose.account_gpu import GPU_PARTS, account, kernels
 from kernelworks.diagnose.program import Program, versions
-from kernelworks.diagnose.regions import findings, regions, sentence, unmodelled
+from kernelworks.diagnose.regions import regions, settled
 from kernelworks.diagnose.timeline_gpu import GpuTimeline, observe
 from kernelworks.diagnose.trace import without_collection
+from kernelworks.diagnose.words import findings, sentence, unmodelled
 from kernelworks.records import Diagnosis, Fix, GpuCeilings, GpuTime, KernelTime, Region
 
 __all__ = ["diagnose_gpu", "described"]
@@ -68,7 +69,8 @@ def described(name: str, timeline: GpuTimeline, ceilings: GpuCeilings, fix: Fix 
         parts = footer(groups, timeline.wall, GPU_PARTS)
         found, problems = regions(groups, timeline.wall, threads, "cuda", ceilings.kind)
         times = _times(timeline, ceilings)
-    found = tuple(sorted(found, key=lambda r: (-r.high_s, -r.seconds)))
+    found = settled(found, fix) if fix is not None else found
+    found = tuple(sorted(found, key=lambda r: (-r.high_s, -r.allows_s, -r.seconds)))
     return Diagnosis(
         program=name,
         sentence=sentence(parts, found, timeline.wall, fix),

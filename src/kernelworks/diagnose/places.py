@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from kernelworks.diagnose.trace import PLACE, Place
 
-__all__ = ["Survey", "fold"]
+__all__ = ["Survey", "fold", "line_of"]
 
 # Lines in these folders are the machinery, not the program.
 MACHINERY = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).resolve().parents[1]) + os.sep, "<")
@@ -81,7 +81,7 @@ class Survey(TorchFunctionMode):
         if getattr(func, "__name__", "") in ("__get__", "__set__") or self._busy:
             return func(*args, **kwargs)
         path = self._stack[-1] if self._stack else ""
-        source = _line(sys._getframe(1))
+        source = line_of(sys._getframe(1))
         number = len(self.places)
         self.places.append(Place(fold(path), source, 0, path))
         self._busy = True
@@ -96,7 +96,7 @@ class Survey(TorchFunctionMode):
         return result
 
 
-def _line(frame: types.FrameType | None) -> str:
+def line_of(frame: types.FrameType | None) -> str:
     """The innermost line outside torch and this package, as ``file.py:123``."""
     while frame is not None:
         name = frame.f_code.co_filename

@@ -1,37 +1,69 @@
-"""Groups of calls made into the records of a diagnosis: regions with advice, findings, and the sentence on top."""
+"""Groups of calls made into the regions of a diagnosis, each with its advice and what that is predicted to bring.
+
+Two figures, never mixed: what the remedy at hand is predicted to bring, from cautious to hopeful, and what the bound
+allows by whatever means.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from kernelworks.diagnose.account import FREE, PYTHON, UNEXPLAINED, USEFUL, Group
+from kernelworks.diagnose.account import NATIVE, OTHERS, WAITING, Group
+from kernelworks.diagnose.races import Races
 from kernelworks.diagnose.rows import row_for
-from kernelworks.diagnose.rules import RULES, Advice, View
-from kernelworks.diagnose.timeline import Timeline
-from kernelworks.diagnose.timeline_gpu import GpuTimeline
+from kernelworks.diagnose.rules import RULES, Advice, Rule, View
 from kernelworks.diagnose.work import Arguments, Operand
 from kernelworks.records import Fix, Region
 
-__all__ = ["findings", "regions", "sentence", "unmodelled"]
+__all__ = ["NOTHING_TO_BE_HAD", "SMALL", "Problem", "regions", "settled"]
 
 NOTHING_TO_BE_HAD = "nothing to be had"
 SMALL = 0.005  # of the wall clock
-NOISY_SCALE = 0.15  # profiled and plain runs further apart than this are said
+# What a user is told of what no model speaks of.
+UNMODELLED = {
+    NATIVE: "native code outside torch: not seen, so nothing is said of it",
+    WAITING: "the program's thread waited (a file, a lock, a clock): not seen, so nothing is said of it",
+    OTHERS: "the program's thread waited for other threads of the program: their ops are not modelled",
+}
+# Rules that name no remedy where there is no row: what they say is what the bound allows, and only that.
+BOUND_ALONE = frozenset({"decode_attention", "gemv", "half_without_hardware", "tiny_ops"})
+
+
+@dataclass
+class Problem:
+    """What the regions with one problem take, what is predicted to come back of it, and what their bounds allow."""
+
+    seconds: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    allows: float = 0.0
 
 
 def regions(
-    groups: Sequence[Group], wall: float, threads: int, device: str = "cpu", kind: str | None = None
-) -> tuple[tuple[Region, ...], dict[str, float]]:
-    """One region a group, and the seconds that each problem's regions take (hopeful), by problem."""
+    groups: Sequence[Group],
+    wall: float,
+    threads: int,
+    device: str = "cpu",
+    kind: str | None = None,
+    races: Races | None = None,
+) -> tuple[tuple[Region, ...], dict[str, Problem]]:
+    """One region a group, and the problems that were found. ``races`` says what a row would bring; without it nothing
+    is promised of rows."""
     siblings = _siblings(groups)
-    found, problems = [], dict[str, float]()
+    found, problems = [], dict[str, Problem]()
     for group in groups:
         near = siblings.get((group.place.module, group.place.path), frozenset())
         view = _view(group, wall, threads, near, device, kind)
-        advice = _advice(view, group)
+        advice = _advice(view, group, races)
+        region = _region(group, view, advice)
         if advice.problem:
-            problems[advice.problem] = problems.get(advice.problem, 0.0) + advice.high
-        found.append(_region(group, view, advice))
+            its = problems.setdefault(advice.problem, Problem())
+            its.seconds += min(view.seconds, view.critical)
+            its.low, its.high = its.low + region.low_s, its.high + region.high_s
+            its.allows += region.allows_s
+        found.append(region)
     return tuple(found), problems
 
 
@@ -74,25 +106,52 @@ def _view(group: Group, wall: float, threads: int, siblings: frozenset[str], dev
     )
 
 
-def _advice(view: View, group: Group) -> Advice:
-    """The first rule that applies, else what the bound alone says."""
+def _advice(view: View, group: Group, races: Races | None) -> Advice:
+    """The first rule that applies, with what is predicted of its remedy; else what the bound alone says."""
     if not group.modelled:
-        return Advice("", "unmodelled: no formula for its work, so nothing is promised", 0.0, 0.0)
+        return Advice("", UNMODELLED.get(view.op, "no formula for its work, so nothing is said of it"), 0.0, 0.0)
     most = min(view.seconds, view.critical)
     for rule in RULES:
         advice = rule.applies(view) if view.device in rule.devices else None
         if advice is not None:
-            high = min(max(advice.high, 0.0), most)
-            return Advice(advice.problem, advice.action, min(max(advice.low, 0.0), high), high)
+            return _at_hand(view, group, rule, advice, races)
     excess = min(view.excess(), most)
     if group.gap or most < 0.1 * view.seconds:
         beside = "" if group.gap else "not on the critical path: "
-        return Advice("", f"{beside}{NOTHING_TO_BE_HAD}", 0.0, 0.0 if group.gap else excess)
+        return Advice("", f"{beside}{NOTHING_TO_BE_HAD}", 0.0, 0.0)
     if view.achieved >= 0.8 or excess < SMALL * view.wall:
-        return Advice("", NOTHING_TO_BE_HAD, 0.0, excess if view.achieved < 0.8 else 0.0)
+        return Advice("", NOTHING_TO_BE_HAD, 0.0, 0.0)
     limit = group.typical.limit
     at = f"its bound ({limit.ceiling})" if limit else "its bound"
-    return Advice("", f"no proved row of ours here; a kernel at {at} would give this back", 0.0, excess)
+    return Advice("", f"no proved row of ours here; only a kernel at {at} would give this back", 0.0, 0.0)
+
+
+def _at_hand(view: View, group: Group, rule: Rule, advice: Advice, races: Races | None) -> Advice:
+    """The advice with what its remedy is predicted to bring: a row's by a race, a rule's own where it has a remedy."""
+    most = min(view.seconds, view.critical)
+    if view.row and view.row in advice.action and advice.action.startswith("swap in"):
+        raced = races.of(group.typical.call) if races is not None and not group.gap else None
+        if raced is None:
+            return dataclasses.replace(
+                advice, action=f"{advice.action} (not raced, so nothing is predicted)", low=0, high=0
+            )
+        if not raced.high:
+            action = f"{NOTHING_TO_BE_HAD}: {view.row} was raced and is no quicker here"
+            return Advice("", action, 0.0, 0.0)
+        return dataclasses.replace(
+            advice, low=min(raced.low * view.seconds, most), high=min(raced.high * view.seconds, most)
+        )
+    if rule.name in BOUND_ALONE:
+        return dataclasses.replace(advice, low=0.0, high=0.0)
+    high = min(max(advice.high, 0.0), most)
+    return dataclasses.replace(advice, low=min(max(advice.low, 0.0), high), high=high)
+
+
+def _allowed(view: View, group: Group, advice: Advice) -> float:
+    """What the bound allows: on the critical path, all above it. Python has no bound but nothing at all."""
+    if not group.modelled:
+        return 0.0
+    return max(advice.high, min(view.excess(), view.critical, view.seconds))
 
 
 def _region(group: Group, view: View, advice: Advice) -> Region:
@@ -118,77 +177,21 @@ def _region(group: Group, view: View, advice: Advice) -> Region:
         modelled=group.modelled,
         parts=group.parts,
         kernels=group.kernels,
+        allows_s=_allowed(view, group, advice),
+        row=view.row,
     )
 
 
-def unmodelled(found: Sequence[Region]) -> tuple[str, ...]:
-    """Every op without a contract or a formula, with its calls and time."""
-    total: dict[str, tuple[int, float]] = {}
-    for region in found:
-        if not region.modelled:
-            calls, seconds = total.get(region.op, (0, 0.0))
-            total[region.op] = (calls + region.calls, seconds + region.seconds)
-    ordered = sorted(total.items(), key=lambda item: -item[1][1])
-    return tuple(f"{op}: {calls} calls, {_time(seconds)}" for op, (calls, seconds) in ordered)
+def settled(found: Sequence[Region], fix: Fix) -> tuple[Region, ...]:
+    """The regions once a fix has been predicted: what is promised of rows is then what the fix is predicted to bring,
+    and nothing where it was refused."""
+    promised = sum(r.high_s for r in found if _swapped(r))
+    at_hand = 0.0 if fix.refused else max(0.0, fix.predicted_gain_s if fix.rounds else 0.0)
+    share = min(1.0, at_hand / promised) if promised else 1.0
+    return tuple(
+        dataclasses.replace(r, low_s=r.low_s * share, high_s=r.high_s * share) if _swapped(r) else r for r in found
+    )
 
 
-def findings(problems: dict[str, float], timeline: Timeline | GpuTimeline) -> tuple[str, ...]:
-    """The problems by the time they cost, and what to know about the measurement itself."""
-    lines = [
-        f"{problem}: up to {_time(seconds)} ({100 * seconds / timeline.wall:.0f}% of the wall clock)"
-        for problem, seconds in sorted(problems.items(), key=lambda item: -item[1])
-        if seconds >= SMALL * timeline.wall
-    ]
-    if timeline.noisy:
-        lines.append(
-            f"ambiguous: other processes used over 10% of the cores in {timeline.noisy} of {len(timeline.walls)} runs"
-        )
-    if isinstance(timeline, GpuTimeline):
-        if abs(timeline.device - 1) > NOISY_SCALE / 2:
-            lines.append(
-                f"under the profiler kernels took {1 / timeline.device:.2f} times as long as without it, by the wall "
-                "clock; their times were scaled to fit"
-            )
-    elif abs(timeline.scale - 1) > NOISY_SCALE:
-        lines.append(
-            f"under the profiler, its own time taken off, the program took {1 / timeline.scale:.2f} times as long as "
-            "without it; the times of single ops were scaled to fit"
-        )
-    if timeline.elsewhere:
-        lines.append(f"{timeline.elsewhere} ops ran on other threads: not on the critical path, not counted")
-    return tuple(lines)
-
-
-def sentence(footer: dict[str, float], found: Sequence[Region], wall: float, fix: Fix | None = None) -> str:
-    """What a user reads first. A fix that must not be kept comes before all else."""
-    text = _sentence(footer, found, wall)
-    return f"the fix is refused: {fix.refused}; {text}" if fix is not None and fix.refused else text
-
-
-def _sentence(footer: dict[str, float], found: Sequence[Region], wall: float) -> str:
-    useful = 100 * footer[USEFUL] / wall if wall else 0.0
-    low, high = sum(r.low_s for r in found), sum(r.high_s for r in found)
-    by_op: dict[str, float] = {}
-    for region in found:
-        by_op[region.op] = by_op.get(region.op, 0.0) + region.high_s
-    head = f"this program runs at {useful:.0f}% of what this machine can do"
-    if high < SMALL * wall:
-        return f"{head}; nothing worth having back"
-    most = max(by_op, key=lambda op: by_op[op])
-    names = {
-        PYTHON: "Python between ops", FREE: "memory given back and taken again",
-        "launch latency": "waiting for launches", "torch's dispatch": "torch's dispatch of small ops",
-    }  # fmt: skip
-    doubt = footer[UNEXPLAINED] / wall
-    rest = f" ({100 * doubt:.0f}% of the time is unexplained)" if doubt > 0.1 else ""
-    back = f"{_ms(low)} to {_ms(high)}" if low >= 0.01 * high else f"up to {_ms(high)}"
-    return f"{head}; {back} ms of {_ms(wall)} can be had back, most of it in {names.get(most, most)}{rest}"
-
-
-def _ms(seconds: float) -> str:
-    ms = seconds * 1e3
-    return f"{ms:.0f}" if ms >= 10 else f"{ms:.2g}"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+def _swapped(region: Region) -> bool:
+    return bool(region.row) and region.action.startswith("swap in")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import resource
 import statistics
 import time
@@ -19,6 +20,7 @@ from kernelworks.ceilings.quiet import cpu_times, foreign_share
 from kernelworks.diagnose.overhead import Floors
 from kernelworks.diagnose.places import Survey
 from kernelworks.diagnose.trace import Call, Trace, join, record, without_collection
+from kernelworks.diagnose.watch import Outside, outside, watched
 
 __all__ = ["Moment", "Plain", "Timeline", "fault_share", "observe", "plain_run", "settle"]
 
@@ -28,6 +30,7 @@ MOST_ROUNDS = 3
 RUNS_A_ROUND = 5  # what a round costs, in plain runs: one plain, one profiled, and sorting its calls
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
 FEW_FAULTS = 0.03  # of the wall clock
+NOTABLE_GAPS = 0.03  # of the wall clock
 NOISY = 0.10  # of the cores, taken by others
 
 
@@ -54,6 +57,7 @@ class Timeline:
     noisy: int  # plain runs during which others took over a tenth of the cores
     walls: tuple[float, ...]
     faults: int | None  # minor page faults of one timed run
+    outside: Outside | None = None  # what the gaps were made of; None where they are too short to ask
 
 
 def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say) -> Timeline:
@@ -82,7 +86,7 @@ def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say
     quiet = [p for p in plain if p.foreign <= NOISY] or plain
     wall = statistics.median(p.wall for p in quiet)
     with without_collection():
-        return settle(
+        timeline = settle(
             wall,
             timed,
             surveyed,
@@ -92,6 +96,13 @@ def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say
             walls=tuple(p.wall for p in plain),
             faults=int(statistics.median_low(faults)),
         )
+    own = timeline.tail + sum(max(0.0, moment.gap - floors.gap) for moment in timeline.moments)
+    if own < NOTABLE_GAPS * wall:
+        return timeline
+    say("watching what the program does between ops")
+    traces, looks = watched(run)
+    names = [moment.call.name for moment in timeline.moments]
+    return dataclasses.replace(timeline, outside=outside(traces, looks, names))
 
 
 def _keep_memory() -> None:

@@ -24,6 +24,7 @@ from torch.autograd.profiler import profile, record_function
 from kernelworks.diagnose.inputs import Inputs, below, inputs_of
 
 __all__ = [
+    "COMPILED",
     "Call",
     "DeviceWork",
     "Place",
@@ -181,11 +182,12 @@ class Trace:
     end: int
     calls: list[Call]
     events: int
-    elsewhere: int  # ops on other threads: not on the critical path
+    elsewhere: int  # events of ops on other threads: not on the critical path
     output: Any
     freed: int = 0  # bytes of large blocks given back after the last call
     between: list[Runtime] = field(default_factory=list)
     lost: float = 0.0  # seconds of device work that no call of the driver was found for
+    others: dict[str, tuple[int, float]] = field(default_factory=dict)  # ops of other threads -> calls, seconds
 
     @property
     def device_seconds(self) -> float:
@@ -214,10 +216,12 @@ def record(
     survey: contextlib.AbstractContextManager[list[Place]] | None = None,
     gpu: bool = False,
     raw: Callable[[Any, list[Place]], None] | None = None,
+    every_thread: bool = False,
 ) -> Trace:
     """Runs the program once under the profiler. With ``survey`` (a ``places.Survey``) shapes and places are recorded,
     with ``gpu`` what the device did too; the program is then to wait for the device before it returns. ``raw`` is
-    given the profiler's own results and the places.
+    given the profiler's own results and the places. Ops that the program's other threads run are seen with
+    ``every_thread`` alone.
 
     Raises what the program raises.
     """
@@ -228,7 +232,7 @@ def record(
         use_kineto=gpu,  # else the device is timed by events, not traced
         record_shapes=survey_too,
         profile_memory=survey_too,
-        experimental_config=_ExperimentalConfig(capture_overload_names=survey_too),
+        experimental_config=_ExperimentalConfig(capture_overload_names=survey_too, profile_all_threads=every_thread),
     )
     places: list[Place] = []
     with contextlib.ExitStack() as whole:
@@ -303,8 +307,12 @@ def read(events: Iterable[Any], places: list[Place], output: Any, inputs: dict[i
             for each in call.everything:
                 _know(each, inputs)
                 each.listed = each.listed or call.listed  # the tree may have been asked about the outermost op alone
-    elsewhere = sum(len(found) for t, found in flat.items() if t not in threads)
-    trace = Trace(start, end, calls, len(seen), elsewhere, output)
+    aside = [found for t, found in flat.items() if t not in threads]
+    trace = Trace(start, end, calls, len(seen), sum(map(len, aside)), output)
+    for found in aside:
+        for call in _outermost(_nest(found), places):
+            count, seconds = trace.others.get(call.name, (0, 0.0))
+            trace.others[call.name] = (count + 1, seconds + (call.end - call.start) / 1e9)
     _free(trace, sorted(frees))
     if device or runtime:
         _link(trace, device, runtime)

@@ -16,6 +16,7 @@ from kernelworks.report.terminal import bar, style_of
 
 __all__ = [
     "MOST_ROWS",
+    "SILENT",
     "counters",
     "diagnosis",
     "fix",
@@ -29,14 +30,16 @@ __all__ = [
 ]
 
 MOST_ROWS = 12  # on the terminal; the JSON and the page hold every region
+# Parts that are not shown where a program has nothing of them.
+SILENT = ("native code outside torch", "waiting", "other threads", "taken by other processes")
 WIDE = 118  # columns from which the next action stands in the table's own column
 WIDEST = 150
 BAR_WIDTH = 60
 
 
 def worst_first(found: tuple[Region, ...]) -> list[Region]:
-    """By the time that can be had back, then by the time taken."""
-    return sorted(found, key=lambda r: (-r.high_s, -r.seconds))
+    """By the time that is predicted to come back, then by what the bound allows, then by the time taken."""
+    return sorted(found, key=lambda r: (-r.high_s, -r.allows_s, -r.seconds))
 
 
 def diagnosis(record: Diagnosis, width: int) -> RenderableType:
@@ -117,6 +120,14 @@ def _of_ceiling(region: Region) -> Text:
     return Text.assemble(quantity.percent(region.achieved), "\n", (bar(region.achieved, 8), style_of(region.regime)))
 
 
+def _back(region: Region) -> Text:
+    """What is predicted to come back, and below it what the bound allows where that is more."""
+    text = Text(quantity.seconds_range(region.low_s, region.high_s))
+    if region.allows_s > region.high_s:
+        text.append(f"\n< {quantity.seconds(region.allows_s)}", style="dim")
+    return text
+
+
 def regions(record: Diagnosis, width: int, most_rows: int = MOST_ROWS) -> Table:
     """The table of regions, worst first; the ones left out are counted in its caption."""
     ordered = worst_first(record.regions)
@@ -128,7 +139,7 @@ def regions(record: Diagnosis, width: int, most_rows: int = MOST_ROWS) -> Table:
     table.add_column("time,\nof wall", justify="right", no_wrap=True)
     table.add_column("waits on,\nceiling", overflow="fold", max_width=24 if wide else 18)
     table.add_column("achieved", justify="right", no_wrap=True)
-    table.add_column("can be\nhad back", justify="right", no_wrap=True)
+    table.add_column("had back,\nby bound", justify="right", no_wrap=True)
     if wide:
         table.add_column("next action", overflow="fold", ratio=1)
     room = _room(table.width or width, wide=wide)
@@ -141,7 +152,7 @@ def regions(record: Diagnosis, width: int, most_rows: int = MOST_ROWS) -> Table:
             f"{quantity.seconds(region.seconds)}\n{quantity.percent(region.share, 1)}",
             _waits_on(region),
             _of_ceiling(region),
-            quantity.seconds_range(region.low_s, region.high_s),
+            _back(region),
         ]
         table.add_row(*cells, *([region.action] if wide else []))
     rest = ordered[most_rows:]
@@ -180,6 +191,8 @@ def footer(parts: dict[str, float], wall_s: float, width: int) -> RenderableType
     legend.add_column(justify="right")
     legend.add_column(justify="right")
     for name, value in parts.items():
+        if name in SILENT and not shares[name]:
+            continue
         legend.add_row(Text.assemble(("■ ", style_of(name)), name), quantity.seconds(value), f"{shares[name]:.1f}%")
     legend.add_row(Text("  wall clock", style="bold"), quantity.seconds(wall_s), f"{sum(shares.values()):.1f}%")
     return Group(Text("where the time went", style="bold"), line, legend)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kernelworks.records import Ceilings, Diagnosis, Fix, GpuCeilings, GpuTime, Region
 from kernelworks.report import gpu, plot, quantity, roofs
-from kernelworks.report.diagnose import headline, hit, whole_percents, worst_first
+from kernelworks.report.diagnose import SILENT, headline, hit, whole_percents, worst_first
 
 __all__ = ["context_line", "diagnosis", "document", "machine"]
 
@@ -116,6 +116,7 @@ def _went(parts: dict[str, float], wall_s: float) -> str:
         f'<li><span class="swatch" style="background:var(--{plot.cause(name)})"></span><span>{escape(name)}</span>'
         f'<span class="figure">{quantity.seconds(value)}</span><span class="figure">{shares[name]:.1f}%</span></li>'
         for name, value in parts.items()
+        if shares[name] or name not in SILENT
     )
     total = sum(shares.values())
     return (
@@ -141,7 +142,8 @@ def _regions(ordered: list[Region]) -> str:
     return (
         "<h2>Regions, worst first</h2>\n"
         '<p class="note">Achieved is the share of the ceiling: the time that this machine needs at best for the '
-        "region's arithmetic and compulsory traffic, over the time it took.</p>\n"
+        "region's arithmetic and compulsory traffic, over the time it took. What can be had back is what the next "
+        "action is predicted to bring; what only the bound allows stands below it.</p>\n"
         f'<div class="scroll"><table class="sortable" id="regions"><thead><tr>{headings}</tr></thead>\n'
         f"<tbody>\n{rows}\n</tbody></table></div>{_more(len(ordered))}"
     )
@@ -177,9 +179,15 @@ def _region(index: int, region: Region) -> str:
         f'<td class="number" data-value="{-1.0 if region.achieved is None else region.achieved:.9g}">'
         f"{quantity.percent(region.achieved)}{meter}</td>"
         f'<td class="number" data-value="{region.high_s:.9g}">'
-        f"{quantity.seconds_range(region.low_s, region.high_s)}</td>"
+        f"{quantity.seconds_range(region.low_s, region.high_s)}{_bound_allows(region)}</td>"
         f'<td class="action">{escape(region.action)}</td></tr>'
     )
+
+
+def _bound_allows(region: Region) -> str:
+    if region.allows_s <= region.high_s:
+        return ""
+    return f'<div class="small">the bound allows {quantity.seconds(region.allows_s)}</div>'
 
 
 def _roofline(picture: str) -> str:

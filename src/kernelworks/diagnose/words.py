@@ -1,0 +1,151 @@
+"""What a diagnosis says in words: the sentence on top, the findings, and what was not modelled.
+
+A sentence speaks of what was modelled. It promises what the remedies at hand are predicted to bring, and names what
+only the bound allows as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kernelworks.diagnose.account import FREE, PYTHON, UNEXPLAINED, USEFUL
+from kernelworks.diagnose.regions import SMALL, Problem
+from kernelworks.diagnose.timeline import Timeline
+from kernelworks.diagnose.timeline_gpu import GpuTimeline
+from kernelworks.diagnose.trace import COMPILED
+from kernelworks.records import Fix, Region
+
+__all__ = ["findings", "sentence", "unmodelled"]
+
+NOISY_SCALE = 0.15  # profiled and plain runs further apart than this are said
+HARDLY, MOSTLY = 0.25, 0.9  # of the wall clock, modelled
+DOUBT = 0.1  # of the wall clock, unexplained
+NAMES = {
+    PYTHON: "Python between ops", FREE: "memory given back and taken again", "launch latency": "waiting for launches",
+    "torch's dispatch": "torch's dispatch of small ops",
+}  # fmt: skip
+
+
+def sentence(footer: Mapping[str, float], found: Sequence[Region], wall: float, fix: Fix | None = None) -> str:
+    """What a user reads first. A fix that must not be kept comes before all else."""
+    refused = f"the fix is refused: {fix.refused}; " if fix is not None and fix.refused else ""
+    return refused + "; ".join(
+        part for part in (_head(footer, found, wall), *_promises(footer, found, wall, fix)) if part
+    )
+
+
+def _head(footer: Mapping[str, float], found: Sequence[Region], wall: float) -> str:
+    """How near to its ceilings the program runs: the whole of it, or the part that was modelled."""
+    if not wall:
+        return "this program took no time"
+    unseen: dict[str, float] = {}
+    for region in found:
+        if not region.modelled:
+            name = _shown(region.op)
+            unseen[name] = unseen.get(name, 0.0) + region.seconds
+    share = 1 - min(1.0, sum(unseen.values()) / wall)
+    largest = sorted(unseen, key=lambda name: -unseen[name])
+    rest = ", ".join(f"{name} {_ms(unseen[name])} ms" for name in largest[:3])
+    if share < HARDLY:
+        part = f"{100 * (1 - share):.0f}% of this program's {_ms(wall)} ms"
+        return f"{part} was not modelled, so nothing is said of it: {rest}"
+    percent = 100 * footer[USEFUL] / (wall * share)
+    useful = f"runs at {f'{percent:.0f}%' if percent >= 0.5 else 'under 1%'} of what this machine can do"
+    if share > MOSTLY:
+        return f"this program {useful}"
+    return f"{100 * share:.0f}% of this program was modelled, and that part {useful}; the rest was not: {rest}"
+
+
+def _shown(op: str) -> str:
+    return "graphs of torch.compile" if op.startswith(COMPILED) else op
+
+
+def _promises(footer: Mapping[str, float], found: Sequence[Region], wall: float, fix: Fix | None) -> list[str]:
+    low, high = sum(r.low_s for r in found), sum(r.high_s for r in found)
+    allows = sum(r.allows_s for r in found)
+    if fix is not None and fix.rounds and not fix.refused:
+        said = [f"the swap was predicted to bring {_ms(fix.predicted_gain_s)} ms and brought {_ms(fix.gain_s)} ms"]
+    elif fix is not None and not fix.refused:
+        said = ["nothing is to be had from a swap here"]
+    else:
+        said = []
+    doubt = footer[UNEXPLAINED] / wall if wall else 0.0
+    rest = (
+        f" ({100 * doubt:.0f}% of the time is unexplained)"
+        if doubt > DOUBT and not any(not r.modelled for r in found)
+        else ""
+    )
+    if max(high, allows) < SMALL * wall:
+        return [*said, f"nothing worth having back{rest}"]
+    bound = f"the bound allows up to {_ms(allows)} ms{rest}" if allows - high >= SMALL * wall else ""
+    if high < SMALL * wall:
+        return [*said, f"no remedy at hand is predicted to give time back, {bound}"]
+    by_op: dict[str, float] = {}
+    for region in found:
+        by_op[region.op] = by_op.get(region.op, 0.0) + region.high_s
+    most = max(by_op, key=lambda op: by_op[op])
+    back = f"{_ms(low)} to {_ms(high)}" if low >= 0.01 * high else f"up to {_ms(high)}"
+    promise = f"{back} ms of {_ms(wall)} can be had back with what is at hand, most of it in {NAMES.get(most, most)}"
+    return [*said, promise + ("" if bound else rest), bound]
+
+
+def unmodelled(found: Sequence[Region]) -> tuple[str, ...]:
+    """Every op without a contract or a formula, with its calls and time."""
+    total: dict[str, tuple[int, float]] = {}
+    for region in found:
+        if not region.modelled:
+            calls, seconds = total.get(region.op, (0, 0.0))
+            total[region.op] = (calls + region.calls, seconds + region.seconds)
+    ordered = sorted(total.items(), key=lambda item: -item[1][1])
+    return tuple(f"{op}: {calls} calls, {_time(seconds)}" for op, (calls, seconds) in ordered)
+
+
+def findings(problems: Mapping[str, Problem], timeline: Timeline | GpuTimeline) -> tuple[str, ...]:
+    """The problems by the time they cost, and what to know about the measurement itself."""
+    wall = timeline.wall
+    ordered = sorted(problems.items(), key=lambda item: (-item[1].high, -item[1].allows))
+    lines = [_problem(name, its, wall) for name, its in ordered if max(its.high, its.allows) >= SMALL * wall]
+    if timeline.noisy:
+        lines.append(
+            f"ambiguous: other processes used over 10% of the cores in {timeline.noisy} of {len(timeline.walls)} runs"
+        )
+    if isinstance(timeline, GpuTimeline):
+        if abs(timeline.device - 1) > NOISY_SCALE / 2:
+            lines.append(
+                f"under the profiler kernels took {1 / timeline.device:.2f} times as long as without it, by the wall "
+                "clock; their times were scaled to fit"
+            )
+    elif abs(timeline.scale - 1) > NOISY_SCALE:
+        lines.append(
+            f"under the profiler, its own time taken off, the program took {1 / timeline.scale:.2f} times as long as "
+            "without it; the times of single ops were scaled to fit"
+        )
+    if timeline.elsewhere:
+        lines.append(f"{timeline.elsewhere} ops ran on other threads: not on the critical path, not counted")
+    if isinstance(timeline, Timeline) and timeline.outside is not None and timeline.outside.elsewhere:
+        lines.append(_elsewhere(timeline.outside.elsewhere))
+    return tuple(lines)
+
+
+def _problem(name: str, its: Problem, wall: float) -> str:
+    share = f"{100 * its.seconds / wall:.0f}% of the wall clock"
+    if its.high < SMALL * wall:
+        return f"{name}: {_time(its.seconds)} ({share}); what less of it would bring is not predicted"
+    low = f"{_time(its.low)} to " if its.low >= 0.01 * its.high else "up to "
+    return f"{name}: {low}{_time(its.high)} of its {_time(its.seconds)} ({share}) predicted to come back"
+
+
+def _elsewhere(found: Mapping[str, tuple[int, float]]) -> str:
+    calls, seconds = (sum(column) for column in zip(*found.values(), strict=True))
+    largest = sorted(found, key=lambda op: -found[op][1])[:3]
+    names = ", ".join(f"{op.removeprefix('aten::')} {_time(found[op][1])}" for op in largest)
+    return f"{calls:.0f} ops ran on other threads of the program, {_time(seconds)} in all ({names}): not modelled"
+
+
+def _ms(seconds: float) -> str:
+    ms = seconds * 1e3
+    return f"{ms:.0f}" if abs(ms) >= 10 else f"{ms:.2g}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"

@@ -1,0 +1,302 @@
+"""What a diagnosis says is what was seen: nothing of native code, sleep or other threads, no promise from a bound."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from kernelworks.diagnose import diagnose
+from kernelworks.diagnose.account import HOST, NATIVE, OTHERS, PARTS, UNSEEN, WAITING, account, footer
+from kernelworks.diagnose.overhead import Floors
+from kernelworks.diagnose.races import Raced, Races
+from kernelworks.diagnose.regions import regions, settled
+from kernelworks.diagnose.timeline import settle
+from kernelworks.diagnose.trace import Call, Place, Trace
+from kernelworks.diagnose.watch import LEAST_LOOKS, SURE_S, Look, Outside, outside
+from kernelworks.diagnose.words import sentence
+from kernelworks.records import Ceilings, Diagnosis, Fix, Region
+
+FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
+US, MS = 1_000, 1_000_000  # ns
+
+
+@pytest.fixture(scope="session")
+def machine(ceilings: Ceilings) -> Ceilings:
+    return dataclasses.replace(ceilings, cache_bytes={"L3": 32 << 20})
+
+
+# ---------------------------------------------------------------- looks
+
+# (late in us, had no core in us, asleep, others' CPU as a share, alone) -> what the program did
+LOOKS: dict[str, tuple[tuple[int, int, bool, float, bool], str | None]] = {
+    "the lock was free, the thread ran": ((50, 0, False, 0.0, True), "native"),
+    "the lock came late: native code kept it": ((9000, 0, False, 0.0, True), "native"),
+    "the lock came when the interpreter switches": ((1150, 60, False, 0.0, True), "python"),
+    "the lock was free, the thread slept": ((50, 0, True, 0.0, True), "waiting"),
+    "asleep, its native code's threads worked": ((50, 0, True, 0.9, True), "native"),
+    "asleep, other threads of the program worked": ((50, 0, True, 0.9, False), "others"),
+    "late because a neighbour had the core": ((5000, 4500, False, 0.0, True), None),
+    "about to switch, but a neighbour had the core": ((1150, 900, False, 0.0, True), None),
+    "late beyond what the neighbour explains": ((9000, 3000, False, 0.0, True), "native"),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_look(name: str) -> None:
+    (late, delayed, asleep, others, alone), kind = LOOKS[name]
+    look = Look(0, 2 * MS, late * US, delayed * US, asleep, round(others * 2 * MS), alone, "p.py:1")
+    assert look.kind == kind
+
+
+def _call(name: str, start: int, end: int, **more: Any) -> Call:
+    return Call(
+        name, start, end, shapes=[[64, 64]], strides=[[64, 1]], dtypes=[torch.float32], scalars=[None],
+        place=Place("M", "m.py:1", 0, "M"), **more,
+    )  # fmt: skip
+
+
+def _looks(begin: int, end: int, kind: str, step: int = MS) -> list[Look]:
+    late = {"native": 50, "waiting": 50, "python": 1150}[kind] * US
+    return [
+        Look(at - step, at, late, 0, kind == "waiting", 0, True, "p.py:7") for at in range(begin + step, end + 1, step)
+    ]
+
+
+def test_a_long_gap_is_cut_by_what_was_seen_in_it() -> None:
+    trace = Trace(0, 100 * MS, [_call("aten::relu", 80 * MS, 90 * MS)], 1, 0, None)
+    looks = [*_looks(0, 60 * MS, "native"), *_looks(60 * MS, 80 * MS, "python"), *_looks(90 * MS, 100 * MS, "waiting")]
+    found = outside([trace], [looks], ["aten::relu"])
+    assert found.of(0).share("native") == pytest.approx(0.75) and found.of(0).share("waiting") == 0
+    assert found.of(1).share("waiting") == pytest.approx(1.0)
+    assert found.of(0).line("native") == "p.py:7"
+
+
+def test_short_gaps_are_judged_together_and_on_several_looks_alone() -> None:
+    """Ops of 100 us, a gap of 1 ms before each: looks that fall near an op's end do not count."""
+    count = 4 * LEAST_LOOKS
+    calls = [_call("aten::relu", (i + 1) * 1100 * US - 100 * US, (i + 1) * 1100 * US) for i in range(count)]
+    trace = Trace(0, count * 1100 * US, calls, count, 0, None)
+    inside = [i * 1100 * US + 500 * US for i in range(count)]
+    near = [i * 1100 * US + round(SURE_S * 0.5e9) for i in range(1, count)]
+    for places, share in ((inside, 0.5), (inside[: LEAST_LOOKS - 1], 0.0), (near, 0.0)):
+        looks = [Look(at - 1100 * US, at, 50 * US, 0, False, 0, True, "p.py:7") for at in places]
+        found = outside([trace], [looks], [c.name for c in calls])
+        assert found.of(3).share("native") == pytest.approx(share, abs=0.05)
+
+
+# ---------------------------------------------------------------- parts and words of invented programs
+
+
+def _found(machine: Ceilings, **kinds: float) -> tuple[dict[str, float], tuple[Region, ...], float]:
+    """A program of 100 ms whose one op takes 10 ms, with the shares of its gap."""
+    call = _call("aten::relu", 90 * MS, 100 * MS)
+    trace = Trace(0, 100 * MS, [call], 1, 0, None)
+    looks, at = list[Look](), 0
+    for kind, share in kinds.items():
+        looks += _looks(at, at + round(share * 90) * MS, kind)
+        at += round(share * 90) * MS
+    line = settle(0.1, [trace], trace, FLOORS)
+    line = dataclasses.replace(line, outside=outside([trace], [looks], ["aten::relu"]))
+    groups = account(line, FLOORS, 2, machine)
+    return footer(groups, line.wall), regions(groups, line.wall, 2)[0], line.wall
+
+
+def test_what_was_seen_in_gaps_has_its_own_parts(machine: Ceilings) -> None:
+    parts, found, wall = _found(machine, native=0.5, waiting=0.3, python=0.2)
+    assert list(parts) == list(PARTS) and sum(parts.values()) == pytest.approx(wall)
+    assert parts[NATIVE] == pytest.approx(0.045, rel=0.02) and parts[WAITING] == pytest.approx(0.027, rel=0.02)
+    assert parts[HOST] == pytest.approx(0.018, rel=0.02)
+    for region in found:
+        if region.op in UNSEEN:
+            assert not region.modelled and region.high_s == region.low_s == region.allows_s == 0.0
+            assert region.achieved is None and region.source == "p.py:7"
+    assert sum(r.seconds for r in found) == pytest.approx(wall)
+
+
+HEADS = {
+    "all Python": ({"python": 1.0}, "this program runs at"),
+    "half native": ({"native": 0.5, "python": 0.5}, "55% of this program was modelled, and that part runs at"),
+    "native alone": (
+        {"native": 1.0},
+        "90% of this program's 100 ms was not modelled, so nothing is said of it: native",
+    ),
+    "asleep": ({"waiting": 1.0}, "90% of this program's 100 ms was not modelled, so nothing is said of it: waiting"),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_head_speaks_of_what_was_modelled(name: str, machine: Ceilings) -> None:
+    kinds, begins = HEADS[name]
+    parts, found, wall = _found(machine, **kinds)
+    if name in ("native alone", "asleep"):  # ... and the one op unmodelled too
+        found = tuple(dataclasses.replace(r, modelled=False) if r.op == "relu" else r for r in found)
+        begins = begins.replace("90%", "100%").replace("55%", "50%")
+    text = sentence(parts, found, wall)
+    assert text.startswith(begins), text
+    assert " 0% of what" not in text
+
+
+def test_a_compiled_program_is_not_told_that_it_runs_at_nothing() -> None:
+    region = _region("## Call CompiledFxGraph abc ##", seconds=0.95, modelled=False)
+    other = _region("add", seconds=0.05)
+    text = sentence({"useful at ceiling": 0.01, "unexplained": 0.95}, (region, other), 1.0)
+    assert " 0% of what" not in text and "graphs of torch.compile" in text and "95%" in text
+
+
+def _region(op: str, seconds: float, low: float = 0.0, high: float = 0.0, allows: float = 0.0, **more: Any) -> Region:
+    base = Region(
+        op=op, module="", source="", shapes="", calls=1, seconds=seconds, share=seconds, regime="compute", ceiling="",
+        achieved=0.5, low_s=low, high_s=high, action="swap in kw.linear: avx512", flop=1.0, bytes=1.0, modelled=True,
+        allows_s=allows,
+    )  # fmt: skip
+    return dataclasses.replace(base, **more)
+
+
+BACK = "100 to 200 ms of 1000 can be had back with what is at hand, most of it in linear"
+PROMISES = {
+    "a row that was raced": ((0.1, 0.2, 0.5), f"; {BACK}; the bound allows up to 500 ms"),
+    "a bound alone": (
+        (0.0, 0.0, 0.5), "no remedy at hand is predicted to give time back, the bound allows up to 500 ms",
+    ),
+    "nothing": ((0.0, 0.0, 0.001), "nothing worth having back"),
+    "all that the bound allows": ((0.1, 0.2, 0.2), f"; {BACK}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROMISES)
+def test_a_promise_is_a_prediction_and_a_bound_is_called_one(name: str) -> None:
+    (low, high, allows), ends = PROMISES[name]
+    found = (_region("linear", 0.9, low, high, allows), _region("add", 0.1))
+    assert sentence({"useful at ceiling": 0.5, "unexplained": 0.0}, found, 1.0).endswith(ends)
+
+
+FIX = Fix((), (), 1.0, 0.9, 0.12, 0.1, 1e-7, 1e-7, True, 3, (), 0.02)
+
+
+@pytest.mark.parametrize(
+    ("fix", "high", "says"),
+    [
+        (FIX, 0.12, "the swap was predicted to bring 120 ms and brought 100 ms"),
+        (dataclasses.replace(FIX, rounds=0, predicted_gain_s=-0.01), 0.0, "nothing is to be had from a swap here"),
+        (dataclasses.replace(FIX, refused="slower"), 0.0, "the fix is refused: slower"),
+    ],
+)
+def test_table_and_headline_promise_what_the_fix_predicts(fix: Fix, high: float, says: str) -> None:
+    """Rows had been raced at 300 ms; the whole program says less: then it is less everywhere."""
+    found = settled((_region("linear", 0.9, 0.2, 0.3, 0.5, row="kw.linear: avx512"), _region("add", 0.1, 0, 0.01)), fix)
+    assert found[0].high_s == pytest.approx(high) and found[1].high_s == 0.01
+    text = sentence({"useful at ceiling": 0.5, "unexplained": 0.0}, found, 1.0, fix)
+    assert says in text
+
+
+# ---------------------------------------------------------------- rows are raced, not presumed
+
+
+def _linear() -> Call:
+    return Call(
+        "aten::linear", 0, 10 * MS, shapes=[[8, 64], [64, 64], []], strides=[[64, 1], [64, 1], []],
+        dtypes=[torch.float32, torch.float32, None], scalars=[None, None, None], place=Place("M", "m.py:1", 0, "M"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("raced", "low", "high", "says"),
+    [
+        (Raced(0.3, 0.5), 0.003, 0.005, "swap in kw.linear: avx512"),
+        (Raced(0.0, 0.0), 0.0, 0.0, "nothing to be had: kw.linear: avx512 was raced and is no quicker here"),
+        (None, 0.0, 0.0, "not raced, so nothing is predicted"),
+    ],
+)
+def test_a_row_is_promised_what_it_won(
+    raced: Raced | None, low: float, high: float, says: str, machine: Ceilings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[regions.__module__], "row_for", lambda *args: "kw.linear: avx512")
+    monkeypatch.setattr(Races, "of", lambda self, call: raced)
+    trace = Trace(0, 10 * MS, [_linear()], 1, 0, None)
+    line = settle(0.01, [trace], trace, FLOORS)
+    found = regions(account(line, FLOORS, 2, machine), line.wall, 2, races=Races(1.0, 1 << 20))[0][0]
+    assert (found.low_s, found.high_s) == pytest.approx((low, high))
+    assert says in found.action and found.allows_s > 0.009
+
+
+def test_a_race_is_of_the_swapped_call_and_torchs_own() -> None:
+    found = Races(0.2, 1 << 16).of(_linear())
+    assert found is not None and 0 <= found.low <= found.high < 1
+
+
+@pytest.mark.parametrize(
+    ("ratios", "low", "high"),
+    [([0.5] * 9, 0.4, 0.5), ([1.0, 1.1, 1.2, 1.0, 1.1], 0.0, 0.0), ([0.9, 1.2, 0.8, 1.3, 0.9, 1.2], 0.0, 0.0)],
+)
+def test_a_race_that_is_not_won_clearly_promises_nothing(ratios: list[float], low: float, high: float) -> None:
+    found = Raced.of(ratios)
+    assert (found.low, found.high) == pytest.approx((low, high))
+
+
+# ---------------------------------------------------------------- real programs
+
+
+def numpy_loop() -> Any:
+    a = np.ones((500, 500))
+    for _ in range(12):
+        a = (a @ a) * 1e-3
+    return a
+
+
+def sleeper() -> Tensor:
+    time.sleep(0.15)
+    return torch.ones(8) + 1
+
+
+def threaded() -> None:
+    def work() -> None:
+        a = torch.ones(300, 300)
+        for _ in range(20):
+            a = (a @ a) * 1e-3
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+PROGRAMS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
+    "numpy": (numpy_loop, (NATIVE,)),
+    "sleep": (sleeper, (WAITING,)),
+    "threads": (threaded, (OTHERS, WAITING)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_that_torch_sees_little_of(name: str, machine: Ceilings) -> None:
+    program, parts = PROGRAMS[name]
+    found: Diagnosis = diagnose(program, ceilings=machine, budget_s=0.5)
+    unseen = sum(found.footer[part] for part in parts)
+    assert unseen > 0.5 * found.wall_s
+    assert sum(found.footer.values()) == pytest.approx(found.wall_s)
+    said = " ".join((found.sentence, *found.findings, *(r.action for r in found.regions)))
+    assert "kw.swap" not in said and " 0% of what" not in found.sentence
+    assert "was not modelled" in found.sentence or "the rest was not" in found.sentence
+    if name == "threads":
+        assert any("ops ran on other threads of the program" in line and "matmul" in line for line in found.findings)
+
+
+def test_ops_of_other_threads_are_named(machine: Ceilings) -> None:
+    seen = Outside({}, outside([], [], []).short, {"aten::mm": (40, 0.2)})
+    from kernelworks.diagnose.words import findings
+
+    trace = Trace(0, MS, [], 0, 0, None)
+    line = dataclasses.replace(settle(0.001, [trace], trace, FLOORS), outside=seen)
+    assert findings({}, line) == (
+        "40 ops ran on other threads of the program, 200 ms in all (mm 200 ms): not modelled",
+    )
