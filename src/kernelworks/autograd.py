@@ -1,9 +1,9 @@
 """Ops under autograd in eager mode: one ``autograd.Function`` per op, written out for its arguments.
 
 torch.library's own autograd costs 25 to 30 us a call in Python, more than a small kernel; calling the row's plan from
-a function of torch's costs a third of that. It serves eager calls on plain tensors. What torch has to see (a compiler,
-modes, transforms, a profiler, tensor subclasses) goes through torch.library. There is no second derivative: asking for
-one raises, since a gradient that silently misses a term would be wrong.
+a function of torch's costs a third of that. It serves eager calls on plain tensors (``plain.py``). What torch has to
+see goes elsewhere, in the backward too: where a derivative of the derivative is asked for, where gradients arrive that
+no kernel may read, or inside a transform, the backward is ``derivative``, made of torch's own operators.
 """
 
 from __future__ import annotations
@@ -13,15 +13,26 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.function import Function
 
-__all__ = ["PLAIN", "TENSOR_KEY", "differentiated"]
+from kernelworks.plain import (
+    NAMES,
+    OTHER,
+    PLAIN_TENSOR,
+    RESOLVABLE,
+    TRACED,
+    WATCHED,
+    is_plain,
+    leaves,
+    observed,
+    resolved,
+    standing,
+    transformed,
+)
+from kernelworks.written import as_tuple
 
-PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
-
-# A tensor in the key of a plan: its class, dtype, shape, strides and device, so a plan is never met by a call that it
-# was not made for.
-TENSOR_KEY = "{0}.__class__, {0}.dtype, {0}.shape, {0}.is_contiguous() or {0}.stride(), {0}.get_device()"
+__all__ = ["derivative", "differentiated"]
 
 _SOURCE = """
 class {name}_function(Function):
@@ -37,17 +48,88 @@ class {name}_function(Function):
     def backward(ctx, {grads}):
         {saved}, = ctx.saved_tensors
         {others}row, = ctx.others
-        if grad_enabled():
-            raise RuntimeError("kernelworks.{name} has no second derivative, which create_graph=True asks for")
         wanted = ctx.needs_input_grad
         needs = [{needs}]
-        key = ("backward", {key}, row, get_threads())
-        plan = plans.get(key)
-        if plan is None:
-            plan = make_plan("backward", ({backward_arguments},), None, row, key)
-        {gradients} = plan({backward_arguments})
+        found = -1
+        if quick is not None and {plain} and not ({watched}) and not grad_enabled():
+            table, kept = quick
+            try:
+                found = find(table, get_threads(), row, {look}, {bits}, None)
+            except Exception:  # what cannot be described to C
+                found = -1
+        if found >= 0:
+            {gradients} = kept[found]({backward_arguments})
+        else:
+            {gradients} = miss(({backward_arguments},), row, ({look}, {bits}))
         return {returned}, None
 """
+
+
+def derivative(op: Any, args: tuple[Any, ...]) -> Any:
+    """An op's backward in torch's own operators, differentiable again; arguments and results as the schema has them.
+
+    The derivative of the composite at the inputs that were saved. An op whose backward is not given all its inputs
+    (softmax reads its output, a linear map only the other factor) has a ``torch`` row whose backward is made of
+    differentiable operators, and that runs.
+    """
+    forward, backward = op.passes["forward"], op.passes["backward"]
+    have = dict(zip(backward.names, args, strict=True))
+    again, inside = torch.is_grad_enabled(), transformed()
+    if any(n not in have and "Tensor" in kind for n, kind in _kinds(forward.schema).items()):
+        return op.row("torch").load("backward")(*args)
+    needs = have.get("needs", [True] * len(backward.returns))
+    wanted = [n for n, want in zip(backward.returns, needs, strict=True) if want]
+    if not wanted:
+        return _shaped(op, have, {})
+    with torch.enable_grad():  # aliases: the same tensor may be given twice, and each place has its own gradient
+        own = {n: (have[n] if again else have[n].detach().requires_grad_()).view_as(have[n]) for n in wanted}
+        outputs = as_tuple(op.composite(**{n: have[n] for n in forward.names if n in have} | own))
+        flows = [have.get(f"grad_{name}") for name in op.contract.outputs[: len(outputs)]]
+        pairs = [(o, g) for o, g in zip(outputs, flows, strict=True) if g is not None and o.requires_grad]
+        found = torch.autograd.grad(
+            [o for o, _ in pairs], list(own.values()), [g.to(o.dtype) for o, g in pairs],
+            create_graph=again or inside,  # inside a transform torch takes the formulas that it can differentiate
+            allow_unused=True,
+        )  # fmt: skip
+    if inside and not again:
+        found = tuple(_cut(g) for g in found)
+    return _shaped(op, have, dict(zip(wanted, found, strict=True)))
+
+
+def _cut(gradient: Tensor | None) -> Any:
+    """The gradient with its tangent, where it has one, and without what it was computed from."""
+    if gradient is None or forward_ad._current_level < 0:
+        return gradient if gradient is None else gradient.detach()
+    primal, tangent = forward_ad.unpack_dual(gradient)  # type: ignore[no-untyped-call]
+    if tangent is None:
+        return primal.detach()
+    return forward_ad.make_dual(primal.detach(), tangent.detach())  # type: ignore[no-untyped-call]
+
+
+def _shaped(op: Any, have: dict[str, Any], found: dict[str, Tensor | None]) -> Any:
+    """Gradients as the schema has them: zeros where nothing flowed, empty where none was wanted."""
+    some = next(leaves(have.values()))
+    made = []
+    for name in op.passes["backward"].returns:
+        gradient = found.get(name)
+        if gradient is None:
+            gradient = torch.zeros_like(have[name]) if name in found else some.new_empty(0)
+        made.append(gradient)
+    return tuple(made) if len(made) > 1 else made[0]
+
+
+def _unusual(op: Any, args: tuple[Any, ...], row: str | None, look: tuple[Any, ...], keep: Callable[..., Any]) -> Any:
+    """A backward that no plan was found for: one not met before, or one that no kernel may serve."""
+    kinds = {standing(t) for t in leaves(args)}
+    if torch.is_grad_enabled() or transformed() or OTHER in kinds:
+        return derivative(op, args)
+    if observed() or TRACED in kinds:
+        return op._backward_overload(*args, row)
+    if RESOLVABLE in kinds:
+        return op.run("backward", tuple(resolved(a) for a in args), None, row)
+    plan = op._settled("backward", args, None, row)
+    keep(plan, row, *look, None)
+    return plan(*args)
 
 
 def differentiated(op: Any) -> Callable[..., Any]:
@@ -57,7 +139,7 @@ def differentiated(op: Any) -> Callable[..., Any]:
         return recorded
 
     def call(*args: Any) -> Any:
-        trains = op.trains(args[:-1], args[-1])
+        trains = op.trains(args[:-1], args[-1]) if is_plain(*leaves(args[:-1])) else None
         return recorded(*args) if trains is None else trained(op, *trains, args[-1], *args[:-1])
 
     return call
@@ -82,7 +164,8 @@ class _Trained(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         saved, op = iter(ctx.saved_tensors), ctx.op  # raises where the graph was walked before and not retained
-        if torch.is_grad_enabled() or torch._C._autograd._get_current_graph_task_keep_graph():
+        keeps = torch._C._autograd._get_current_graph_task_keep_graph()
+        if keeps or torch.is_grad_enabled() or transformed() or not is_plain(grad):
             names, backward = op.passes["forward"].names, op.passes["backward"]
             have = dict(zip(names, (next(saved) if a is None else a[0] for a in ctx.others), strict=True))
             wanted = dict(zip(names, ctx.needs_input_grad[4:], strict=True))
@@ -127,6 +210,7 @@ def _function(op: Any) -> type[Function]:
     call = f"call({', '.join(names)}, None, row)"
     if wanted and op._to_torch:  # every output, empty where the call did not ask for it, as the schema has them
         call = f"to_torch({call}, {', '.join(names)})"
+    kinds = {n: kind for n, kind in backward.items() if n != "needs"}
     source = _SOURCE.format(
         name=op.name,
         arguments=", ".join(names),
@@ -137,27 +221,30 @@ def _function(op: Any) -> type[Function]:
         mark=f"ctx.mark_non_differentiable({', '.join(fixed)})" if wanted and fixed else "",
         grads=", ".join(f"grad_{n}=None" for n in outputs),
         needs=", ".join(f"wanted[{names.index(n)}]" for n in returns),
+        bits=" | ".join(f"wanted[{names.index(n)}] << {i}" for i, n in enumerate(returns)),
+        plain=" and ".join(_asked(n, kind) for n, kind in kinds.items() if "Tensor" in kind),
+        watched=WATCHED,
+        look=", ".join(kinds),
         gradients=", ".join(f"d_{n}" for n in returns),
         backward_arguments=", ".join(backward),
-        key=", ".join(_key_part(name, kind) for name, kind in backward.items()),
         returned=", ".join(f"d_{n} if wanted[{i}] else None" if n in returns else "None" for i, n in enumerate(names)),
     )
-    scope: dict[str, Any] = {
+    scope: dict[str, Any] = NAMES | {
         "Function": Function,
         "call": op.call,
+        "find": None,
         "get_threads": torch.get_num_threads,
         "grad_enabled": torch.is_grad_enabled,
-        "make_plan": op._plan,
-        "plans": op._plans,
+        "quick": None,
         "to_torch": op._to_torch,
     }
+    keep = op.found_by(scope)
+    scope["miss"] = lambda args, row, look: _unusual(op, args, row, look, keep)
     exec(source, scope)
     function: type[Function] = scope[f"{op.name}_function"]
     return function
 
 
-def _key_part(name: str, kind: str) -> str:
-    if kind.startswith("List"):
-        return f"tuple({name})"
-    tensor = TENSOR_KEY.format(name)
-    return {"Tensor": tensor, "Optional[Tensor]": f"None if {name} is None else ({tensor})"}.get(kind, name)
+def _asked(name: str, kind: str) -> str:
+    tensor = PLAIN_TENSOR.format(name)
+    return tensor if kind == "Tensor" else f"({name} is None or ({tensor}))"

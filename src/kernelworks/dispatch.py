@@ -12,32 +12,40 @@ import functools
 import threading
 import tomllib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import profiler
-from torch.nn import Parameter
 
 from kernelworks import certificates
+from kernelworks.autograd import derivative
 from kernelworks.build import BuildError, library
 from kernelworks.contract import Contract, Mutant, Request, Row, spec
 from kernelworks.entry import entry
 from kernelworks.machine import kind_of
+from kernelworks.plain import (
+    OTHER,
+    RESOLVABLE,
+    TRACED,
+    key_of,
+    leaves,
+    observed,
+    resolved,
+    standing,
+    transformed,
+)
+from kernelworks.registration import register
+from kernelworks.written import announce, check_out, overlap, put
 
 __all__ = ["OPS", "Choice", "Op", "Pass", "choose", "eligible", "on_meta", "preferences"]
 
-LIBRARY: Any = torch.library.Library("kernelworks", "DEF")  # type: ignore[no-untyped-call]
 OPS: dict[str, Op] = {}  # filled by the rooms that `kernelworks.ops` lists, in that order
 
 _get_threads = torch.get_num_threads
 _grad_enabled = torch.is_grad_enabled
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_function_modes = torch._C._len_torch_function_stack
-_functorch_level = torch._C._functorch.maybe_current_level
 
 PLANS = Path(__file__).resolve().parent / "build" / "plans.cpp"
 MOST_PLANS = 4096  # a decode loop meets a new length at every token; beyond this many the plans are dropped
@@ -181,14 +189,14 @@ class Pass:
     ``schema`` is torch.library's, its argument names those of the contract; ``fake(*args)`` gives outputs of the right
     shape without data. A backward's arguments are named ``grad_<output>``, or as an input or output of the forward;
     ``bool[] needs`` receives which of ``returns`` (input names) autograd wants; the others may be empty tensors.
-    ``free`` names numbers that no choice of a row depends on, with an expression that holds where they are valid: it
-    enters the key of a plan in their place, so that another value (the next step) needs no other plan.
+    ``free`` names numbers that no choice of a row depends on, with a test that holds where they are valid: they then
+    are no part of a plan's key, so that another value (the next step) needs no other plan.
     """
 
     schema: str
     fake: Callable[..., Any]
     returns: tuple[str, ...] = ()
-    free: Mapping[str, str] = field(default_factory=dict)
+    free: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
     names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -214,10 +222,15 @@ class Op:
         forward: Pass,
         backward: Pass | None = None,
         mutants: Sequence[Mutant] = (),
+        composite: Callable[..., Any] | None = None,
+        pointwise: bool = False,
         to_torch: Callable[..., Any] | None = None,
         from_torch: Callable[..., Any] | None = None,
     ) -> None:
-        """``to_torch(result, *args)`` and ``from_torch(result, *args)`` turn what rows return into what the schema
+        """``composite(*args)`` is the forward in torch's own functions, as a user would write it: what autograd,
+        torch.func and jit.trace can look into. Arguments by position or name; by default the ``torch`` row's forward.
+        ``pointwise`` says that no element of the output needs one of the inputs elsewhere, so that ``out`` may be an
+        input. ``to_torch(result, *args)`` and ``from_torch(result, *args)`` turn what rows return into what the schema
         says and back, where the two differ (an optional second output, say)."""
         if [r.name for r in rows][-2:] != ["torch", "reference"]:
             raise ValueError(f"the last two rows of {contract.name} must be torch and reference")
@@ -227,11 +240,17 @@ class Op:
         self.room = Path(room).resolve().parent
         self.mutants = tuple(mutants)
         self.passes = {"forward": forward} | ({"backward": backward} if backward else {})
+        self._composite = composite or self.row("torch").load("forward")
+        self.pointwise = pointwise
         self._to_torch, self._from_torch = to_torch, from_torch
         self._plans: dict[Any, Any] = {}
         self._planning = threading.Lock()
-        self.call, self._scope = entry(self)
-        self._register()
+        self._finders: list[dict[str, Any]] = []
+        self._overload: Any = None  # set by register()
+        self._backward_overload: Any = None
+        self.call, scope = entry(self)
+        self._keep = self.found_by(scope) if scope is not None else None
+        register(self)
         OPS[self.name] = self
 
     def row(self, name: str) -> Row:
@@ -246,65 +265,114 @@ class Op:
     def __call__(self, *args: Any, out: Any = None, row: str | None = None) -> Any:
         return self.call(*args, out=out, row=row)
 
-    def _miss(self, args: tuple[Any, ...], out: Any, row: str | None, key: Any) -> Any:
-        """The first call of its kind, or one that torch has to see."""
-        leaves = [leaf for value in (*args, out) for leaf in _leaves(value) if isinstance(leaf, Tensor)]
-        watched = (
-            _dispatch_modes()
-            or _function_modes()
-            or profiler._is_profiler_enabled
-            or _functorch_level() is not None
-            or any(type(t) is not Tensor and type(t) is not Parameter for t in leaves)
-            or (_grad_enabled() and any(t.requires_grad for t in leaves))
-        )
-        if watched:
+    def composite(self, *args: Any, **named: Any) -> Any:
+        """The forward in torch's own functions, whatever autocast says: the op's dtype is its inputs'."""
+        if not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
+            return self._composite(*args, **named)
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            return self._composite(*args, **named)
+
+    def _miss(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
+        """A call that was not found: the first of its kind, one that is not kept in C, or one that is not plain."""
+        key = None
+        if not transformed() and not observed():
+            graded = _grad_enabled() and any(t.requires_grad for t in leaves((*args, out)))
+            if not graded:
+                key = self._key("forward", args, out, row)
+                plan = self._plans.get(key)
+                if plan is not None:
+                    return self._run_plan(plan, args, out)
+        kinds = {standing(t) for t in leaves((*args, out))}
+        if transformed() or OTHER in kinds:
+            return self._through_composite(args, out, row)
+        if observed() or TRACED in kinds:
+            return self._through_torch(args, out, row)
+        if RESOLVABLE in kinds:
+            written = [out, *(args[self.passes["forward"].names.index(n)] for n in self.contract.mutates)]
+            if any(standing(t) == RESOLVABLE for t in leaves(written)):
+                return self._through_composite(args, out, row)
+            return self.call(*(resolved(a) for a in args), out, row)
+        if key is None:
             return self._through_torch(args, out, row)
         plan = self._plan("forward", args, out, row, key)
-        if key is not None and row is None and self._scope is not None:
-            self._keep(plan, args, out)
+        if self._keep is not None and (out is None or type(out) is Tensor):
+            self._keep(plan, row, *args, out)
+        return self._run_plan(plan, args, out)
+
+    def _run_plan(self, plan: Plan, args: tuple[Any, ...], out: Any) -> Any:
+        """Runs a plan for plain tensors, and says what it writes."""
+        if self.contract.mutates:
+            announce(leaves(args[self.passes["forward"].names.index(name)] for name in self.contract.mutates))
+        if out is None:
+            return plan(*args)
+        if overlap(out, args) and not (self.pointwise and all(_same_place(out, t) for t in leaves(args))):
+            return put(plan(*args), out)  # what was not read yet must not be overwritten
+        announce(leaves((out,)))
         return plan(*args, out=out)
 
-    def _keep(self, plan: Plan, args: tuple[Any, ...], out: Any) -> None:
-        """Lets the entry find a plan in C: a third of the time that the same key takes in Python."""
-        try:
-            plans = library(PLANS, "scalar")
-        except BuildError:  # no compiler: calls are as right as ever, only slower by a microsecond
-            return
-        scope = self._scope
-        assert scope is not None
-        if out is not None and type(out) is not Tensor:
-            return
-        with self._planning:
-            quick = scope["quick"]
-            if quick is None or len(quick[1]) >= MOST_PLANS:
-                quick = (plans.table(), [])  # a new one: a caller may be between finding a number and looking it up
-            quick[1].append(plan)
-            with contextlib.suppress(Exception):
-                plans.keep(quick[0], len(quick[1]) - 1, _get_threads(), *args, out)
-            scope["find"], scope["quick"] = plans.find, quick
+    def _key(self, pass_: str, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
+        free = self.passes[pass_].free
+        if free:
+            named = zip(self.passes[pass_].names, args, strict=True)
+            args = tuple("free" if name in free and free[name](value) else value for name, value in named)
+        return key_of(pass_, args, out, row, _get_threads())
+
+    def found_by(self, scope: dict[str, Any]) -> Callable[..., None]:
+        """Has code find its plans in C: a third of the time that the same key takes in Python.
+
+        ``scope`` is where that code finds ``find`` and ``quick``; the answer is ``keep(plan, row, *arguments, out)``.
+        """
+        self._finders.append(scope)
+
+        def keep(plan: Plan, *look: Any) -> None:
+            try:
+                plans = library(PLANS, "scalar")
+            except BuildError:  # no compiler: calls are as right as ever, only slower by microseconds
+                return
+            with self._planning:
+                quick = scope["quick"]
+                if quick is None or len(quick[1]) >= MOST_PLANS:
+                    quick = (plans.table(), [])  # a new one: a caller may be between finding a number and using it
+                quick[1].append(plan)
+                with contextlib.suppress(Exception):
+                    plans.keep(quick[0], len(quick[1]) - 1, _get_threads(), *look)
+                scope["find"], scope["quick"] = plans.find, quick
+
+        return keep
 
     def forget(self) -> None:
         """Drops all plans: the next call of each kind chooses anew."""
         with self._planning:
             self._plans.clear()
-            if self._scope is not None:
-                self._scope["quick"] = None
+            for scope in self._finders:
+                scope["quick"] = None
 
     def run(self, pass_: str, args: tuple[Any, ...], out: Any = None, row: str | None = None) -> Any:
-        """Runs one pass on real tensors, below autograd."""
-        key = (pass_, row, _get_threads(), *(spec(a) for a in args), spec(out))
-        plan: Plan | None = self._plans.get(key)
+        """Runs one pass on tensors that hold data, below autograd."""
+        key = self._key(pass_, args, out, row)
+        plan = self._plans.get(key)
         if plan is None:
+            kinds = {standing(t) for t in leaves((*args, out))}
+            if OTHER in kinds or TRACED in kinds:
+                if pass_ == "backward":
+                    return derivative(self, args)
+                return self._through_composite(args, out, row)
+            if RESOLVABLE in kinds:
+                return self.run(pass_, tuple(resolved(a) for a in args), out, row)
             plan = self._plan(pass_, args, out, row, key)
-        return plan(*args, out=out)
+        return self._run_plan(plan, args, out) if pass_ == "forward" else plan(*args, out=out)
+
+    def _settled(self, pass_: str, args: tuple[Any, ...], out: Any, row: str | None) -> Plan:
+        key = self._key(pass_, args, out, row)
+        plan: Plan | None = self._plans.get(key)
+        return self._plan(pass_, args, out, row, key) if plan is None else plan
 
     def trains(self, args: tuple[Any, ...], row: str | None) -> tuple[Plan, Plan] | None:
         """How the row that takes a forward makes gradients with it, or None where it has no such passes.
 
         ``training(*args, needs=)`` returns the forward's result and what ``resumed(kept, grad)`` makes gradients of.
         """
-        seen = [(a.dtype, a.shape, a.stride(), a.get_device()) if isinstance(a, Tensor) else a for a in args]
-        key = ("training", row, _get_threads(), *seen)
+        key = key_of("training", args, None, row, _get_threads())
         if key not in self._plans:
             self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))
             taken = self._trainer(args, row)
@@ -334,7 +402,7 @@ class Op:
         if pass_ == "forward":
             self.contract.check(**dict(zip(self.passes[pass_].names, args, strict=True)))
             if out is not None:
-                self._check_out(args, out)
+                check_out(self.name, self.forward_shapes(args), out, args)
         choice = choose(self, self.request(pass_, args), row)
         self._warn_of_build_failure(choice)
         plan: Plan = choice.row.load(pass_)
@@ -365,43 +433,7 @@ class Op:
         shapes = self.passes["forward"].fake(*[on_meta(a) for a in args])
         return self._from_torch(shapes, *args) if self._from_torch else shapes
 
-    def _check_out(self, args: tuple[Any, ...], out: Any) -> None:
-        wanted = self.forward_shapes(args)
-        pairs = zip(_tuple(wanted), _tuple(out), strict=True) if len(_tuple(wanted)) == len(_tuple(out)) else None
-        if pairs is None:
-            raise ValueError(f"out must hold {len(_tuple(wanted))} tensors for {self.name}, got {len(_tuple(out))}")
-        for want, got in pairs:
-            if not isinstance(got, Tensor):
-                raise TypeError(f"out must be a torch.Tensor, got {type(got).__name__}")
-            if got.dtype != want.dtype:
-                raise TypeError(f"out must have dtype {want.dtype}, got {got.dtype}")
-            if got.shape != want.shape:
-                raise ValueError(f"out must have shape {list(want.shape)}, got {list(got.shape)}")
-            if not got.is_contiguous():
-                raise ValueError(f"out must be contiguous, got strides {list(got.stride())}")
-
-    # ------------------------------------------------------------ torch.library
-
-    def _register(self) -> None:
-        for pass_, definition in self.passes.items():
-            name = self.name if pass_ == "forward" else f"{self.name}_backward"
-            LIBRARY.define(definition.schema)
-            LIBRARY.impl(name, functools.partial(self._implementation, pass_), "CompositeExplicitAutograd")
-            fake = functools.partial(_fake, definition.fake, len(definition.names))
-            torch.library.register_fake(f"kernelworks::{name}", fake, lib=LIBRARY)
-        self._overload = getattr(torch.ops.kernelworks, self.name).default
-        if "backward" in self.passes:
-            self._backward_overload = getattr(torch.ops.kernelworks, f"{self.name}_backward").default
-            torch.library.register_autograd(
-                f"kernelworks::{self.name}", self._backward, setup_context=self._setup_context, lib=LIBRARY
-            )
-
-    def _implementation(self, pass_: str, *args: Any, row: str | None = None) -> Any:
-        names = self.passes[pass_].names
-        if len(args) > len(names):  # torch passes `row` by position
-            args, row = args[: len(names)], args[len(names)]
-        result = self.run(pass_, args, None, row)
-        return self._to_torch(result, *args) if self._to_torch and pass_ == "forward" else result
+    # ------------------------------------------------------------ calls that no row serves at once
 
     def _through_torch(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
         """The same call as a torch operator: seen by autograd, torch.compile, modes and profilers."""
@@ -411,47 +443,45 @@ class Op:
         result = self._overload(*args, row)
         if self._from_torch:
             result = self._from_torch(result, *args)
+        return self._handed_out(result, args, out)
+
+    def _through_composite(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
+        """The same call in torch's own functions: for tensors and transforms that no kernel of ours may serve."""
+        if row not in (None, "torch"):
+            self.row(row)
+            raise RuntimeError(
+                f"row {row!r} of {self.name} cannot run: it reads memory, and a transform (torch.func, forward-mode "
+                "AD, jit.trace) or a tensor that is not plain memory needs torch's own operators; ask for no row"
+            )
+        if all(t.layout is torch.strided and not t.is_nested for t in leaves(args)):
+            with _untraced():
+                self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))
+        return self._handed_out(self.composite(*args), args, out)
+
+    def _handed_out(self, result: Any, args: tuple[Any, ...], out: Any) -> Any:
         if out is None:
             return result
-        for target, value in zip(_tuple(out), _tuple(result), strict=True):
-            if target.requires_grad or (_grad_enabled() and value.requires_grad):
-                raise RuntimeError("out= does not support autograd: no argument may require grad")
-            target.copy_(value)
-        return out
-
-    def _setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        forward, backward = self.passes["forward"], self.passes["backward"]
-        have = dict(zip((*forward.names, "row"), inputs, strict=False))
-        have |= dict(zip(self.contract.outputs, _tuple(output), strict=True))
-        kept = [n for n in backward.names if n in have]
-        ctx.tensor_names = [n for n in kept if isinstance(have[n], Tensor)]
-        ctx.save_for_backward(*(have[n] for n in ctx.tensor_names))
-        ctx.others = {n: have[n] for n in kept if n not in ctx.tensor_names}
-        ctx.row = have.get("row")
-        ctx.absent = {n for n in forward.names if have[n] is None}
-        differentiable = {n.removeprefix("grad_") for n in backward.names if n.startswith("grad_")}
-        rest = [o for n, o in zip(self.contract.outputs, _tuple(output), strict=True) if n not in differentiable]
-        if rest:
-            ctx.mark_non_differentiable(*rest)
-
-    def _backward(self, ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        forward, backward = self.passes["forward"], self.passes["backward"]
-        have: dict[str, Any] = dict(zip((f"grad_{n}" for n in self.contract.outputs), grads, strict=True))
-        have |= ctx.others | dict(zip(ctx.tensor_names, ctx.saved_tensors, strict=True))
-        wanted = dict(zip(forward.names, ctx.needs_input_grad, strict=False))
-        have["needs"] = [bool(wanted[n]) and n not in ctx.absent for n in backward.returns]
-        result = _tuple(self._backward_overload(*(have[n] for n in backward.names), ctx.row))
-        by_name = dict(zip(backward.returns, result, strict=True))
-        gradients = [by_name.get(n) if wanted[n] and n not in ctx.absent else None for n in forward.names]
-        return (*gradients, None)  # None for `row`
+        check_out(self.name, result, out, args)
+        return put(result, out)
 
 
-def _leaves(value: Any) -> list[Any]:
-    return [leaf for v in value for leaf in _leaves(v)] if isinstance(value, (list, tuple)) else [value]
+@contextlib.contextmanager
+def _untraced() -> Iterator[None]:
+    """Checks of shapes are no part of a traced program, and their numbers no warnings."""
+    state: Any = torch._C._get_tracing_state()
+    if state is None:
+        yield
+        return
+    put_back: Any = torch._C._set_tracing_state  # type: ignore[attr-defined]
+    put_back(None)
+    try:
+        yield
+    finally:
+        put_back(state)
 
 
-def _fake(fake: Callable[..., Any], count: int, *args: Any, row: str | None = None) -> Any:
-    return fake(*args[:count])  # torch passes `row` by position or by name
+def _same_place(out: Any, t: Tensor) -> bool:
+    return isinstance(out, Tensor) and (out.data_ptr(), out.shape, out.stride()) == (t.data_ptr(), t.shape, t.stride())
 
 
 def on_meta(value: Any) -> Any:
@@ -459,7 +489,3 @@ def on_meta(value: Any) -> Any:
     if isinstance(value, Tensor):
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
     return [on_meta(v) for v in value] if isinstance(value, (list, tuple)) else value
-
-
-def _tuple(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,)

@@ -1,8 +1,11 @@
 // Finds what an op does for a call: from arguments as they come to the number of a plan.
 //
 // A plan serves calls whose arguments agree in everything but their data: tensors in dtype, shape, strides and device,
-// the rest in value. Building that key in Python costs more than finding it here. Called with Python's lock held, so
-// no lock of its own.
+// the rest in type and value. Building that key in Python costs more than finding it here. Called with Python's lock
+// held, so no lock of its own.
+//
+// No plan is found for a tensor that has elements and no memory (a zero tensor, a wrapper), nor where the last argument,
+// which is what the call writes into, shares memory with another: what must be done there is worked out in Python.
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -22,6 +25,7 @@ std::vector<Table> tables;
 constexpr int64_t NONE = -1;
 constexpr int MOST_BYTES = 2048;
 constexpr int MOST_DIMENSIONS = 16;
+constexpr int MOST_TENSORS = 16;
 constexpr size_t MOST_TEXT = 48;  // of a name such as "tanh"; with 16 bytes beside it below what a tensor may take
 
 // The key's bytes. Not `valid` for an argument that is no tensor, number, name or None: such calls are not kept here.
@@ -29,6 +33,10 @@ struct Key {
     char bytes[MOST_BYTES];
     int length = 0;
     bool valid = true;
+    struct Range {
+        const char *begin, *end;
+    } ranges[MOST_TENSORS];
+    int tensors = 0;
 
     template <class T>
     void add(T value) {
@@ -43,10 +51,19 @@ struct Key {
         } else {
             t = reinterpret_cast<const DLTensor*>(reinterpret_cast<const char*>(any.v_obj) + sizeof(TVMFFIObject));
         }
-        if (t->ndim > MOST_DIMENSIONS) {
+        if (t->ndim > MOST_DIMENSIONS || tensors == MOST_TENSORS) {
             valid = false;
             return;
         }
+        int64_t elements = 1, last = 0, expected = 1;
+        for (int i = t->ndim - 1; i >= 0; --i) {
+            elements *= t->shape[i];
+            last += (t->shape[i] - 1) * (t->strides ? t->strides[i] : expected);
+            expected *= t->shape[i];
+        }
+        const char* begin = static_cast<const char*>(t->data) + t->byte_offset;
+        if (elements > 0 && t->data == nullptr) valid = false;
+        ranges[tensors++] = {begin, elements > 0 ? begin + (last + 1) * ((t->dtype.bits * t->dtype.lanes + 7) / 8) : begin};
         add('T');
         add(t->dtype);
         add(t->device.device_type);
@@ -95,6 +112,14 @@ struct Key {
         }
     }
     std::string_view view() const { return {bytes, static_cast<size_t>(length)}; }
+
+    // Whether the last tensor shares memory with one before it.
+    bool crosses() const {
+        const Range& out = ranges[tensors - 1];
+        for (int i = 0; i + 1 < tensors; ++i)
+            if (ranges[i].begin < out.end && out.begin < ranges[i].end) return true;
+        return false;
+    }
 };
 
 }  // namespace
@@ -105,17 +130,18 @@ KW_ANSWER(table) {
     return static_cast<int64_t>(tables.size()) - 1;
 }
 
-// keep(table, plan, *arguments)
+// keep(table, plan, *arguments, out)
 KW_ANSWER(keep) {
     Key key(args, 2);
     if (key.valid) tables[static_cast<size_t>(args.integer(0))][std::string(key.view())] = args.integer(1);
     return key.valid;
 }
 
-// find(table, *arguments): the plan's number, or NONE
+// find(table, *arguments, out): the plan's number, or NONE
 KW_ANSWER(find) {
     Key key(args, 1);
     if (!key.valid) return NONE;
+    if (args.any[args.count - 1].type_index != kTVMFFINone && key.crosses()) return NONE;
     const Table& table = tables[static_cast<size_t>(args.integer(0))];
     auto found = table.find(key.view());
     return found == table.end() ? NONE : found->second;

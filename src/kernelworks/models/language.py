@@ -24,12 +24,12 @@ import torch.nn.functional as F
 import torch.nn.modules.module as torch_module
 from torch import Tensor, nn
 
-from kernelworks.autograd import PLAIN
 from kernelworks.contract import FLOATS, TensorSpec
 from kernelworks.dispatch import choose
 from kernelworks.models.compiled_loss import loss_with_gradients
 from kernelworks.models.rebind import same_code
 from kernelworks.ops.reduction.linear_cross_entropy import OP, linear_cross_entropy
+from kernelworks.plain import PLAIN
 
 __all__ = ["Found", "found_in", "loss_of", "recognised", "with_fused_loss"]
 

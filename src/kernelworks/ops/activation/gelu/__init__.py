@@ -54,8 +54,12 @@ def _backward(lib: Any, grad: Tensor, x: Tensor, approximate: str, needs: list[b
     return grad_x
 
 
+def _composite(x: Tensor, approximate: str) -> Tensor:
+    return F.gelu(x, approximate=approximate)
+
+
 def _torch(x: Tensor, approximate: str, out: Any = None) -> Any:
-    return into(F.gelu(x, approximate=approximate), out)
+    return into(_composite(x, approximate), out)
 
 
 def _torch_backward(grad: Tensor, x: Tensor, approximate: str, needs: list[bool], out: Any = None) -> Tensor:
@@ -88,5 +92,7 @@ OP = Op(
         lambda grad, x, approximate, needs: torch.empty_like(x),
         returns=("x",),
     ),
+    composite=_composite,
+    pointwise=True,
     mutants=MUTANTS,
 )

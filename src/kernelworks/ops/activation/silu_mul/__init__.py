@@ -55,9 +55,13 @@ def _backward(
     return grad_gate, grad_up
 
 
+def _composite(gate: Tensor, up: Tensor) -> Tensor:
+    return F.silu(gate) * up
+
+
 def _torch(gate: Tensor, up: Tensor, out: Any = None) -> Any:
     output = torch.empty_like(gate) if out is None else out
-    return into(F.silu(gate) * up, output)
+    return into(_composite(gate, up), output)
 
 
 def _torch_backward(
@@ -96,5 +100,7 @@ OP = Op(
         lambda grad, gate, up, needs: (torch.empty_like(gate), torch.empty_like(up)),
         returns=("gate", "up"),
     ),
+    composite=_composite,
+    pointwise=True,
     mutants=MUTANTS,
 )

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kernelworks.build.cpp import built, differs, library, source_hash
 from kernelworks.build.rows import cpp_rows, in_float64, python_row, threads, triton_row
@@ -22,6 +22,7 @@ from kernelworks.contract import Request, Row
 from kernelworks.dispatch import Op, Pass
 from kernelworks.ops.attention.attention.contract import CONTRACT, is_plain, reference, shift_of, visible
 from kernelworks.ops.attention.attention.mutants import MUTANTS
+from kernelworks.plain import transformed
 
 __all__ = ["OP", "attention"]
 
@@ -75,9 +76,15 @@ def attention(
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
     Source: Vaswani et al. 2017, arXiv:1706.03762; Milakov and Gimelshein 2018, arXiv:1805.02867.
     """
-    if _grad_enabled() and not with_lse and out is None and any(getattr(t, "requires_grad", False) for t in (q, k, v)):
+    if _grad_enabled() and not with_lse and out is None and _recorded(q, k, v):
         return OP(q, k, v, causal, window, scale, mask, True, row=row)[0]  # the backward wants lse
     return OP(q, k, v, causal, window, scale, mask, with_lse, out=out, row=row)
+
+
+def _recorded(*tensors: Any) -> bool:
+    """Whether autograd records the op itself, and not the functions of torch's that it is made of."""
+    graded = any(getattr(t, "requires_grad", False) for t in tensors)
+    return graded and (torch.compiler.is_compiling() or not transformed())
 
 
 # ---------------------------------------------------------------- C++ rows
@@ -205,7 +212,7 @@ def _torch_takes_cudnn(q: Tensor, k: Tensor, v: Tensor, is_causal: bool | None, 
     """Whether torch would choose cuDNN's kernel, whose lse it can hand out and take back."""
     if not q.is_cuda or is_causal is None or not (q.numel() and k.numel()):
         return False
-    grouped = q.shape[1] != k.shape[1]
+    grouped = bool(q.shape[1] != k.shape[1])  # a tensor while torch.jit traces
     choice = torch._fused_sdp_choice(q, k, v, is_causal=is_causal, scale=scale, enable_gqa=grouped)
     return int(choice) == int(SDPBackend.CUDNN_ATTENTION.value)
 
@@ -213,13 +220,29 @@ def _torch_takes_cudnn(q: Tensor, k: Tensor, v: Tensor, is_causal: bool | None, 
 def _sdpa(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None
 ) -> Tensor:
-    grouped = q.shape[1] != k.shape[1]
+    grouped = bool(q.shape[1] != k.shape[1])  # a tensor while torch.jit traces
     is_causal = _torch_causal(q, k, causal, window, mask)
     if is_causal is not None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale, enable_gqa=grouped)
     seen = visible(q, k, causal, window, mask)
     result = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=grouped)
     return result.masked_fill(~seen.any(-1, keepdim=True), 0.0)
+
+
+def _composite(
+    q: Tensor, k: Tensor, v: Tensor, causal: str | None = None, window: int | None = None, scale: float | None = None,
+    mask: Tensor | None = None, with_lse: bool = False,
+) -> Any:  # fmt: skip
+    """torch's function with its own formula, where that has to be differentiated by a transform, or twice: none of its
+    kernels is."""
+    if q.is_nested or q.layout is not torch.strided:
+        return _sdpa(q, k, v, causal, window, scale, mask)
+    with sdpa_kernel(SDPBackend.MATH):
+        result = _sdpa(q, k, v, causal, window, scale, mask)
+    output = result.transpose(1, 2).contiguous().transpose(1, 2)  # as every row lays it out
+    if not with_lse:
+        return output
+    return output, reference(q.float(), k.float(), v.float(), causal, window, scale, mask, True)[1]
 
 
 def _torch(
@@ -316,6 +339,7 @@ OP = Op(
         _fake_backward,
         returns=("q", "k", "v"),
     ),
+    composite=_composite,
     mutants=MUTANTS,
     # torch wants a fixed number of outputs: without lse the second one is empty.
     to_torch=lambda result, q, *args: result if args[-1] else (result, q.new_empty(0, dtype=torch.float32)),

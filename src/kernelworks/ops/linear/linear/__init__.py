@@ -74,8 +74,12 @@ def _backward(
     return grad_x, grad_weight, grad_bias
 
 
+def _composite(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(x, weight, bias)
+
+
 def _torch(x: Tensor, weight: Tensor, bias: Tensor | None, out: Any = None) -> Any:
-    return into(F.linear(x, weight, bias), out)
+    return into(_composite(x, weight, bias), out)
 
 
 def _torch_backward(
@@ -122,5 +126,6 @@ OP = Op(
         _fake_backward,
         returns=("x", "weight", "bias"),
     ),
+    composite=_composite,
     mutants=MUTANTS,
 )

@@ -74,9 +74,13 @@ def _backward(lib: Any, grad: Tensor, ids: Tensor, weight: Tensor, needs: list[b
     return grad_weight
 
 
+def _composite(ids: Tensor, weight: Tensor) -> Tensor:
+    return F.embedding(ids, weight)
+
+
 def _torch(ids: Tensor, weight: Tensor, out: Any = None) -> Any:
     _check_ids(ids, weight.shape[0])
-    return into(F.embedding(ids, weight), out)
+    return into(_composite(ids, weight), out)
 
 
 def _torch_backward(
@@ -110,5 +114,6 @@ OP = Op(
         lambda grad, ids, weight, needs: weight.new_empty(weight.shape),
         returns=("weight",),
     ),
+    composite=_composite,
     mutants=MUTANTS,
 )

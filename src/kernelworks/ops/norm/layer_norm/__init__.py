@@ -84,8 +84,12 @@ def _backward(
     return grad_x, grad_weight, grad_bias
 
 
+def _composite(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
 def _torch(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, out: Tensor | None = None) -> Any:
-    return into(F.layer_norm(x, x.shape[-1:], weight, bias, eps), out)
+    return into(_composite(x, weight, bias, eps), out)
 
 
 def _torch_backward(
@@ -141,5 +145,6 @@ OP = Op(
         _fake_backward,
         returns=("x", "weight", "bias"),
     ),
+    composite=_composite,
     mutants=MUTANTS,
 )

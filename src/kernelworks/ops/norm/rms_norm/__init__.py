@@ -89,11 +89,14 @@ def _backward(
     )
 
 
-def _torch(x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None, out: Any = None) -> Any:
+def _composite(x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None = None) -> Any:
     s = x if residual is None else x + residual
     output = F.rms_norm(s, (x.shape[-1],), weight, eps)
-    result = output if residual is None else (output, s)
-    return into(result, out)
+    return output if residual is None else (output, s)
+
+
+def _torch(x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None, out: Any = None) -> Any:
+    return into(_composite(x, weight, eps, residual), out)
 
 
 def _torch_backward(
@@ -155,6 +158,7 @@ OP = Op(
         _fake_backward,
         returns=("x", "weight", "residual"),
     ),
+    composite=_composite,
     mutants=MUTANTS,
     # torch wants a fixed number of outputs: without a residual the second one is empty.
     to_torch=lambda result, x, weight, eps, residual: result if residual is not None else (result, x.new_empty(0)),

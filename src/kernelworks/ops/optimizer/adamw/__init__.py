@@ -91,6 +91,19 @@ def _torch(
     )  # fmt: skip
 
 
+def _composite(
+    params: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequence[Tensor], exp_avg_sqs: Sequence[Tensor],
+    *scalars: Any,
+) -> None:  # fmt: skip
+    """torch's step, or its formula where torch's refuses (16-bit parameters with float32 state)."""
+    for p, g, m, v in zip(params, grads, exp_avgs, exp_avg_sqs, strict=True):
+        if p.dtype == g.dtype == m.dtype == v.dtype:
+            _torch([p], [g], [m], [v], *scalars)
+            continue
+        for target, value in zip((p, m, v), stepped(p.float(), g.float(), m.float(), v.float(), *scalars), strict=True):
+            target.copy_(value)
+
+
 def _one_dtype(request: Request) -> str | None:
     """torch's AdamW cannot step 16-bit parameters with float32 state."""
     pairs = zip(request.args["grads"], request.args["exp_avgs"], strict=True)
@@ -126,12 +139,11 @@ OP = Op(
         "float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? row=None) -> ()",
         _fake,
         free={
-            "step": "step.__class__ is int and step >= 1",
-            **{
-                name: f"{name}.__class__ is float and 0.0 <= {name} < {most}"
-                for name, most in {"lr": 1e300, "beta1": 1.0, "beta2": 1.0, "eps": 1e300, "weight_decay": 1e300}.items()
-            },
+            "step": lambda step: step.__class__ is int and step >= 1,
+            **dict.fromkeys(("lr", "eps", "weight_decay"), lambda v: v.__class__ is float and 0.0 <= v < math.inf),
+            **dict.fromkeys(("beta1", "beta2"), lambda v: v.__class__ is float and 0.0 <= v < 1.0),
         },
     ),
+    composite=_composite,
     mutants=MUTANTS,
 )

@@ -84,17 +84,21 @@ def _into_like(made: tuple[Tensor, ...], q: Tensor, k: Tensor, out: Any) -> Any:
     return into(made, (torch.empty_like(_flat(q)), torch.empty_like(_flat(k))) if out is None else out)
 
 
-def _torch(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, out: Any = None) -> Any:
+def _composite(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> tuple[Tensor, Tensor]:
     """As transformers writes it, in the tensors' own dtype."""
     c, s, R = tables_per_head(cos), tables_per_head(sin), cos.shape[-1]
 
     def one(x: Tensor) -> Tensor:
+        if x.shape[-1] == R:
+            return (x * c + turned(x, interleaved) * s).to(x.dtype)
         part = x[..., :R]
-        y = (part * c + turned(part, interleaved) * s).to(x.dtype)
-        return y if x.shape[-1] == R else torch.cat((y, x[..., R:]), -1)
+        return torch.cat(((part * c + turned(part, interleaved) * s).to(x.dtype), x[..., R:]), -1)
 
-    made = (one(q), one(k))
-    return _into_like(made, q, k, out)
+    return one(q), one(k)
+
+
+def _torch(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, out: Any = None) -> Any:
+    return _into_like(_composite(q, k, cos, sin, interleaved), q, k, out)
 
 
 def _torch_backward(
@@ -104,9 +108,11 @@ def _torch_backward(
     c, s, R = tables_per_head(cos).to(compute), tables_per_head(sin).to(compute), cos.shape[-1]
 
     def one(g: Tensor) -> Tensor:
-        part = g[..., :R].to(compute)
-        y = part * c + turned_back(part * s, interleaved)
-        return _empty(g).copy_(torch.cat((y, g[..., R:].to(compute)), -1))
+        wide = g.to(compute)
+        if g.shape[-1] == R:
+            return (wide * c + turned_back(wide * s, interleaved)).to(g.dtype)
+        part = wide[..., :R]
+        return torch.cat((part * c + turned_back(part * s, interleaved), wide[..., R:]), -1).to(g.dtype)
 
     return one(grad_q), one(grad_k)
 
@@ -142,5 +148,6 @@ OP = Op(
         lambda grad_q, grad_k, cos, sin, interleaved, needs: (_empty(grad_q), _empty(grad_k)),
         returns=("q", "k"),
     ),
+    composite=_composite,
     mutants=MUTANTS,
 )

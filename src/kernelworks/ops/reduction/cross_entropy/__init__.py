@@ -96,9 +96,13 @@ def _check_target(logits: Tensor, target: Tensor, ignore_index: int) -> None:
         raise _out_of_range(int(target[row]), row, classes, ignore_index)
 
 
+def _composite(logits: Tensor, target: Tensor, ignore_index: int, reduction: str) -> Tensor:
+    return F.cross_entropy(logits, target, ignore_index=ignore_index, reduction=reduction)
+
+
 def _torch(logits: Tensor, target: Tensor, ignore_index: int, reduction: str, out: Tensor | None = None) -> Any:
     _check_target(logits, target, ignore_index)
-    return into(F.cross_entropy(logits, target, ignore_index=ignore_index, reduction=reduction), out)
+    return into(_composite(logits, target, ignore_index, reduction), out)
 
 
 def _reference(logits: Tensor, target: Tensor, ignore_index: int, reduction: str, out: Tensor | None = None) -> Any:
@@ -147,5 +151,6 @@ OP = Op(
         _fake_backward,
         returns=("logits",),
     ),
+    composite=_composite,
     mutants=MUTANTS,
 )

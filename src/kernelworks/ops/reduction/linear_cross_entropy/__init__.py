@@ -65,14 +65,17 @@ def _check_target(weight: Tensor, target: Tensor, ignore_index: int) -> None:
         )
 
 
+def _composite(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int) -> Tensor:
+    """What models do: logits of the dtype, the loss of them in float32."""
+    rows, wanted = x.reshape(target.numel(), x.shape[-1]), target.reshape(-1)
+    return F.cross_entropy(F.linear(rows, weight, bias).float(), wanted, ignore_index=ignore_index)
+
+
 def _torch(
     x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, out: Tensor | None = None
 ) -> Any:
-    """What models do: logits of the dtype, the loss of them in float32."""
     _check_target(weight, target, ignore_index)
-    rows, wanted = x.reshape(target.numel(), x.shape[-1]), target.reshape(-1)
-    loss = F.cross_entropy(F.linear(rows, weight, bias).float(), wanted, ignore_index=ignore_index)
-    return into(loss, out)
+    return into(_composite(x, weight, target, bias, ignore_index), out)
 
 
 def _reference(
@@ -133,5 +136,6 @@ OP = Op(
         _fake_backward,
         returns=("x", "weight", "bias"),
     ),
+    composite=_composite,
     mutants=MUTANTS,
 )

@@ -60,8 +60,12 @@ def _backward(lib: Any, grad: Tensor, output: Tensor, dim: int, out: Any = None)
     return grad_x
 
 
+def _composite(x: Tensor, dim: int) -> Tensor:
+    return torch.softmax(x, dim)
+
+
 def _torch(x: Tensor, dim: int, out: Tensor | None = None) -> Any:
-    return into(torch.softmax(x, dim), out)
+    return into(_composite(x, dim), out)
 
 
 def _torch_backward(
@@ -94,5 +98,6 @@ OP = Op(
         _fake_backward,
         returns=("x",),
     ),
+    composite=_composite,
     mutants=MUTANTS,
 )

@@ -1,0 +1,172 @@
+"""Which calls a kernel of ours may serve: the one place that decides it.
+
+A kernel reads memory by address, shape and strides. That is right only where a tensor is what these say, and where
+nothing else wants to see what is computed. So the quick ways ask two questions:
+
+- of every tensor: is it exactly a ``torch.Tensor`` or ``Parameter``, and does its set of dispatch keys hold nothing
+  but the keys of memory on a CPU or a CUDA device? (A negative bit, a zero tensor without memory, a wrapper of vmap,
+  functionalization or forward-mode AD, sparse, nested, quantized and meta tensors are keys more.)
+- of the world: is no transform of torch.func, no forward-mode AD, no ``torch.jit`` trace at work (they have to see
+  operators of torch's own: the op's ``composite`` runs), and no mode and no profiler (they see ours, as a
+  torch.library operator)?
+
+The expressions are text, since the code that asks is written out for each op's arguments.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad, profiler
+
+__all__ = [
+    "LISTED", "MEMORY", "NAMES", "OTHER", "PLAIN", "PLAIN_TENSOR", "RESOLVABLE", "TRACED", "WATCHED",
+    "exact_type", "is_plain", "key_of", "leaves", "observed", "resolved", "standing", "transformed",
+]  # fmt: skip
+
+PLAIN: frozenset[type] = frozenset((torch.Tensor, torch.nn.Parameter))
+
+_keys = torch._C._dispatch_keys
+_is_tracing = torch._C._is_tracing
+_functorch = torch._C._are_functorch_transforms_active
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+
+# ---------------------------------------------------------------- what the code of a quick way asks, as text
+
+# Cheap, and not everything: what else may be wrong with a tensor shows when its memory is asked for (C finds no plan
+# for a tensor without an address), or in the exact question that precedes every plan that is made.
+PLAIN_TENSOR = "{0}.__class__ in PLAIN and not {0}.is_neg()"
+
+# One for each kind of value in a schema. True is 1 and 1.0 in Python, and not here.
+TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
+
+TRANSFORMED = "functorch() or forward_ad._current_level >= 0 or is_tracing()"
+WATCHED = f"dispatch_modes() or function_modes() or profiler._is_profiler_enabled or {TRANSFORMED}"
+
+NAMES: dict[str, Any] = {
+    "PLAIN": PLAIN,
+    "dispatch_modes": _dispatch_modes,
+    "forward_ad": forward_ad,
+    "function_modes": _function_modes,
+    "functorch": _functorch,
+    "is_tracing": _is_tracing,
+    "profiler": profiler,
+}
+
+
+def exact_type(name: str, kind: str) -> str:
+    """The expression that a plain value (no tensor) of a schema has exactly its type; a float may also be an int."""
+    if kind.startswith("Optional["):
+        return f"({name} is None or {exact_type(name, kind[9:-1])})"
+    wanted = TYPES[kind]
+    if wanted == "float":
+        return f"({name}.__class__ is float or {name}.__class__ is int)"
+    return f"{name}.__class__ is {wanted}"
+
+
+# ---------------------------------------------------------------- the world
+
+
+def transformed() -> bool:
+    """Whether a transform is at work that must see torch's own operators: torch.func, forward-mode AD, jit.trace."""
+    return bool(_functorch() or forward_ad._current_level >= 0 or _is_tracing())
+
+
+def observed() -> bool:
+    """Whether somebody watches operators: a mode, or a profiler."""
+    return bool(_dispatch_modes() or _function_modes() or profiler._is_profiler_enabled)
+
+
+# ---------------------------------------------------------------- a tensor
+
+
+def _mask(*names: str) -> int:
+    mask = 0
+    for name in names:
+        mask |= torch._C.DispatchKeySet(torch._C._dispatch_key_parse(name)).raw_repr()
+    return mask
+
+
+# Keys of memory that is what it says; of a bit that says it must be computed with first; and of tensors that stand for
+# others while a program is looked at.
+_MEMORY = _mask("CPU", "CUDA", "ADInplaceOrView", "AutogradCPU", "AutogradCUDA", "AutocastCPU", "AutocastCUDA")
+_BITS = _mask("Negative", "Conjugate")
+_STANDS_IN = _mask("Meta", "AutogradMeta", "Functionalize") & ~_MEMORY
+
+MEMORY, RESOLVABLE, TRACED, OTHER = "memory", "resolvable", "traced", "other"
+LISTED = {
+    MEMORY: "memory as address, shape and strides say: a row reads it",
+    RESOLVABLE: "memory with a negative or conjugate bit: resolved by one copy, then a row reads that",
+    TRACED: "no data, stands for a tensor (meta, fake, functional): torch's operator of the op runs",
+    OTHER: "anything else (a subclass, sparse, nested, a zero tensor, another device): the composite runs",
+}
+_TRACERS = (
+    ("torch._subclasses.fake_tensor", "FakeTensor"), ("torch._subclasses.functional_tensor", "FunctionalTensor")
+)  # fmt: skip
+
+
+def standing(tensor: Tensor) -> str:
+    """How a tensor is to be served: one of ``LISTED``."""
+    if tensor.__class__ not in PLAIN:
+        for module, name in _TRACERS:
+            known = getattr(sys.modules.get(module), name, None)
+            if known is not None and isinstance(tensor, known):
+                return TRACED
+        return OTHER
+    more = _keys(tensor).raw_repr() & ~_MEMORY
+    if not more:
+        return MEMORY
+    if not more & ~_BITS:
+        return RESOLVABLE
+    return OTHER if more & ~_STANDS_IN else TRACED
+
+
+def is_plain(*tensors: Tensor | None) -> bool:
+    """Whether a kernel may read these tensors' memory as their address, shape and strides say."""
+    return all(t is None or standing(t) == MEMORY for t in tensors)
+
+
+def resolved(value: Any) -> Any:
+    """``value`` with no negative and no conjugate bit on any tensor; differentiable."""
+    if isinstance(value, Tensor):
+        return value.resolve_conj().resolve_neg()
+    return [resolved(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def leaves(values: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among values, also in lists."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from leaves(value)
+
+
+# ---------------------------------------------------------------- the key of a plan
+
+
+def _look(t: Tensor) -> tuple[Any, ...]:
+    return t.__class__, _keys(t).raw_repr(), t.dtype, t.shape, t.is_contiguous() or t.stride(), t.get_device()
+
+
+def _part(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return _look(value)
+    if isinstance(value, (list, tuple)):
+        return "list", tuple([_part(v) for v in value])
+    return value.__class__, value
+
+
+def key_of(pass_: str, args: tuple[Any, ...], out: Any, row: str | None, threads: int) -> Any:
+    """What calls that may share a plan agree in: everything but the tensors' data. None where it cannot be said."""
+    try:
+        key = (pass_, row, threads, tuple([_part(a) for a in args]), _part(out))
+        hash(key)
+    except Exception:  # a nested tensor has no shape, a list is no number
+        return None
+    return key

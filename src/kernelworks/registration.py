@@ -1,0 +1,115 @@
+"""Ops as torch knows them: operators of torch.library, seen by compilers, modes and profilers.
+
+Transforms of torch.func and forward-mode AD that meet such an operator (in a program that was compiled, say) get the
+op's composite in its place, and so does a derivative of its derivative.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._library.autograd import Info, make_autograd_impl
+
+from kernelworks.autograd import derivative
+from kernelworks.plain import leaves, transformed
+from kernelworks.written import as_tuple
+
+__all__ = ["register"]
+
+LIBRARY: Any = torch.library.Library("kernelworks", "DEF")  # type: ignore[no-untyped-call]
+
+
+def register(op: Any) -> None:
+    """Defines an op's passes as operators: what they do on tensors, on tensors without data, and under autograd."""
+    for pass_, definition in op.passes.items():
+        name = op.name if pass_ == "forward" else f"{op.name}_backward"
+        LIBRARY.define(definition.schema)
+        LIBRARY.impl(name, functools.partial(_implementation, op, pass_), "CompositeExplicitAutograd")
+        fake = functools.partial(_fake, definition.fake, len(definition.names))
+        torch.library.register_fake(f"kernelworks::{name}", fake, lib=LIBRARY)
+        whole = functools.partial(_composed if pass_ == "forward" else _derived, op)
+        LIBRARY.impl(name, whole, "FuncTorchBatchedDecomposition")
+    op._overload = getattr(torch.ops.kernelworks, op.name).default
+    if "backward" in op.passes:
+        op._backward_overload = getattr(torch.ops.kernelworks, f"{op.name}_backward").default
+        LIBRARY.impl(op.name, functools.partial(_autograd, op, _recorder(op)), "Autograd", with_keyset=True)
+        LIBRARY.impl(f"{op.name}_backward", functools.partial(_backward_autograd, op), "Autograd", with_keyset=True)
+
+
+def _fake(fake: Callable[..., Any], count: int, *args: Any, row: str | None = None) -> Any:
+    return fake(*args[:count])  # torch passes `row` by position or by name
+
+
+def _implementation(op: Any, pass_: str, *args: Any, row: str | None = None) -> Any:
+    names = op.passes[pass_].names
+    if len(args) > len(names):  # torch passes `row` by position
+        args, row = args[: len(names)], args[len(names)]
+    result = op.run(pass_, args, None, row)
+    return op._to_torch(result, *args) if op._to_torch and pass_ == "forward" else result
+
+
+def _composed(op: Any, *args: Any, row: str | None = None) -> Any:
+    """The forward in torch's own operators, returning what the schema says."""
+    args = args[: len(op.passes["forward"].names)]
+    result = op.composite(*args)
+    return op._to_torch(result, *args) if op._to_torch else result
+
+
+def _derived(op: Any, *args: Any, row: str | None = None) -> Any:
+    return derivative(op, args[: len(op.passes["backward"].names)])
+
+
+# ---------------------------------------------------------------- autograd
+
+
+def _autograd(op: Any, record: Callable[..., Any], keyset: Any, *args: Any, **named: Any) -> Any:
+    """The forward above autograd: recorded as one operator, unless a transform has to look inside."""
+    if transformed():
+        return _composed(op, *args)
+    return record(keyset, *args, **named)
+
+
+def _backward_autograd(op: Any, keyset: Any, *args: Any, **named: Any) -> Any:
+    """The backward above autograd: one operator, unless its own derivative is asked for."""
+    if transformed() or (torch.is_grad_enabled() and any(t.requires_grad for t in leaves(args))):
+        return _derived(op, *args)
+    # Autograd stays on below: the torch row's backward may differentiate for itself.
+    return op._backward_overload.redispatch(keyset & torch._C._after_autograd_keyset, *args, **named)
+
+
+def _recorder(op: Any) -> Callable[..., Any]:
+    info = Info(functools.partial(_backward, op), functools.partial(_setup_context, op))
+    made: Callable[..., Any] = make_autograd_impl(op._overload, info)
+    return made
+
+
+def _setup_context(op: Any, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    forward, backward = op.passes["forward"], op.passes["backward"]
+    have = dict(zip((*forward.names, "row"), inputs, strict=False))
+    have |= dict(zip(op.contract.outputs, as_tuple(output), strict=True))
+    kept = [n for n in backward.names if n in have]
+    ctx.tensor_names = [n for n in kept if isinstance(have[n], Tensor)]
+    ctx.save_for_backward(*(have[n] for n in ctx.tensor_names))
+    ctx.others = {n: have[n] for n in kept if n not in ctx.tensor_names}
+    ctx.row = have.get("row")
+    ctx.absent = {n for n in forward.names if have[n] is None}
+    differentiable = {n.removeprefix("grad_") for n in backward.names if n.startswith("grad_")}
+    rest = [o for n, o in zip(op.contract.outputs, as_tuple(output), strict=True) if n not in differentiable]
+    if rest:
+        ctx.mark_non_differentiable(*rest)
+
+
+def _backward(op: Any, ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+    forward, backward = op.passes["forward"], op.passes["backward"]
+    have: dict[str, Any] = dict(zip((f"grad_{n}" for n in op.contract.outputs), grads, strict=True))
+    have |= ctx.others | dict(zip(ctx.tensor_names, ctx.saved_tensors, strict=True))
+    wanted = dict(zip(forward.names, ctx.needs_input_grad, strict=False))
+    have["needs"] = [bool(wanted[n]) and n not in ctx.absent for n in backward.returns]
+    result = as_tuple(op._backward_overload(*(have[n] for n in backward.names), ctx.row))
+    by_name = dict(zip(backward.returns, result, strict=True))
+    gradients = [by_name.get(n) if wanted[n] and n not in ctx.absent else None for n in forward.names]
+    return (*gradients, None)  # None for `row`
