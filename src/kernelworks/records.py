@@ -362,13 +362,16 @@ class Fix:
     after_s: float
     predicted_gain_s: float
     gain_s: float
-    error_before: float  # relative, against float64
+    error_before: float  # relative, against what `against` says
     error_after: float
     agrees: bool
     rounds: int  # of the measurement; 0 where nothing was applied
     notes: tuple[str, ...] = ()
     noise_s: float = 0.0  # a gain or loss below this says nothing
     refused: str = ""  # why the fix is not to be kept; "" where nothing speaks against it
+    against: str = (
+        "float64"  # or the original's own rounding; "" where nothing was compared: `agrees` says nothing then
+    )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from kernelworks.diagnose import diagnose
-from kernelworks.diagnose.agree import compare, in_float64, tensors
+from kernelworks.diagnose.agree import compare
+from kernelworks.diagnose.answers import tensors
+from kernelworks.diagnose.copies import widened
 from kernelworks.diagnose.overhead import Floors
 from kernelworks.diagnose.predict import Capture, predict, replay
 from kernelworks.diagnose.predict_gpu import Words
@@ -119,7 +121,7 @@ def test_disagreement_is_seen(model: Block, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_no_module_no_proof() -> None:
-    assert compare(()).note == "no module was called, so nothing was compared with float64"
+    assert compare(()).note == "not compared: no module was called"
 
 
 def test_caches_are_widened_too() -> None:
@@ -129,7 +131,7 @@ def test_caches_are_widened_too() -> None:
             self.ids = torch.ones(2, dtype=torch.int64)
 
     cache = Cache()
-    wide = in_float64((cache, 3))[0]
+    wide = widened((cache, 3))[0]
     assert wide.layers[0]["keys"].dtype is torch.float64 and wide.ids.dtype is torch.int64
     assert cache.layers[0]["keys"].dtype is torch.bfloat16
     assert [t.dtype for t in tensors({"a": torch.ones(1), "b": (torch.ones(1).int(),)})] == [torch.float32]

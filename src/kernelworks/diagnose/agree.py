@@ -1,110 +1,329 @@
-"""Whether a swapped module still agrees with float64 as well as it did: the same inputs through both and the truth."""
+"""Whether a swapped module still gives the answers that it gave: the same inputs through both, and through the truth.
+
+Each answer (an output, a gradient, a buffer that was written) is judged by itself. The truth is the module as it was,
+run in float64. Where it cannot be run so, or where its answer is so small beside what was summed up to it that an error
+relative to it says nothing, the scale is the original's own rounding: how far its answers move when each op's result is
+moved by a rounding or two (``arms.Perturbed``). Where that cannot be had either, nothing was compared: it is said, and
+never counts as agreement.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from kernelworks.contract import UNIT_ROUNDOFF
+from kernelworks.diagnose.answers import Answers, answers
+from kernelworks.diagnose.arms import ROUNDINGS, InFloat64, Perturbed
+from kernelworks.diagnose.copies import State
 from kernelworks.diagnose.roots import Sample
 from kernelworks.models.swap import swap
 
-__all__ = ["Agreement", "compare", "in_float64", "tensors"]
+__all__ = ["FLOAT64", "ROUNDING", "Agreement", "compare"]
 
 SHARE_OF_MEMORY = 0.6
+FLOAT64, ROUNDING = "float64", "the original's own rounding"
+DRAWS = 3  # runs with moved results
+TIES = 8  # of them, where integers are compared
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Relative errors against float64 in the 2-norm, the worst over the samples. ``note`` says what was not checked."""
+    """Relative errors against the truth in the 2-norm, of the worst answer of the worst sample.
+
+    ``against`` is FLOAT64 or ROUNDING (then ``before`` is how far rounding carries the original, and ``after`` how far
+    the swapped module is from it), or empty where nothing was compared: ``agrees`` is False then, ``note`` says why.
+    """
 
     before: float
     after: float
     agrees: bool
     note: str = ""
+    against: str = ""
+
+
+class _Nothing(Exception):
+    """Nothing can be compared; the text says why."""
 
 
 def compare(samples: Sequence[Sample]) -> Agreement:
-    """Runs each sample through the module as it is, swapped, and in float64. Where the program trains the module, and
-    it drops nothing out, its loss and the gradients of its parameters are compared, else its outputs.
+    """Runs each sample through its module as it is, swapped, and in float64.
 
-    It agrees where the error grows by at most a tenth for bfloat16 and float16, whose roundings between ops dominate,
-    and at most threefold for float32, where it measures the order of summation, plus one rounding of the dtype.
-    Memory: a float64 copy of one module at a time; where that is not there nothing is compared and ``agrees`` is False.
+    It agrees where no error grows by more than a tenth for bfloat16 and float16, whose roundings between ops dominate,
+    and threefold for float32, where it measures the order of summation, plus one rounding of the dtype; where integers
+    and truth values are equal, but for those that the original's own rounding turns (ties of an argmax); and where NaN
+    and infinities stand in the same places. Raises nothing: what goes wrong is in the note.
     """
     if not samples:
-        return Agreement(0.0, 0.0, False, "no module was called, so nothing was compared with float64")
-    worst = Agreement(0.0, 0.0, True)
-    modules = {id(s.module): s.module for s in samples}
+        return Agreement(0.0, 0.0, False, "not compared: no module was called")
+    notes: list[str] = []
     shorter = [_shortened(s) for s in samples]
     if any(a is not b for a, b in zip(shorter, samples, strict=True)):
-        note = f"compared with float64 on the first {MOST_IDS} tokens of the first sequence"
-        samples, worst = shorter, dataclasses.replace(worst, note=note)
-    for key, module in modules.items():
-        places = {t.device for t in (*module.parameters(), *module.buffers())}
-        need = sum(8 * t.numel() for t in (*module.parameters(), *module.buffers()))
-        room = min((_available_bytes(place) for place in places), default=_available_bytes(torch.device("cpu")))
-        if need > SHARE_OF_MEMORY * room:
-            note = f"float64 needs {need / 1e9:.1f} GB of {room / 1e9:.1f} GB free: not compared with it"
-            worst = Agreement(worst.before, worst.after, False, note)
+        notes.append(f"compared on the first {MOST_IDS} tokens of the first sequence")
+    found: list[Agreement] = []
+    modules = {id(s.module): s.module for s in shorter}
+    for module in modules.values():
+        try:
+            state = State(module)
+        except Exception as error:
+            found.append(_unable(module, error))
             continue
-        truth = copy.deepcopy(module).double()
-        for sample in samples:
-            if id(sample.module) == key:
-                found = _compare(sample, truth)
-                later = found if found.after > worst.after else worst
-                worst = Agreement(later.before, later.after, worst.agrees and found.agrees, worst.note)
-    return worst
+        for sample in (s for s in shorter if s.module is module):
+            try:
+                verdict = _Trial(sample, state).verdict()
+            except _Nothing as reason:
+                verdict = Agreement(0.0, 0.0, False, f"not compared: {type(module).__name__} {reason}")
+            except Exception as error:  # a user's module, run alone, with our rows or in other dtypes
+                verdict = _unable(module, error)
+            finally:
+                state.restore()
+            if verdict.against or len(modules) == 1 or not _untouched(module):
+                found.append(verdict)
+    if not found:
+        return Agreement(0.0, 0.0, False, "not compared: nothing was replaced in the modules that can be compared")
+    notes += [a.note for a in found if a.note]
+    worst = max(found, key=lambda a: (bool(a.against) and not a.agrees, not a.against, a.after))
+    return dataclasses.replace(worst, note="; ".join(dict.fromkeys(notes)))
 
 
-def _compare(sample: Sample, truth_module: nn.Module) -> Agreement:
-    learns = sample.training and not any(_drops_out(m) for m in sample.module.modules())
-    results = _learned if learns else _answers
-    before = results(sample)
-    with swap(sample.module, verbose=False):
-        after = results(sample)
-    wide = dataclasses.replace(
-        sample, module=truth_module, args=in_float64(sample.args), kwargs=in_float64(sample.kwargs)
-    )
-    truth = results(wide)
-    narrow = min((t.dtype for t in before), key=lambda d: -UNIT_ROUNDOFF.get(d, 0.0))
-    factor = 3.0 if narrow is torch.float32 else 1.1
-    errors = _error(before, truth), _error(after, truth)
-    return Agreement(*errors, errors[1] <= factor * errors[0] + UNIT_ROUNDOFF.get(narrow, 0.0))
+def _untouched(module: nn.Module) -> bool:
+    """Whether a swap replaces nothing in it, so that there is nothing to prove."""
+    with contextlib.suppress(Exception), swap(module, verbose=False) as swapped:
+        return not swapped.replaced
+    return False
 
 
-def _drops_out(module: nn.Module) -> bool:
-    """Whether a module in training draws random numbers, so that no two runs agree."""
+def _unable(module: nn.Module, error: Exception) -> Agreement:
+    text = str(error).strip().splitlines()
+    said = f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
+    return Agreement(0.0, 0.0, False, f"not compared: {type(module).__name__}, run by itself again, raised {said}")
+
+
+class _Trial:
+    """One sample before the court."""
+
+    def __init__(self, sample: Sample, state: State) -> None:
+        self.sample, self.state = sample, state
+        self.notes: list[str] = []
+        self._moved: dict[tuple[int, bool], Answers] = {}
+
+    def verdict(self) -> Agreement:
+        before = answers(self.sample, self.state)
+        with swap(self.sample.module, verbose=False):
+            after = answers(self.sample, self.state)
+        if not any(t.numel() for t in before.named.values()):
+            raise _Nothing("returns nothing with a tensor or a number in it")
+        wrong = _unlike(before, after)
+        worst: Agreement | None = Agreement(0.0, 1.0, False, wrong, ROUNDING)
+        if not wrong:
+            truth = self._truth(before)
+            worst = self._judged(before.named, after.named, truth.named if truth else {})
+        if worst is None:  # no answer says anything: all of them are rounding, NaN or empty
+            worst = self._inside()
+        if not worst.agrees and not self._repeats(before):
+            raise _Nothing("does not repeat itself: two runs of the original differ by more")
+        note = "; ".join(n for n in (worst.note, *self.notes) if n)
+        return dataclasses.replace(worst, note=note)
+
+    def _truth(self, before: Answers, *, inside: bool = False) -> Answers | None:
+        """The answers in float64; None where it cannot be run so, with a note."""
+        module = self.sample.module
+        held = (*module.parameters(), *module.buffers())
+        need = sum(8 * t.numel() for t in held)
+        room = min((_available_bytes(t.device) for t in held), default=_available_bytes(torch.device("cpu")))
+        if need > SHARE_OF_MEMORY * room:
+            self._note(f"float64 needs {need / 1e9:.1f} GB of {room / 1e9:.1f} GB free")
+            return None
+        try:
+            self.state.widen()
+            with InFloat64():
+                truth = answers(self.sample, self.state, wide=True, inside=inside)
+        except Exception as error:
+            text = str(error).strip().splitlines()
+            self._note(f"it does not run in float64 ({type(error).__name__}: {text[0][:120] if text else ''})")
+            return None
+        finally:
+            self.state.restore()
+        have = truth.inside if inside else truth.named
+        if not inside and {n: t.shape for n, t in have.items()} != {n: t.shape for n, t in before.named.items()}:
+            self._note("in float64 it returns other shapes")
+            return None
+        return truth
+
+    def _note(self, reason: str) -> None:
+        text = f"compared with {ROUNDING}: {reason}"
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _draw(self, seed: int, *, inside: bool) -> Answers:
+        if (seed, inside) not in self._moved:
+            mode = Perturbed(seed)
+            moved = dataclasses.replace(
+                self.sample, args=mode.arguments(self.sample.args), kwargs=mode.arguments(self.sample.kwargs)
+            )
+            with mode:
+                self._moved[seed, inside] = answers(moved, self.state, inside=inside)
+        return self._moved[seed, inside]
+
+    def _own(self, name: str, value: Tensor, *, inside: bool) -> float:
+        """How far rounding carries one of the original's answers: the most of some draws."""
+        most = 0.0
+        for seed in range(DRAWS):
+            draw = self._draw(seed, inside=inside)
+            moved = (draw.inside if inside else draw.named).get(name)
+            if moved is None or moved.shape != value.shape:
+                raise _Nothing(f"returns other shapes when its ops are moved by a rounding ({name})")
+            both = value.isfinite() & moved.isfinite()
+            most = max(most, _norm(moved.double() - value.double(), both))
+        return most
+
+    def _judged(
+        self, before: dict[str, Tensor], after: dict[str, Tensor], truth: dict[str, Tensor], *, inside: bool = False
+    ) -> Agreement | None:
+        """The worst of all answers that say something, None where none does."""
+        found = []
+        for name, value in before.items():
+            if not value.is_floating_point():
+                each = self._exact(name, value, after[name], inside=inside)
+            else:
+                each = self._close(name, value, after[name], truth.get(name), inside=inside)
+            if each is not None:
+                found.append(each)
+        return max(found, key=lambda a: (not a.agrees, a.after), default=None)
+
+    def _exact(self, name: str, before: Tensor, after: Tensor, *, inside: bool) -> Agreement | None:
+        """Integers and truth values. Those that differ must be ones that the original's own rounding turns."""
+        if not before.numel():
+            return None
+        differ = before != after
+        count = int(differ.sum())
+        if not count:
+            return Agreement(0.0, 0.0, True, "", FLOAT64)
+        turned = torch.zeros_like(differ)
+        for seed in range(TIES):
+            moved = self._draw(seed, inside=inside).named.get(name)
+            if moved is not None and moved.shape == before.shape:
+                turned |= moved != before
+        share = count / before.numel()
+        if bool((differ & ~turned).any()):
+            rest = int((differ & ~turned).sum())
+            return Agreement(0.0, share, False, f"{rest} of {before.numel()} values of {name} are others", ROUNDING)
+        note = f"{count} of {before.numel()} values of {name} are ties, which the original's own rounding turns too"
+        return Agreement(share, share, True, note, ROUNDING)
+
+    def _close(
+        self, name: str, before: Tensor, after: Tensor, truth: Tensor | None, *, inside: bool
+    ) -> Agreement | None:
+        where = before.isfinite() & after.isfinite()
+        if not bool(where.any()):
+            return None  # empty, or NaN and infinities in the same places
+        unit = UNIT_ROUNDOFF.get(before.dtype, 0.0)
+        narrow = before.dtype in (torch.bfloat16, torch.float16)
+        factor = 1.1 if narrow else 3.0
+        if truth is not None and before.dtype is not torch.float64:
+            where &= truth.isfinite()
+            size = _norm(truth.double(), where)
+            was, now = (_norm(t.double() - truth.double(), where) for t in (before, after))
+            if was <= math.sqrt(unit) * size and now <= factor * was + unit * size and size:
+                return Agreement(was / size, now / size, True, "", FLOAT64)
+            own = self._own(name, before, inside=inside)
+            if (
+                was <= SEEN * own + unit * size
+            ):  # else float64 went another way than the original, and is no truth of it
+                bound = factor * max(was, own) + unit * size
+                return self._scaled(name, was, now, bound, own, size, unit, FLOAT64)
+            self._note(f"float64 gives another {name} than its rounding explains")
+        else:
+            own = self._own(name, before, inside=inside)
+        size = _norm(before.double(), where)
+        now = _norm(after.double() - before.double(), where)
+        bound = (1 + factor) * own + unit * size
+        return self._scaled(name, own, now, bound, own, size, unit, ROUNDING)
+
+    def _scaled(
+        self, name: str, was: float, now: float, bound: float, own: float, size: float, unit: float, against: str
+    ) -> Agreement | None:
+        """The verdict on one answer; None where the bound would let anything through. Errors are relative to the
+        answer, or where rounding has eaten it, to the magnitudes that the rounding came from."""
+        agrees = now <= bound
+        if agrees and not max(was, now, own):
+            return Agreement(0.0, 0.0, True, "", against)  # the very same values
+        if agrees and bound > SAYS_NOTHING * size:
+            return None
+        scale = max(size, own / (ROUNDINGS * unit) if unit else 0.0, 1e-300)
+        return Agreement(was / scale, now / scale, agrees, "" if agrees else f"worst in {name}", against)
+
+    def _inside(self) -> Agreement:
+        """Where the module's own answers say nothing, those of the modules in it do."""
+        before = answers(self.sample, self.state, inside=True)
+        with swap(self.sample.module, verbose=False):
+            after = answers(self.sample, self.state, inside=True)
+        truth = self._truth(before, inside=True)
+        both = {n: t for n, t in before.inside.items() if n in after.inside and after.inside[n].shape == t.shape}
+        found = self._judged(both, after.inside, truth.inside if truth else {}, inside=True)
+        if found is None:
+            raise _Nothing("returns nothing but rounding errors, NaN or empty tensors, which say nothing")
+        note = "its outputs are rounding errors, NaN or empty: compared by the outputs of the modules in it"
+        return dataclasses.replace(found, note="; ".join(n for n in (note, found.note) if n))
+
+    def _repeats(self, before: Answers) -> bool:
+        """Whether the original gives the same answers twice, within its own rounding."""
+        again = answers(self.sample, self.state)
+        if _unlike(before, again):
+            return False
+        for name, value in before.named.items():
+            other = again.named[name]
+            if not value.is_floating_point():
+                if not torch.equal(value, other):
+                    return False
+                continue
+            where = value.isfinite() & other.isfinite()
+            size = _norm(value.double(), where)
+            unit = UNIT_ROUNDOFF.get(value.dtype, 0.0)
+            if _norm(value.double() - other.double(), where) > math.sqrt(unit) * size:
+                return False
+        return True
+
+
+SEEN = 16.0  # times the original's own rounding: an error against float64 beyond it is not of rounding
+SAYS_NOTHING = 0.1  # a bound wider than this share of the answer lets wrong answers through
+
+
+def _unlike(before: Answers, after: Answers) -> str:
+    """What tells two sets of answers apart before any value is looked at."""
+    if before.named.keys() != after.named.keys():
+        lost = sorted(before.named.keys() ^ after.named.keys())
+        return f"swapped, it returns another structure ({', '.join(lost[:3])})"
+    for name, value in before.named.items():
+        other = after.named[name]
+        if (value.shape, value.dtype) != (other.shape, other.dtype):
+            return (
+                f"swapped, {name} is {str(other.dtype).removeprefix('torch.')}{list(other.shape)}, "
+                f"was {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+            )
+        if value.is_floating_point() and not _same_kinds(value, other):
+            return f"swapped, NaN or infinities stand elsewhere in {name}"
+    return ""
+
+
+def _same_kinds(value: Tensor, other: Tensor) -> bool:
+    infinite = value.isinf()
     return (
-        module.training
-        and any(isinstance(value, float) and "drop" in name and value > 0 for name, value in vars(module).items())
-    ) or (isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0)
+        torch.equal(value.isnan(), other.isnan())
+        and torch.equal(infinite, other.isinf())
+        and torch.equal(value[infinite].sign(), other[infinite].sign())
+    )
 
 
-def _answers(sample: Sample) -> list[Tensor]:
-    with _same_mode(sample):
-        return _outputs(sample.module, sample)
-
-
-def _learned(sample: Sample) -> list[Tensor]:
-    """The loss, and its gradient by every parameter. Without a loss in the output, of the sum of what is in it."""
-    args, kwargs = copy.deepcopy((sample.args, sample.kwargs))
-    with torch.enable_grad():
-        output = sample.module(*args, **kwargs)
-        given = output.get("loss") if isinstance(output, Mapping) else None
-        loss = torch.stack([t.double().sum() for t in tensors(output)]).sum() if given is None else given
-        wanted = [p for p in sample.module.parameters() if p.requires_grad]
-        found: tuple[Tensor | None, ...] = torch.autograd.grad(loss, wanted, allow_unused=True)
-    zero = [torch.zeros_like(p) if g is None else g for p, g in zip(wanted, found, strict=True)]
-    return [loss.detach(), *zero]
+def _norm(value: Tensor, where: Tensor) -> float:
+    return float(torch.where(where, value, 0.0).norm())
 
 
 MOST_IDS = 1024
@@ -118,87 +337,11 @@ def _shortened(sample: Sample) -> Sample:
     if ids is None or ids.numel() <= MOST_IDS or any(v.shape[:2] != ids.shape for v in values):
         return sample
 
-    def cut(value: Any) -> Any:
+    def cut(value: object) -> object:
         return value[:1, :MOST_IDS].contiguous() if isinstance(value, Tensor) else value
 
     kwargs = {name: cut(value) for name, value in sample.kwargs.items()}
     return dataclasses.replace(sample, args=tuple(cut(v) for v in sample.args), kwargs=kwargs)
-
-
-@contextlib.contextmanager
-def _same_mode(sample: Sample) -> Iterator[None]:
-    """Inference mode for what was captured in it (its tensors take no gradients), else no gradients; no dropout."""
-    training = [m for m in sample.module.modules() if m.training]
-    for module in training:
-        module.training = False
-    try:
-        with torch.inference_mode() if sample.inference else torch.no_grad():
-            yield
-    finally:
-        for module in training:
-            module.training = True
-
-
-def _outputs(module: nn.Module, sample: Sample) -> list[Tensor]:
-    """The floating-point tensors of the output; caches that the call grew are its affair and not compared."""
-    args, kwargs = copy.deepcopy((sample.args, sample.kwargs))
-    found = tensors(module(*args, **kwargs))
-    if not found:
-        raise TypeError(f"{type(module).__name__} returned no floating-point tensor to compare")
-    return [t.clone() for t in found]
-
-
-def tensors(value: Any) -> list[Tensor]:
-    """The floating-point tensors in a tensor, a sequence or a mapping (transformers' outputs are mappings)."""
-    if isinstance(value, Tensor):
-        return [value] if value.is_floating_point() else []
-    if isinstance(value, Mapping):
-        return [t for item in value.values() for t in tensors(item)]
-    if isinstance(value, (list, tuple)):
-        return [t for item in value for t in tensors(item)]
-    return []
-
-
-def _error(values: list[Tensor], truths: list[Tensor]) -> float:
-    """|values - truths| / |truths| over all of them as one vector; inf where shapes or NaN differ."""
-    if len(values) != len(truths) or any(v.shape != t.shape for v, t in zip(values, truths, strict=True)):
-        return float("inf")
-    distance, size = 0.0, 0.0
-    for value, truth in zip(values, truths, strict=True):
-        value, truth = value.double(), truth.double()
-        if not torch.equal(value.isfinite(), truth.isfinite()):
-            return float("inf")
-        value, truth = value.nan_to_num(0.0, 0.0, 0.0), truth.nan_to_num(0.0, 0.0, 0.0)
-        distance += float((value - truth).norm()) ** 2
-        size += float(truth.norm()) ** 2
-    return float((distance / max(size, 1e-300)) ** 0.5)
-
-
-def in_float64(value: Any) -> Any:
-    """A deep copy with every floating-point tensor in float64, inside objects such as caches as well."""
-    return _widen(copy.deepcopy(value), set())
-
-
-def _widen(value: Any, seen: set[int]) -> Any:
-    if isinstance(value, Tensor):
-        return value.double() if value.is_floating_point() else value
-    if id(value) in seen:
-        return value
-    if isinstance(value, dict):
-        seen.add(id(value))
-        for key in value:
-            value[key] = _widen(value[key], seen)
-    elif isinstance(value, list):
-        seen.add(id(value))
-        value[:] = [_widen(item, seen) for item in value]
-    elif type(value) is tuple:
-        return tuple(_widen(item, seen) for item in value)
-    elif hasattr(value, "__dict__") and not isinstance(value, (type, nn.Module)) and not callable(value):
-        seen.add(id(value))
-        for name, item in vars(value).items():
-            if item is not None and not isinstance(item, (str, int, float, torch.dtype, torch.device)):
-                value.__dict__[name] = _widen(item, seen)
-    return value
 
 
 def _available_bytes(device: torch.device) -> int:

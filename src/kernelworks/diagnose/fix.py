@@ -71,13 +71,33 @@ def apply_fix(program: Program, walls: Sequence[float], side: Side, *, budget_s:
     What the swapped program will take is predicted before it is ever timed, as a share of what the original takes in
     the same minute. A swap that is predicted to bring nothing beyond the noise is not applied. One that is measured to
     lose more than the noise, or whose outputs are worse, is refused. ``walls`` are the original's, plain.
+    Raises nothing but what ends a process: what goes wrong is why the fix is refused.
     """
+    doing = "starting"
+
+    def step(what: str) -> None:
+        nonlocal doing
+        doing = what
+        say(what)
+
+    try:
+        return _applied(program, walls, side, budget_s=budget_s, say=step)
+    except Exception as error:  # the program's, swapped or run once too often, or ours: the diagnosis stands
+        wall = statistics.median(walls)
+        text = str(error).strip().splitlines()
+        said = f"{type(error).__name__}{f': {text[0][:300]}' if text else ''}"
+        refused = f"it could not be carried out: {doing}: {said}"
+        notes = ("every module is as it was, and the rest of the diagnosis holds",)
+        return Fix((), (), wall, wall, 0.0, 0.0, 0.0, 0.0, False, 0, notes, refused=refused, against="")
+
+
+def _applied(program: Program, walls: Sequence[float], side: Side, *, budget_s: float, say: Say) -> Fix:
     wall = statistics.median(walls)
     say("finding the modules that the program calls")
     roots = find(program.run)
     if not roots.modules:
         note = "the program calls no torch.nn.Module: nothing to swap"
-        return Fix((), (), wall, wall, 0.0, 0.0, 0.0, 0.0, True, 0, (note,))
+        return Fix((), (), wall, wall, 0.0, 0.0, 0.0, 0.0, True, 0, (note,), against="")
     whole = side.whole(program)
     side.before(whole)
     say("building the rows that the swapped program needs")
@@ -96,8 +116,8 @@ def apply_fix(program: Program, walls: Sequence[float], side: Side, *, budget_s:
     if gain <= noise:
         notes.insert(0, f"{NOTHING}: the swap is predicted to bring {_ms(gain)}, within the noise of {_ms(noise)}")
         notes.insert(1, "so it was not applied and nothing was measured")
-        return Fix(replaced, left, wall, wall, gain, 0.0, 0.0, 0.0, True, 0, tuple(notes), noise)
-    say("comparing with float64")
+        return Fix(replaced, left, wall, wall, gain, 0.0, 0.0, 0.0, True, 0, tuple(notes), noise, against="")
+    say("comparing the answers")
     agreement = compare(roots.samples)
     before, after = alternate(whole, roots, wall, budget_s, say, most=side.most_rounds)
     return _measured(forecast, agreement, before, after, replaced, left, notes)
@@ -117,7 +137,7 @@ def _measured(
     noise = max(noise_of(before), noise_of(after))
     refused = ""
     if not agreement.agrees:
-        refused = "its outputs are worse than the original's" if agreement.after else "its outputs could not be checked"
+        refused = "its outputs are worse than the original's" if agreement.against else "its outputs were not compared"
     elif now - was > noise:
         refused = f"swapped, the program is slower: {_ms(now)} after {_ms(was)}"
     return Fix(
@@ -134,6 +154,7 @@ def _measured(
         notes=tuple(note for note in (agreement.note, *notes) if note),
         noise_s=noise,
         refused=refused,
+        against=agreement.against,
     )
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelworks.diagnose.copies import duplicate
 from kernelworks.models.swap import Swap, swap
 
 __all__ = ["Roots", "Sample", "Swapped", "find"]
@@ -27,6 +27,8 @@ class Sample:
     kwargs: dict[str, Any]
     inference: bool
     training: bool = False  # gradients were wanted of the module
+    modes: tuple[bool, ...] = ()  # ``training`` of each of ``module.modules()``
+    autocast: Mapping[str, torch.dtype] = field(default_factory=dict)  # by type of device, where it was on
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,19 @@ def find(run: Callable[[], Any]) -> Roots:
         if not known:
             modules.append(module)
         if not known or (seen == calls and len(modules) == 1):
-            kept = copy.deepcopy((args, kwargs))
-            training = torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
-            samples.append(Sample(module, kept[0], kept[1], torch.is_inference_mode_enabled(), training))
+            samples.append(_sample(module, args, kwargs))
 
     with _outermost(keep):
         run()
     return Roots(tuple(modules), tuple(samples), any(all(m is not f for f in first) for m in modules))
+
+
+def _sample(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sample:
+    kept = duplicate((args, kwargs))
+    training = torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
+    autocast = {kind: torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
+    modes = tuple(m.training for m in module.modules())
+    return Sample(module, kept[0], kept[1], torch.is_inference_mode_enabled(), training, modes, autocast)
 
 
 @contextlib.contextmanager

@@ -255,9 +255,12 @@ def fix(record: Fix) -> RenderableType:
     table.add_row("after", quantity.seconds(record.after_s), f"{quantity.ratio(speedup)} over the program as it was")
     table.add_row("gain predicted", quantity.seconds(record.predicted_gain_s), "")
     table.add_row("gain got", quantity.seconds(record.gain_s), hit(record))
-    table.add_row("error before", f"{record.error_before:.2e}", "relative, against float64")
-    verdict = Text("no worse", style="green") if record.agrees else Text("WORSE: not to be kept", style="bold red")
-    table.add_row("error after", f"{record.error_after:.2e}", verdict)
+    if record.against:
+        verdict = Text("no worse", style="green") if record.agrees else Text("WORSE: not to be kept", style="bold red")
+        table.add_row("error before", f"{record.error_before:.2e}", f"relative, against {record.against}")
+        table.add_row("error after", f"{record.error_after:.2e}", verdict)
+    else:
+        table.add_row("error", "-", Text("NOT COMPARED: not proved", style="bold red"))
     head = Text(f"with the fix, {record.rounds} rounds in alternation", style="bold")
     lines: list[RenderableType] = [head, table] if record.rounds else [Text("no fix was applied", style="bold")]
     if record.refused:

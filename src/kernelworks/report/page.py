@@ -204,9 +204,12 @@ def _roofline(picture: str) -> str:
 
 def _fix(fix: Fix) -> str:
     if not fix.rounds:
-        return f'<div id="fix">{_list("No fix was applied", fix.notes)}</div>'
+        return f'<div id="fix">{_list("No fix was applied", tuple(n for n in (fix.refused, *fix.notes) if n))}</div>'
     speedup = quantity.ratio(fix.before_s / fix.after_s) if fix.after_s > 0 else "-"
     verdict = '<span class="good">no worse</span>' if fix.agrees else '<span class="bad">worse: not to be kept</span>'
+    against, was, after = f"against {fix.against}", f"was {fix.error_before:.1e}: ", f"{fix.error_after:.1e}"
+    if not fix.against:
+        against, was, after, verdict = "not compared", "", "-", '<span class="bad">not proved</span>'
     refused = f'<p class="note"><span class="bad">refused: {escape(fix.refused)}</span></p>\n' if fix.refused else ""
     times = _pairs((("before", fix.before_s, "unexplained"), ("after", fix.after_s, "useful")))
     gains = _pairs((("predicted", fix.predicted_gain_s, "memory"), ("got", fix.gain_s, "useful")))
@@ -218,8 +221,8 @@ def _fix(fix: Fix) -> str:
         f'<div class="small">medians of {fix.rounds} rounds in alternation</div></div>'
         f'<div class="card"><h3>gain</h3><div class="big">{quantity.seconds(fix.gain_s)}</div>{gains}'
         f'<div class="small">{hit(fix)}</div></div>'
-        f'<div class="card"><h3>error against float64, relative</h3><div class="big">{fix.error_after:.1e}</div>'
-        f"<div>was {fix.error_before:.1e}: {verdict}</div></div></div>\n"
+        f'<div class="card"><h3>error, relative, {against}</h3><div class="big">{after}</div>'
+        f"<div>{was}{verdict}</div></div></div>\n"
         f'<div class="columns"><div>{_list("Replaced", fix.replaced, "h3")}</div>'
         f"<div>{_list('Left as it was', fix.left, 'h3')}{_list('Notes', fix.notes, 'h3')}</div></div>"
     )

@@ -1,0 +1,120 @@
+"""The same call in other arithmetic: all of it in float64, or with every op's result moved by a rounding or two.
+
+The first is the truth. Where a program cannot be run in it (an op without float64 kernels, an assertion about dtypes),
+the second says how far the program's own rounding carries its answers: what Monte Carlo arithmetic measures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from kernelworks.contract import UNIT_ROUNDOFF
+from kernelworks.diagnose.copies import NARROW, changed, wide
+
+__all__ = ["ROUNDINGS", "InFloat64", "Perturbed"]
+
+TO_DOUBLE = {Tensor.float, Tensor.half, Tensor.bfloat16}
+ROUNDINGS = 2.0  # by how many roundings a result is moved, at most
+
+
+class InFloat64(TorchFunctionMode):
+    """Whatever Python asks of torch is done in float64: narrower tensors made on the way are widened, and so are the
+    dtypes that the program names."""
+
+    def __enter__(self) -> Any:
+        self._default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        torch.set_default_dtype(self._default)
+        super().__exit__(kind, value, trace)  # type: ignore[no-untyped-call]
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        if name in ("__get__", "__set__", "set_default_dtype", "finfo"):
+            return func(*args, **kwargs)
+        if func in TO_DOUBLE:
+            return Tensor.double(args[0])
+        written = name.endswith("_") and not name.endswith("__")
+        args = tuple(a if written and not i else _widened(a) for i, a in enumerate(args))
+        kwargs = {key: a if key == "out" else _widened(a) for key, a in kwargs.items()}
+        if name in ("grouped_mm", "_grouped_mm") and args[0].dtype is torch.float64:
+            return _grouped_mm(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(wide(value.dtype)) if value.dtype in NARROW else value
+    if isinstance(value, torch.dtype):
+        return torch.float64 if value in NARROW else value
+    if type(value) in (list, tuple):
+        return type(value)(_widened(item) for item in value)
+    return value
+
+
+def _grouped_mm(a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Any = None, out_dtype: Any = None) -> Tensor:
+    """``torch.nn.functional.grouped_mm``, which has no kernel for float64: rows up to ``offs[i]`` by ``b[i]``."""
+    if a.dim() == 3 or b.dim() == 2 or offs is None or bias is not None:
+        raise TypeError("grouped_mm in float64 of these shapes")
+    ends = offs.tolist()
+    parts = [a[start:end] @ b[i] for i, (start, end) in enumerate(zip([0, *ends], ends, strict=False))]
+    rest = a.shape[0] - (ends[-1] if ends else 0)
+    return torch.cat([*parts, a.new_zeros(rest, b.shape[-1])])
+
+
+class Perturbed(TorchFunctionMode):
+    """Every result of an op is moved by up to two roundings of its dtype, at random, as another order of summation or
+    another kernel might move it. Of views and of what is written in place nothing is moved."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._seed = seed
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if name.endswith("_") or "out" in (kwargs or {}):  # __get__ as well
+            return result
+        given = {_storage(a) for a in (*args, *(kwargs or {}).values()) if isinstance(a, Tensor)}
+        return _mapped(result, lambda t: t if _storage(t) in given else self.moved(t))
+
+    def arguments(self, value: Any) -> Any:
+        """A copy of arguments, their tensors moved too."""
+        return changed(value, lambda t: self.moved(t) if t.is_floating_point() else t)
+
+    def moved(self, tensor: Tensor) -> Tensor:
+        step = UNIT_ROUNDOFF.get(tensor.dtype, 0.0)
+        if not step or not tensor.numel() or tensor.layout is not torch.strided or tensor.is_quantized:
+            return tensor
+        generator = self._generators.get(tensor.device)
+        if generator is None:
+            generator = self._generators[tensor.device] = torch.Generator(tensor.device).manual_seed(self._seed)
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            wanted = torch.promote_types(tensor.dtype, torch.float32)
+            noise = torch.rand(tensor.shape, generator=generator, device=tensor.device, dtype=wanted)
+            moved = (1 + (noise * 2 - 1) * (ROUNDINGS * step)).to(wanted)
+        with torch._C.DisableTorchFunction():
+            return (tensor * moved).to(tensor.dtype)
+
+
+def _storage(tensor: Tensor) -> int:
+    with torch._C.DisableTorchFunction(), contextlib.suppress(Exception):
+        return tensor.untyped_storage().data_ptr()
+    return 0
+
+
+def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return change(value) if value.is_floating_point() else value
+    if type(value) in (tuple, list):
+        return type(value)(_mapped(item, change) for item in value)
+    return value
