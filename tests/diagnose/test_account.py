@@ -96,7 +96,7 @@ class Small(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for _ in range(10):
             x = F.gelu(self.inner(x))
-        return torch.linalg.inv(x[:64] + 100 * torch.eye(64))
+        return x[:64].to_sparse()
 
 
 def _diagnosed(machine: Ceilings) -> Diagnosis:
@@ -117,8 +117,8 @@ def test_diagnosis_of_a_real_program(machine: Ceilings) -> None:
         assert region.achieved is None or 0 <= region.achieved <= 1
     linear = next(r for r in found.regions if r.op == "linear")
     assert (linear.calls, linear.module, linear.flop) == (10, "Small.inner", 10 * 2 * 64**3)
-    assert any(line.startswith("linalg_inv: 1 calls") for line in found.unmodelled)
-    assert not next(r for r in found.regions if r.op == "linalg_inv").modelled
+    assert any(line.startswith("to_sparse: 1 calls") for line in found.unmodelled)
+    assert not next(r for r in found.regions if r.op == "to_sparse").modelled
     assert "runs at" in found.sentence and "of what this machine can do" in found.sentence
     assert from_json(Diagnosis, to_json(found)) == found
 

@@ -72,7 +72,7 @@ CASES: list[tuple[str, Callable[[], Any], float, float, float, float]] = [
     (
         "conv2d",
         lambda: F.conv2d(IMAGE, KERNEL, padding=1, stride=2),
-        2 * (2 * 5 * 5 * 5) * (3 * 9),
+        2 * (2 * 5 * 3) * (13 * 13),  # of 15 taps a line 13 are not on the padding
         0,
         4 * (2 * 3 * 81 + 5 * 27),
         4 * (2 * 5 * 25),
@@ -139,7 +139,7 @@ def test_einsum_counts_as_what_it_calls() -> None:
 
 
 def test_op_without_a_formula_is_unmodelled() -> None:
-    calls = [c for c in _calls(lambda: torch.linalg.inv(torch.eye(4))) if "linalg" in c.name]
+    calls = [c for c in _calls(lambda: torch.eye(4).to_sparse()) if "sparse" in c.name]
     assert calls and work(calls[0]) is None
 
 

@@ -10,7 +10,7 @@ import torch
 from kernelworks.contract import Request, TensorSpec
 from kernelworks.diagnose.aten import formula
 from kernelworks.diagnose.formulas import Formula
-from kernelworks.diagnose.results import results, returned
+from kernelworks.diagnose.results import results
 from kernelworks.diagnose.schema import by_schema, composed, no_tensors
 from kernelworks.diagnose.trace import Call
 from kernelworks.diagnose.work import NOTHING, Arguments, Operand, Work, together
@@ -50,6 +50,7 @@ def _parts(call: Call) -> list[tuple[Call, Work]] | None:
         return None
     if not call.children:
         return [] if _hands_back(call) else None
+    call.look_below()
     parts: list[tuple[Call, Work]] = []
     for child in call.children:
         its = _parts(child)
@@ -64,7 +65,6 @@ def _whole(call: Call, parts: list[tuple[Call, Work]]) -> Work:
     total = sum((its for _, its in parts), NOTHING)
     if not total.read + total.written:
         return total
-    call.look_below()
     a = Arguments(call)
     given: dict[int, list[Operand]] = {}
     for operand in a.every:
@@ -86,9 +86,20 @@ def _touch(touched: dict[int, float], operands: list[Operand], read: float) -> N
 
 
 def _written(a: Arguments, parts: list[tuple[Call, Work]], total: Work) -> float:
-    """Bytes of what the call returns and of what it writes into its arguments."""
-    new = returned(a)
-    if new is None:  # neither torch nor the record of the blocks tells
+    """Bytes of what the call returns and of what it writes into its arguments.
+
+    Where torch's rules of shapes do not tell what it returns, it is what the call left behind and no part of it has
+    read: not what autograd keeps.
+    """
+    found = results(a)
+    if found is not None:
+        new = sum(o.bytes for o in found)
+    elif a.call.tensors:
+        used = set[int]()
+        for part in (Arguments(part) for part, its in parts if its.read):
+            used |= {o.storage for o in part.every} - {o.storage for o in part.changed}
+        new = sum(size for at, size in a.call.made if at not in used)
+    else:  # recorded without addresses
         new = next((int(its.written) for _, its in reversed(parts) if its.written), 0)
     return min(float(total.written), float(new + together(a.changed)))
 

@@ -12,22 +12,16 @@ from collections.abc import Callable
 
 import torch
 
-from kernelworks.diagnose.results import SCALAR_TYPES, results, returned
+from kernelworks.diagnose.results import results, returned
 from kernelworks.diagnose.work import NOTHING, Arguments, Operand, Work, broadcast, together
 
 __all__ = [
-    "Formula", "adamw", "adaptive_pool", "addmm", "attention", "attention_backward", "convolution",
-    "convolution_backward", "copy", "counted", "elementwise", "embedding_backward", "fresh", "gathered",
-    "indexed", "joined", "linear", "lists", "loop", "loss_backward", "matmul", "maximum", "mm", "norm", "nothing",
-    "padded", "pool", "pool_backward", "power", "reduction", "repeated", "scattered", "softmax", "sorting",
-    "top", "zeroed",
+    "Formula", "adamw", "bagged", "copy", "counted", "ctc", "elementwise", "embedding_backward", "fresh", "gathered",
+    "indexed", "joined", "lists", "loop", "loss_backward", "maximum", "moved", "norm", "norm_backward", "nothing",
+    "picked", "power", "reduction", "scan", "scattered", "softmax", "sought", "zeroed",
 ]  # fmt: skip
 
 Formula = Callable[[Arguments], Work | None]
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _promoted(operands: list[Operand]) -> torch.dtype:
@@ -102,46 +96,27 @@ def copy(a: Arguments) -> Work | None:
     return Work(0.0, 0.0, source.bytes, target.bytes)
 
 
+def moved(a: Arguments) -> Work | None:
+    """Arithmetic is not its matter: every argument is read (no more of it than is written), every result written."""
+    written = returned(a)
+    if written is None or not a.every:
+        return None
+    written += together(a.changed)
+    return Work(0.0, 0.0, min(together(a.every), written), written)
+
+
 def joined(a: Arguments) -> Work | None:
     """cat, stack: every input read, the same bytes written."""
     if not isinstance(a[0], list):
         return None
-    size = sum(o.numel * o.dtype.itemsize for o in a[0])
-    return Work(0.0, 0.0, together(a[0]), size)
-
-
-def repeated(a: Arguments) -> Work | None:
-    source, times = a[0], a[1]
-    if not isinstance(source, Operand) or not isinstance(times, list):
-        return None
-    return Work(0.0, 0.0, source.bytes, source.numel * math.prod(times) * source.dtype.itemsize)
-
-
-def padded(a: Arguments) -> Work | None:
-    source, pad = a[0], a[1]
-    if not isinstance(source, Operand) or not isinstance(pad, list):
-        return None
-    shape = list(source.shape)
-    for i in range(len(pad) // 2):
-        shape[-1 - i] += pad[2 * i] + pad[2 * i + 1]
-    return Work(0.0, 0.0, source.bytes, math.prod(shape) * source.dtype.itemsize)
+    size = returned(a)
+    return Work(0.0, 0.0, together(a[0]), sum(o.numel * o.dtype.itemsize for o in a[0]) if size is None else size)
 
 
 def counted(a: Arguments) -> Work | None:
-    """arange(end) and arange(start, end, step)."""
-    numbers = []
-    for item in a.items:
-        if isinstance(item, bool) or not isinstance(item, (int, float)):
-            break
-        numbers.append(item)
-    if not numbers:
-        return None
-    start, end, step = (0, numbers[0], 1) if len(numbers) < 3 else (numbers[0], numbers[1], numbers[2])
-    if "arange" in a.name and a.call.overload.startswith("start") and len(numbers) >= 2:
-        start, end = numbers[0], numbers[1]
-        step = numbers[2] if a.call.overload == "start_step" and len(numbers) > 2 else 1
-    n = max(0, math.ceil((end - start) / (step or 1)))
-    return Work(n, 0.0, 0.0, n * 8)
+    """arange, linspace: numbers made from nothing, one flop each."""
+    out = results(a)
+    return Work(float(out[0].numel), 0.0, 0.0, out[0].bytes) if out else None
 
 
 # ---------------------------------------------------------------- reductions
@@ -173,21 +148,29 @@ def maximum(a: Arguments) -> Work | None:
     return reduction(outputs=2 if len(a) > 1 else 1)(a)
 
 
-def sorting(a: Arguments) -> Work | None:
-    x = a[0]
-    if not isinstance(x, Operand):
-        return None
-    n = x.shape[-1] if x.shape else 1
-    return Work(x.numel * math.log2(max(n, 2)), 0.0, x.bytes, x.numel * (x.dtype.itemsize + 8))
+def scan(flop: float = 1.0, log: bool = False) -> Formula:
+    """``flop`` an element of the first argument, which alone is read; with ``log`` for each halving of its last
+    dimension too (sorts)."""
+
+    def count(a: Arguments) -> Work | None:
+        x, written = a[0], returned(a)
+        if not isinstance(x, Operand) or written is None:
+            return None
+        n = a.dims("dim", len(x.shape))[-1:] if log and x.shape else ()
+        halvings = math.log2(max(x.shape[n[0]], 2)) if n else math.log2(max(x.numel, 2)) if log else 1.0
+        written += together(o for o in a.changed if o is not x)
+        return Work(flop * x.numel * halvings, 0.0, x.bytes, written)
+
+    return count
 
 
-def top(a: Arguments) -> Work | None:
-    x, k = a[0], a[1]
-    if not isinstance(x, Operand) or not isinstance(k, int) or not x.shape:
+def sought(a: Arguments) -> Work | None:
+    """searchsorted, bucketize, isin: a search in a sorted line for each result."""
+    out = results(a)
+    if not out or not a.operands:
         return None
-    dim = a[2] if isinstance(a[2], int) else -1
-    kept = x.numel // max(x.shape[dim], 1) * k
-    return Work(x.numel, 0.0, x.bytes, kept * (x.dtype.itemsize + 8))
+    line = min(o.shape[-1] if o.shape else 1 for o in a.operands)
+    return Work(out[0].numel * math.log2(max(line, 2)), 0.0, together(a.operands), out[0].bytes)
 
 
 def softmax(a: Arguments) -> Work | None:
@@ -195,9 +178,8 @@ def softmax(a: Arguments) -> Work | None:
     x = a[0]
     if not isinstance(x, Operand):
         return None
-    wanted = a[2] if not isinstance(a[2], bool) and isinstance(a[2], int) else None
-    out = SCALAR_TYPES.get(wanted, x.dtype) if wanted is not None else x.dtype
-    return Work(4.0 * x.numel, x.numel, x.bytes, x.numel * out.itemsize)
+    written = returned(a)
+    return Work(4.0 * x.numel, x.numel, x.bytes, x.numel * x.dtype.itemsize if written is None else written)
 
 
 def norm(flop: float) -> Formula:
@@ -212,155 +194,94 @@ def norm(flop: float) -> Formula:
     return count
 
 
-# ---------------------------------------------------------------- products
+def norm_backward(flop: float) -> Formula:
+    """The backward of one: only the gradients that are asked for are written; x is asked for as a rule."""
 
+    def count(a: Arguments) -> Work | None:
+        grad, written = a[0], returned(a)
+        if not isinstance(grad, Operand):
+            return None
+        size = grad.numel * grad.dtype.itemsize
+        return Work(flop * grad.numel, 0.0, together(a.operands), size if written is None else written)
 
-def _product(M: int, N: int, K: int, batch: int, operands: list[Operand]) -> Work:
-    dtype = operands[-1].dtype
-    read = together(operands)
-    return Work(2.0 * batch * M * N * K, 0.0, read, batch * M * N * dtype.itemsize, _name(dtype))
-
-
-def mm(a: Arguments) -> Work | None:
-    """mm, bmm: [.., M, K] x [.., K, N]."""
-    x, y = a[0], a[1]
-    if not (isinstance(x, Operand) and isinstance(y, Operand)) or len(x.shape) < 2 or len(y.shape) < 2:
-        return None
-    return _product(x.shape[-2], y.shape[-1], x.shape[-1], math.prod(x.shape[:-2]), [x, y])
-
-
-def addmm(a: Arguments) -> Work | None:
-    """addmm(c, x, y), baddbmm, addmv: a product and what is added to it."""
-    c, x, y = a[0], a[1], a[2]
-    if not all(isinstance(o, Operand) for o in (c, x, y)) or len(x.shape) < 2:
-        return None
-    if len(y.shape) == 1:
-        return _product(x.shape[-2], 1, x.shape[-1], 1, [c, x, y])
-    return _product(x.shape[-2], y.shape[-1], x.shape[-1], math.prod(x.shape[:-2]), [c, x, y])
-
-
-def matmul(a: Arguments) -> Work | None:
-    x, y = a[0], a[1]
-    if not (isinstance(x, Operand) and isinstance(y, Operand)) or not x.shape or not y.shape:
-        return None
-    M = x.shape[-2] if len(x.shape) > 1 else 1
-    N = y.shape[-1] if len(y.shape) > 1 else 1
-    batch = math.prod(torch.broadcast_shapes(x.shape[:-2], y.shape[:-2]))  # type: ignore[no-untyped-call]
-    return _product(M, N, x.shape[-1], batch, [x, y])
-
-
-def linear(a: Arguments) -> Work | None:
-    x, weight = a[0], a[1]
-    if not (isinstance(x, Operand) and isinstance(weight, Operand)) or not x.shape or not weight.shape:
-        return None
-    K = x.shape[-1]
-    return _product(x.numel // max(K, 1), weight.numel // max(K, 1), K, 1, [*a.operands[2:], x, weight])
-
-
-def convolution(a: Arguments) -> Work | None:
-    """conv(x [B, C, ...], weight, bias, stride, padding, dilation, transposed, output padding, groups)."""
-    x, weight = a[0], a[1]
-    if not (isinstance(x, Operand) and isinstance(weight, Operand)) or not all(
-        isinstance(a[i], list) for i in (3, 4, 5)
-    ):
-        return None
-    rank = len(x.shape) - 2
-    stride, padding, dilation = (a[i] * rank if len(a[i]) == 1 else a[i] for i in (3, 4, 5))
-    kernel, bias = weight.shape[2:], a[2].bytes if isinstance(a[2], Operand) else 0
-    if a[6] is True:
-        extra = a[7] if isinstance(a[7], list) and a[7] else [0] * rank
-        groups = a[8] if isinstance(a[8], int) else 1
-        out = [
-            (x.shape[2 + i] - 1) * stride[i] - 2 * padding[i] + dilation[i] * (kernel[i] - 1) + extra[i] + 1
-            for i in range(rank)
-        ]
-        channels, flop = weight.shape[1] * groups, 2.0 * x.numel * weight.shape[1] * math.prod(kernel)
-    else:
-        out = [
-            (x.shape[2 + i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in range(rank)
-        ]
-        channels = weight.shape[0]
-        flop = 2.0 * x.shape[0] * channels * math.prod(out) * weight.shape[1] * math.prod(kernel)
-    written = x.shape[0] * channels * math.prod(out) * x.dtype.itemsize
-    return Work(flop, 0.0, x.bytes + weight.bytes + bias, written, _name(x.dtype))
-
-
-def convolution_backward(a: Arguments) -> Work | None:
-    """Two products of the forward's size: for the input and for the weight."""
-    grad, x, weight = a[0], a[1], a[2]
-    if not all(isinstance(o, Operand) for o in (grad, x, weight)):
-        return None
-    flop = 4.0 * grad.numel * weight.numel / max(weight.shape[0], 1)
-    return Work(flop, 0.0, together([grad, x, weight]), x.bytes + weight.bytes, _name(x.dtype))
-
-
-def attention(a: Arguments) -> Work | None:
-    """q [.., Lq, D], k [.., Lk, D], v [.., Lk, Dv]: two products and a softmax over the pairs that are not masked."""
-    q, k, v = a[0], a[1], a[2]
-    if not all(isinstance(o, Operand) and len(o.shape) >= 2 for o in (q, k, v)):
-        return None
-    Lq, Lk, D, Dv = q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1]
-    causal = a[5] if a.name == "scaled_dot_product_attention" else a[4]
-    pairs = sum(min(i + 1, Lk) for i in range(Lq)) if causal is True else Lq * Lk
-    pairs *= math.prod(q.shape[:-2])
-    mask = next((o.bytes for o in a.operands[3:] if o.shape), 0)
-    written = math.prod(q.shape[:-1]) * Dv * q.dtype.itemsize
-    return Work(pairs * (2.0 * (D + Dv) + 4.0), pairs, together([q, k, v]) + mask, written, _name(q.dtype))
-
-
-def attention_backward(a: Arguments) -> Work | None:
-    """Five products over the pairs: the scores again, and the gradients of v, p, q and k."""
-    grad, q, k, v = a[0], a[1], a[2], a[3]
-    if not all(isinstance(o, Operand) and len(o.shape) >= 2 for o in (grad, q, k, v)):
-        return None
-    pairs = math.prod(q.shape[:-1]) * k.shape[-2]
-    read = together([grad, q, k, v])
-    return Work(10.0 * pairs * q.shape[-1], pairs, read, q.bytes + k.bytes + v.bytes, _name(q.dtype))
+    return count
 
 
 # ---------------------------------------------------------------- look-ups
 
 
-def gathered(table: int, ids: int, *, rows: bool) -> Formula:
-    """Reads the indices and what they point at, writes as much. ``rows``: an index stands for a whole row."""
+def gathered(table: int = 0) -> Formula:
+    """Reads the indices and what they point at in argument ``table``, which is what it writes."""
 
     def count(a: Arguments) -> Work | None:
-        x, index = a[table], a[ids]
-        if not (isinstance(x, Operand) and isinstance(index, Operand)):
+        x, written = a[table], returned(a)
+        if not isinstance(x, Operand) or written is None:
             return None
-        if a.name == "index_select":
-            width = x.numel // max(x.shape[a[1]], 1) if x.shape and isinstance(a[1], int) else 1
-        else:
-            width = x.shape[-1] if rows and x.shape else 1
-        size = index.numel * width * x.dtype.itemsize
-        return Work(0.0, 0.0, size + index.bytes, size)
+        rest = together(o for o in a.operands if o is not x)
+        return Work(0.0, 0.0, min(x.bytes, written) + rest, written)
 
     return count
 
 
+def picked(a: Arguments) -> Work | None:
+    """nll_loss(x, target): one entry a target."""
+    x, target, written = a[0], a[1], returned(a)
+    if not (isinstance(x, Operand) and isinstance(target, Operand)):
+        return None
+    size = target.numel * x.dtype.itemsize
+    return Work(0.0, 0.0, size + together(a.operands[1:]), size if written is None else written)
+
+
+def bagged(a: Arguments) -> Work | None:
+    """embedding_bag(table, ids, offsets): the rows that the ids point at, summed."""
+    x, ids, out = a["weight"], a["indices"], results(a)
+    if not (isinstance(x, Operand) and isinstance(ids, Operand)) or not out or not x.shape:
+        return None
+    rows = ids.numel * x.shape[-1]
+    rest = together(o for o in a.operands if o is not x)
+    return Work(float(rows), 0.0, min(x.bytes, rows * x.dtype.itemsize) + rest, out[0].bytes)
+
+
 def indexed(a: Arguments) -> Work | None:
-    """x[index]: the profiler does not record the indices, but the restrided x below has the shape of the result."""
+    """x[index]: the profiler does not record the indices, but the restrided x below has the shape of the result, and
+    the block that it was seen to allocate its size."""
     x = a[0]
     if not isinstance(x, Operand):
         return None
     sizes = [
-        math.prod(child.load().scalars[1])
+        math.prod(child.load().scalars[1]) * x.dtype.itemsize
         for child in a.call.children
         if child.name == "aten::as_strided" and len(child.load().scalars) > 1 and isinstance(child.scalars[1], list)
     ]
-    if not sizes:
-        return None
-    return Work(0.0, 0.0, max(sizes) * x.dtype.itemsize, max(sizes) * x.dtype.itemsize)
+    size = max(sizes, default=0) or max((size for _, size in a.call.made), default=0)
+    return Work(0.0, 0.0, min(x.bytes, size) if size > x.bytes else size, size) if size else None
 
 
 def scattered(a: Arguments) -> Work | None:
-    """scatter, scatter_add, index_add, index_copy, index_put: the source and indices read, as much written."""
+    """scatter, index_add, index_copy, index_put: the source and indices read; in place as much written as the source
+    has, else a whole copy."""
     operands = a.operands
     if len(operands) < 2:
         return None
-    source = operands[-1] if operands[-1].dtype == operands[0].dtype else operands[0]
-    base = 0 if a.in_place else operands[0].bytes
-    return Work(source.numel, 0.0, base + sum(o.bytes for o in operands[1:]), base + source.bytes)
+    into, rest = operands[0], operands[1:]
+    source = next((o for o in reversed(rest) if o.dtype == into.dtype), rest[0])
+    if a.in_place:
+        return Work(float(source.numel), 0.0, together(rest), source.numel * into.dtype.itemsize)
+    written = returned(a)
+    size = into.numel * into.dtype.itemsize if written is None else written
+    return Work(float(source.numel), 0.0, together(operands), size)
+
+
+def ctc(a: Arguments) -> Work | None:
+    """ctc_loss(log probabilities [T, N, C], targets): three sums of exponentials at each step of the labels with blanks
+    between them; backward as much again."""
+    x, labels = a["log_probs"], a["targets"]
+    if not (isinstance(x, Operand) and isinstance(labels, Operand)) or len(x.shape) < 2:
+        return None
+    samples = x.shape[1] if len(x.shape) > 2 else 1
+    steps = x.shape[0] * (2 * labels.numel + samples)
+    written = x.bytes if "backward" in a.name else samples * x.dtype.itemsize
+    return Work(6.0 * steps, 3.0 * steps, together([x, labels]), written)
 
 
 def embedding_backward(a: Arguments) -> Work | None:
@@ -377,51 +298,23 @@ def loss_backward(a: Arguments) -> Work | None:
     return Work(0.0, 0.0, a[2].bytes, x.numel * x.dtype.itemsize) if isinstance(x, Operand) else None
 
 
-# ---------------------------------------------------------------- pools, optimisers
+# ---------------------------------------------------------------- lists, optimisers
 
 
-def pool(a: Arguments) -> Work | None:
-    """max_pool, avg_pool: one flop for each element under each window."""
-    x, kernel = a[0], a[1]
-    if not isinstance(x, Operand) or not isinstance(kernel, list) or not kernel:
-        return None
-    stride = a[2] if isinstance(a[2], list) and a[2] else kernel
-    padding = a[3] if isinstance(a[3], list) and a[3] else [0]
-    rank = 1 if "1d" in a.name else 3 if "3d" in a.name else 2
-    kernel, stride, padding = ((v * rank)[:rank] if len(v) == 1 else v for v in (kernel, stride, padding))
-    out = [(x.shape[i - rank] + 2 * padding[i] - kernel[i]) // stride[i] + 1 for i in range(rank)]
-    n = math.prod(x.shape[:-rank]) * math.prod(out)
-    indices = 8 * n if "indices" in a.name else 0
-    return Work(float(n * math.prod(kernel)), 0.0, x.bytes, n * x.dtype.itemsize + indices)
-
-
-def pool_backward(a: Arguments) -> Work | None:
-    """max_pool2d_with_indices_backward(grad, x, ..., indices)."""
-    x = a[1]
-    if not isinstance(x, Operand):
-        return None
-    read = sum(o.bytes for o in a.operands if o is not x)
-    return Work(a[0].numel, 0.0, read, x.numel * x.dtype.itemsize)
-
-
-def adaptive_pool(a: Arguments) -> Work | None:
-    x, size = a[0], a[1]
-    if not isinstance(x, Operand) or not isinstance(size, list):
-        return None
-    n = math.prod(x.shape[: -len(size)]) * math.prod(size)
-    return Work(x.numel, 0.0, x.bytes, n * x.dtype.itemsize)
-
-
-def lists(flop: float = 1.0, written: int = 1) -> Formula:
-    """_foreach_ and fused optimisers: every list read, the first ``written`` of them written."""
+def lists(flop: float = 1.0, written: int | None = None) -> Formula:
+    """_foreach_ and fused optimisers: every list read; the first ``written`` of them written, else what torch says."""
 
     def count(a: Arguments) -> Work | None:
         tensors = [item for item in a.items if isinstance(item, list) and item and isinstance(item[0], Operand)]
         if not tensors:
             return None
-        sizes = [sum(o.bytes for o in group) for group in tensors]
-        n = sum(o.numel for o in tensors[0])
-        return Work(flop * n, 0.0, sum(sizes), sum(sizes[:written]))
+        changed, new = a.changed, results(a) if written is None else None
+        if written is not None:
+            changed = [o for group in tensors[:written] for o in group]
+        out = together(changed) + sum(o.bytes for o in new or ())
+        if not out:
+            out = together(tensors[0]) if written is None else 4 * len(tensors[0])
+        return Work(flop * sum(o.numel for o in tensors[0]), 0.0, together(a.every), out)
 
     return count
 

@@ -5,17 +5,10 @@ from __future__ import annotations
 import math
 
 from kernelworks.diagnose.formulas import Formula
+from kernelworks.diagnose.products import pairs
 from kernelworks.diagnose.work import Arguments, Operand, Work, together
 
 __all__ = ["CUDA_FORMULAS", "attention", "attention_backward"]
-
-
-def _pairs(q: Operand, k: Operand, causal: bool) -> float:
-    """Pairs of a query and a key that are not masked. With as many queries as keys half of them, else the lower
-    triangle from the top left, as torch has it."""
-    Lq, Lk = q.shape[-2], k.shape[-2]
-    pairs = sum(min(i + 1, Lk) for i in range(Lq)) if causal else Lq * Lk
-    return float(pairs * math.prod(q.shape[:-2]))
 
 
 def attention(causal_at: int) -> Formula:
@@ -26,12 +19,12 @@ def attention(causal_at: int) -> Formula:
         q, k, v = a[0], a[1], a[2]
         if not all(isinstance(o, Operand) and len(o.shape) >= 2 for o in (q, k, v)):
             return None
-        pairs = _pairs(q, k, a[causal_at] is True)
+        scores = pairs(q.shape[-2], k.shape[-2], a[causal_at] is True) * math.prod(q.shape[:-2])
         written = math.prod(q.shape[:-1]) * v.shape[-1] * q.dtype.itemsize
         mask = a[3].bytes if isinstance(a[3], Operand) else 0
-        flop = pairs * (2.0 * (q.shape[-1] + v.shape[-1]) + 4.0)
+        flop = scores * (2.0 * (q.shape[-1] + v.shape[-1]) + 4.0)
         read = together([q, k, v]) + mask
-        return Work(flop, pairs, read, written, str(q.dtype).removeprefix("torch."))
+        return Work(flop, scores, read, written, str(q.dtype).removeprefix("torch."))
 
     return count
 
@@ -44,10 +37,10 @@ def attention_backward(causal_at: int) -> Formula:
         grad, q, k, v = a[0], a[1], a[2], a[3]
         if not all(isinstance(o, Operand) and len(o.shape) >= 2 for o in (grad, q, k, v)):
             return None
-        pairs = _pairs(q, k, a[causal_at] is True)
-        flop = pairs * (6.0 * q.shape[-1] + 4.0 * v.shape[-1])
+        scores = pairs(q.shape[-2], k.shape[-2], a[causal_at] is True) * math.prod(q.shape[:-2])
+        flop = scores * (6.0 * q.shape[-1] + 4.0 * v.shape[-1])
         read = grad.bytes + together([grad, q, k, v])
-        return Work(flop, pairs, read, q.bytes + k.bytes + v.bytes, str(q.dtype).removeprefix("torch."))
+        return Work(flop, scores, read, q.bytes + k.bytes + v.bytes, str(q.dtype).removeprefix("torch."))
 
     return count
 

@@ -65,14 +65,14 @@ def inputs_of(results: Any) -> dict[int, Inputs]:
 
 
 def below(op: Any) -> dict[int, Inputs]:
-    """The inputs of the ops below one, by their correlations. What was allocated and freed is not looked at again."""
+    """The inputs of the ops below one, by their correlations."""
     found: dict[int, Inputs] = {}
     sizes_too = not hasattr(torch._C._autograd._KinetoEvent, "structured_input_shapes")
     waiting = list(op.children)
     while waiting:
         node = waiting.pop()
         if node.name != MEMORY:
-            its = found[node.correlation_id] = Inputs()
+            its = found[node.correlation_id] = Inputs(made=_made(node, {}))
             _read(its, getattr(node.extra_fields, "inputs", None) or (), {}, sizes_too)
             waiting.extend(node.children)
     return found

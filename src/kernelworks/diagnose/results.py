@@ -12,7 +12,7 @@ import torch
 
 from kernelworks.diagnose.work import Arguments, Operand, schema_of
 
-__all__ = ["SCALAR_TYPES", "results", "returned"]
+__all__ = ["results", "returned"]
 
 MOST = 4096  # distinct calls that are remembered
 
@@ -48,7 +48,9 @@ def returned(a: Arguments) -> int | None:
     found = results(a)
     if found is not None:
         return sum(o.bytes for o in found)
-    return sum(size for _, size in a.call.made) or None
+    if not a.call.tensors:
+        return None  # recorded without the tree that knows of blocks
+    return sum(size for _, size in a.call.made)
 
 
 def _plain(item: Any) -> Any:

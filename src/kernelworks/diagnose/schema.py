@@ -42,9 +42,15 @@ def _views(schema: Any) -> bool:
 
 
 @functools.cache
-def _tags(name: str, overload: str) -> frozenset[str]:
-    op = getattr(getattr(torch.ops.aten, name.removeprefix("aten::"), None), overload or "default", None)
-    return frozenset(str(tag).rpartition(".")[2] for tag in getattr(op, "tags", ()))
+def _tags(name: str) -> frozenset[str]:
+    """torch's tags of an op; those of its plain form count for ``out=`` and in place too."""
+    found: set[str] = set()
+    plain = name.removeprefix("aten::")
+    for form in {plain, plain.removesuffix("_")}:
+        packet = getattr(torch.ops.aten, form, None)
+        for overload in packet.overloads() if packet is not None else ():
+            found.update(str(tag).rpartition(".")[2] for tag in getattr(packet, overload).tags)
+    return frozenset(found)
 
 
 def by_schema(a: Arguments) -> Work | None:
@@ -58,7 +64,7 @@ def by_schema(a: Arguments) -> Work | None:
         return None
     if _views(schema):
         return NOTHING
-    tags = _tags(name, overload)
+    tags = _tags(name)
     if "pointwise" in tags:
         return _loop(a, [*(results(a) or ()), *a.changed])
     if "reduction" in tags:

@@ -50,6 +50,9 @@ DTYPES = {
     "long int": torch.int64, "long": torch.int64, "int": torch.int32, "short": torch.int16, "short int": torch.int16,
     "unsigned char": torch.uint8, "signed char": torch.int8, "bool": torch.bool,
     "c10::complex<float>": torch.complex64, "c10::complex<double>": torch.complex128,
+    "c10::complex<c10::Half>": torch.complex32, "c10::Float8_e4m3fn": torch.float8_e4m3fn,
+    "c10::Float8_e5m2": torch.float8_e5m2, "unsigned short": torch.uint16, "unsigned int": torch.uint32,
+    "unsigned long": torch.uint64,
 }  # fmt: skip
 
 
@@ -118,6 +121,7 @@ class Call:
                 its = inputs.get(call.correlation)
                 if its is not None:
                     call.pointers, call.tensors, call.listed = its.pointers, its.tensors, its.listed or call.listed
+                    call.made = its.made
 
     @property
     def events(self) -> int:

@@ -12,7 +12,7 @@ import torch
 
 from kernelworks.diagnose.trace import Call
 
-__all__ = ["NOTHING", "Arguments", "Operand", "Work", "broadcast", "distinct", "schema_of", "together"]
+__all__ = ["NOTHING", "Arguments", "Operand", "Work", "broadcast", "distinct", "name_of", "schema_of", "together"]
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,10 @@ def together(operands: Iterable[Operand]) -> int:
         size = sum(views.values())
         total += max(min(size, room), max(views.values())) if room else size
     return total
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def distinct(shape: Sequence[int], stride: Sequence[int]) -> int:
