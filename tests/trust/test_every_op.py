@@ -100,7 +100,7 @@ class Outcome:
         try:
             if out:
                 torch.autograd.backward(out, [torch.ones_like(t) for t in out])
-        except (RuntimeError, NotImplementedError):
+        except Exception:  # not in this build of torch
             return
 
 
