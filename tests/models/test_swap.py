@@ -304,11 +304,15 @@ def test_a_layer_runs_in_one_piece_until_something_watches(pieces) -> None:
             assert layers() == 1
             hook.remove()
         other = copy.deepcopy(model)
-        other.model.layers[0].mlp.up_proj.register_forward_hook(lambda m, args, out: None)
-        assert layers() == 2
         pieces.clear()
         other(ids())
-        assert len(pieces) == 1
+        assert not pieces
+        with swap(other, verbose=False):
+            other.model.layers[0].mlp.up_proj.register_forward_hook(lambda m, args, out: None)
+            assert layers() == 2
+            pieces.clear()
+            other(ids())
+            assert len(pieces) == 1
     assert layers() == 0
 
 

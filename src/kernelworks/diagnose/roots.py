@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from kernelworks.diagnose.copies import duplicate
-from kernelworks.models.swap import Swap, swap
+from kernelworks.models.swap import Swap, swap_beside
 
 __all__ = ["Roots", "Sample", "Swapped", "find"]
 
@@ -33,7 +33,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Roots:
-    """``modules`` are the outermost modules of a run. ``fresh``: the program makes new ones each time it runs."""
+    """``modules`` are the outermost modules of a run, none of which is a part of another. ``fresh``: the program makes
+    new ones each time it runs."""
 
     modules: tuple[nn.Module, ...]
     samples: tuple[Sample, ...]
@@ -69,7 +70,19 @@ def find(run: Callable[[], Any]) -> Roots:
 
     with _outermost(keep):
         run()
-    return Roots(tuple(modules), tuple(samples), any(all(m is not f for f in first) for m in modules))
+    settled = _settled(modules)
+    samples = [s for s in samples if any(s.module is m for m in settled)]
+    return Roots(tuple(settled), tuple(samples), any(all(m is not f for f in first) for m in modules))
+
+
+def _settled(modules: list[nn.Module]) -> list[nn.Module]:
+    """The modules without those that are parts of others: ``generate`` calls an encoder by itself, and then the model
+    that holds it."""
+    return [m for m in modules if not any(m is not other and _holds(other, m) for other in modules)]
+
+
+def _holds(whole: nn.Module, part: nn.Module) -> bool:
+    return any(part is m for m in whole.modules())
 
 
 def _sample(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sample:
@@ -136,10 +149,15 @@ class Swapped:
         self._stack.close()
 
     def _swap(self, module: nn.Module) -> None:
-        if all(s.model is not module for s in self.swaps):
-            start = time.perf_counter()
-            self.swaps.append(swap(module, verbose=False))
-            self.spent += time.perf_counter() - start
+        if any(_holds(s.model, module) for s in self.swaps):
+            return
+        start = time.perf_counter()
+        for part in [s for s in self.swaps if _holds(module, s.model)]:  # called by itself before: now under its whole
+            part.undo()
+            self.swaps.remove(part)
+        shared = frozenset(id(m) for s in self.swaps for m in s.model.modules())
+        self.swaps.append(swap_beside(module, shared))
+        self.spent += time.perf_counter() - start
 
     def _undo(self) -> None:
         while self.swaps:

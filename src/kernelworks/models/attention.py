@@ -25,11 +25,12 @@ from kernelworks.ops.attention.attention import OP as ATTENTION
 from kernelworks.ops.attention.attention import attention as attention_op
 
 __all__ = [
-    "IMPLEMENTATION", "configurations", "decoding_row", "extended", "growing", "grows", "known_function", "looks_up",
-    "register", "to_every_key", "with_growing",
+    "IMPLEMENTATION", "INTERNAL", "configurations", "decoding_row", "extended", "growing", "grows", "known_function",
+    "looks_up", "name_in", "register", "to_every_key", "with_growing",
 ]  # fmt: skip
 
 IMPLEMENTATION = "kernelworks"
+INTERNAL = "_attn_implementation_internal"  # transformers' name of where a configuration keeps it
 
 _sdpa_forward: Callable[..., Any]  # transformers' own, set by register(): importing this module imports no transformers
 
@@ -183,6 +184,34 @@ def register() -> None:
     AttentionMaskInterface.register(IMPLEMENTATION, mask_function)
 
 
+class _Name(str):
+    """Our name in a configuration. A copy of the configuration, or a file of it, says what stood there before: it may
+    be read where nobody has registered ours."""
+
+    before: str
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> str:
+        return self.before
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, (self.before,)
+
+
+def name_in(config: Any) -> Callable[[], None]:
+    """Names our attention in a configuration; returns what takes the name back, if it stands there still."""
+    register()
+    space = object.__getattribute__(config, "__dict__")
+    ours = _Name(IMPLEMENTATION)
+    ours.before = space[INTERNAL]
+    space[INTERNAL] = ours
+
+    def back() -> None:
+        if space[INTERNAL] == IMPLEMENTATION:  # else somebody has asked for another since, and that stays
+            space[INTERNAL] = ours.before
+
+    return back
+
+
 def configurations(model: nn.Module) -> list[tuple[Any, str]]:
     """The configurations of a model's parts that transformers made, each with the reason why its attention cannot be
     replaced, or ""."""
@@ -195,11 +224,11 @@ def configurations(model: nn.Module) -> list[tuple[Any, str]]:
         if not isinstance(module, PreTrainedModel):
             continue
         config = module.config
-        current = getattr(config, "_attn_implementation_internal", None)
+        current = getattr(config, INTERNAL, None)
         reason = ""
-        if current == IMPLEMENTATION:
+        if isinstance(current, _Name):
             reason = "its configuration is shared with another model, which is swapped"
-        elif current != "sdpa":
+        elif current not in ("sdpa", IMPLEMENTATION):
             reason = f"its attention implementation is {current!r}, and only 'sdpa' means what the op means"
         elif not (getattr(module, "_supports_attention_backend", False) and module._can_set_attn_implementation()):
             reason = f"{type(module).__name__} does not take attention functions from transformers' registry"
@@ -260,7 +289,6 @@ def grows(forward: Any) -> bool:
     return code is not None and "past_key_values" in code.co_varnames and "update" in code.co_names
 
 
-@functools.cache
 def with_growing(forward: Callable[..., Any]) -> Callable[..., Any]:
     """The same forward, with a plain cache made to grow in place."""
 

@@ -1,8 +1,10 @@
 """The functions of torch.nn.functional that kernelworks has an op for, with torch's own signatures.
 
 Each calls the op where it can say what was asked for, and torch's function otherwise: another device, float64,
-autocast, mixed dtypes, a keyword that the op does not have. So what a swapped model accepts, and the errors it raises
-on bad input that torch would refuse, stay torch's.
+autocast, mixed dtypes, nested and sparse tensors, a bias that broadcasts, a keyword that the op does not have. What an
+op's contract refuses is torch's to take or to refuse, too. So what a swapped model accepts, and the errors it raises on
+bad input, stay torch's. "torch's function" is the one that torch ships (``TORCHS``): what a user has put in its place
+is looked up where the call stands, before any of these is reached.
 
 On a GPU a call's host time counts as much as its kernel. Where one kernel of ours stands for one of torch's, the op is
 called from ``LARGE`` elements on, so that no call which is over sooner than it is launched becomes dearer; matrix
@@ -19,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernelworks.plain import PLAIN
 from kernelworks.contract import FLOATS
 from kernelworks.dispatch import MOST_PLANS, choose
 from kernelworks.ops.activation.gelu import gelu as gelu_op
@@ -34,8 +37,8 @@ from kernelworks.ops.reduction.cross_entropy import cross_entropy as cross_entro
 from kernelworks.ops.reduction.softmax import softmax as softmax_op
 
 __all__ = [
-    "FUNCTIONS", "attends", "attention_taken", "cross_entropy", "expressible", "gelu", "layer_norm", "linear", "pays",
-    "pays_fused", "rms_norm", "rotary", "scaled_dot_product_attention", "silu_mul", "softmax",
+    "FUNCTIONS", "TORCHS", "attends", "attention_taken", "cross_entropy", "expressible", "gelu", "layer_norm", "linear",
+    "pays", "pays_fused", "rms_norm", "rotary", "scaled_dot_product_attention", "silu_mul", "softmax",
 ]  # fmt: skip
 
 WIDEST_HEAD = 256  # of the attention op
@@ -51,9 +54,41 @@ _is_compiling = torch.compiler.is_compiling
 _grad_enabled = torch.is_grad_enabled
 
 
+def _shipped(name: str) -> Any:
+    """The function that torch ships as ``torch.nn.functional.<name>``; where a user put another there before this
+    module was read, an object that nothing is identical to."""
+    built_in = getattr(torch._C._nn, name, None)
+    if built_in is not None:
+        return built_in
+    found = getattr(F, name)
+    code = getattr(found, "__code__", None)
+    ours = code is not None and code.co_filename == F.__file__ and code.co_name == name
+    return found if ours else object()
+
+
+# What torch ships under these names, whatever stands there now.
+TORCHS: dict[str, Any] = {
+    name: _shipped(name)
+    for name in (
+        "cross_entropy", "gelu", "layer_norm", "linear", "rms_norm", "scaled_dot_product_attention", "silu", "softmax",
+    )
+}  # fmt: skip
+_cross_entropy, _gelu, _layer_norm, _linear, _rms_norm, _attention, _silu, _softmax = TORCHS.values()
+
+# How an op's contract refuses arguments: then they are torch's, to take or to refuse in its own words.
+REFUSED = (TypeError, ValueError)
+
+
+def _readable(x: Tensor) -> bool:
+    """Whether a tensor is memory with a shape and strides, and no subclass that means something by a call."""
+    return type(x) in PLAIN and x.layout is torch.strided and not x.is_nested
+
+
 def expressible(x: Tensor, *others: Tensor | None) -> bool:
     """Whether kernelworks has rows for these tensors: all on the CPU or on one GPU, all of one of the three dtypes, and
     no autocast."""
+    if not _readable(x):
+        return False
     dtype, device = x.dtype, x.get_device()
     if dtype not in _SUPPORTED:
         return False
@@ -63,7 +98,7 @@ def expressible(x: Tensor, *others: Tensor | None) -> bool:
     elif not x.is_cuda or _autocast("cuda"):
         return False
     for other in others:
-        if other is not None and (other.dtype is not dtype or other.get_device() != device):
+        if other is not None and (other.dtype is not dtype or other.get_device() != device or not _readable(other)):
             return False
     return True
 
@@ -80,11 +115,13 @@ def pays_fused(x: Tensor) -> bool:
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``F.linear``."""
-    if input.is_cuda and not _few_rows(input, weight, bias):
-        return F.linear(input, weight, bias)
-    if expressible(input, weight, bias) and weight.dim() == 2:
-        return linear_op(input, weight, bias)  # type: ignore[no-any-return]
-    return F.linear(input, weight, bias)
+    ours = _readable(input) and (not input.is_cuda or _few_rows(input, weight, bias))
+    if ours and expressible(input, weight, bias) and weight.dim() == 2:
+        try:
+            return linear_op(input, weight, bias)  # type: ignore[no-any-return]
+        except REFUSED:
+            pass
+    return _linear(input, weight, bias)  # type: ignore[no-any-return]
 
 
 # (rows, N, K, ...) of matrix products on a GPU -> whether the dispatcher has a row for them that is not torch's
@@ -113,12 +150,18 @@ def rms_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
     """``F.rms_norm``. Without ``eps`` torch takes the dtype's own; that is defined here for float32 only."""
-    if len(normalized_shape) == 1 and weight is not None and pays(input) and expressible(input, weight):
-        if eps is not None:
-            return rms_norm_op(input, weight, eps=eps)  # type: ignore[no-any-return]
-        if input.dtype is torch.float32:
-            return rms_norm_op(input, weight, eps=torch.finfo(torch.float32).eps)  # type: ignore[no-any-return]
-    return F.rms_norm(input, normalized_shape, weight, eps)
+    if weight is not None and expressible(input, weight) and pays(input) and weight.shape == (*normalized_shape,):
+        if eps is None and input.dtype is torch.float32:
+            eps = _FLOAT32_EPS
+        if eps is not None and weight.dim() == 1:
+            try:
+                return rms_norm_op(input, weight, eps=eps)  # type: ignore[no-any-return]
+            except REFUSED:
+                pass
+    return _rms_norm(input, normalized_shape, weight, eps)  # type: ignore[no-any-return]
+
+
+_FLOAT32_EPS = torch.finfo(torch.float32).eps
 
 
 def layer_norm(
@@ -129,35 +172,45 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """``F.layer_norm``."""
-    affine = len(normalized_shape) == 1 and weight is not None and bias is not None
-    if affine and pays(input) and expressible(input, weight, bias):
-        return layer_norm_op(input, weight, bias, eps=eps)  # type: ignore[no-any-return]
-    return F.layer_norm(input, normalized_shape, weight, bias, eps)
+    affine = weight is not None and bias is not None and weight.dim() == 1 and weight.shape == (*normalized_shape,)
+    if affine and expressible(input, weight, bias) and pays(input):
+        try:
+            return layer_norm_op(input, weight, bias, eps=eps)  # type: ignore[no-any-return]
+        except REFUSED:
+            pass
+    return _layer_norm(input, normalized_shape, weight, bias, eps)  # type: ignore[no-any-return]
 
 
 def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
     """``F.gelu``."""
-    if approximate in ("none", "tanh") and pays(input) and expressible(input):
-        return gelu_op(input, approximate=approximate)  # type: ignore[no-any-return]
-    return F.gelu(input, approximate=approximate)
+    if approximate in ("none", "tanh") and expressible(input) and pays(input):
+        try:
+            return gelu_op(input, approximate=approximate)  # type: ignore[no-any-return]
+        except REFUSED:
+            pass
+    return _gelu(input, approximate=approximate)  # type: ignore[no-any-return]
 
 
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
     """``F.silu(gate) * up``. A small one that autograd records on a GPU is torch's two kernels: their recording in C++
     is as quick as ours of one in Python."""
-    if gate.is_cuda and gate.numel() < SMALL and _grad_enabled() and (gate.requires_grad or up.requires_grad):
-        return F.silu(gate) * up
-    if gate.shape == up.shape and pays_fused(gate) and expressible(gate, up):
-        return silu_mul_op(gate, up)  # type: ignore[no-any-return]
-    return F.silu(gate) * up
+    small = gate.is_cuda and gate.numel() < SMALL and _grad_enabled() and (gate.requires_grad or up.requires_grad)
+    if not small and expressible(gate, up) and gate.shape == up.shape and pays_fused(gate):
+        try:
+            return silu_mul_op(gate, up)  # type: ignore[no-any-return]
+        except REFUSED:
+            pass
+    return _silu(gate) * up  # type: ignore[no-any-return]
 
 
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Tensor:
     """``F.softmax``."""
-    same = dtype is None or dtype is input.dtype
-    if dim is not None and input.dim() > 0 and same and pays(input) and expressible(input):
-        return softmax_op(input, dim=dim)  # type: ignore[no-any-return]
-    return F.softmax(input, dim, _stacklevel, dtype)
+    if dim is not None and expressible(input) and (dtype is None or dtype is input.dtype) and pays(input):
+        try:
+            return softmax_op(input, dim=dim)  # type: ignore[no-any-return]
+        except REFUSED:
+            pass
+    return _softmax(input, dim, _stacklevel, dtype)  # type: ignore[no-any-return]
 
 
 def cross_entropy(
@@ -172,12 +225,17 @@ def cross_entropy(
 ) -> Tensor:
     """``F.cross_entropy``: of rows of logits with integer classes it goes to kernelworks."""
     plain = weight is None and size_average is None and reduce is None and not label_smoothing
-    classes = input.dim() == 2 and target.dim() == 1 and target.dtype is torch.int64
-    together = target.get_device() == input.get_device()
-    if plain and classes and together and reduction in REDUCTIONS and pays(input) and expressible(input):
-        loss: Tensor = cross_entropy_op(input, target, ignore_index=ignore_index, reduction=reduction)
-        return loss
-    return F.cross_entropy(input, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing)
+    if plain and reduction in REDUCTIONS and expressible(input) and input.dim() == 2 and pays(input):
+        classes = _readable(target) and target.dim() == 1 and target.dtype is torch.int64
+        if classes and target.get_device() == input.get_device():
+            try:
+                loss: Tensor = cross_entropy_op(input, target, ignore_index=ignore_index, reduction=reduction)
+                return loss
+            except REFUSED:
+                pass
+    return _cross_entropy(  # type: ignore[no-any-return]
+        input, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing
+    )
 
 
 def scaled_dot_product_attention(
@@ -198,9 +256,12 @@ def scaled_dot_product_attention(
     ):
         causal = "top_left" if is_causal else None
         if not query.is_cuda or attention_taken(query, key, value, causal, None, attn_mask):
-            output: Tensor = attention_op(query, key, value, causal=causal, scale=scale, mask=attn_mask)
-            return output
-    return F.scaled_dot_product_attention(
+            try:
+                output: Tensor = attention_op(query, key, value, causal=causal, scale=scale, mask=attn_mask)
+                return output
+            except REFUSED:
+                pass
+    return _attention(  # type: ignore[no-any-return]
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
 
@@ -235,14 +296,19 @@ def attention_taken(
 def attends(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, grouped: bool) -> bool:
     """Whether the attention op takes these: [B, H, Lq, D] with [B, Hkv, Lk, D] twice, nothing broadcast, and a mask
     of truth values, if any, that broadcasts to [B, H, Lq, Lk]."""
-    if not (query.dim() == key.dim() == value.dim() == 4 and expressible(query, key, value)):
+    if not (expressible(query, key, value) and query.dim() == key.dim() == value.dim() == 4):
         return False
     if key.shape != value.shape or query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3]:
         return False
     if not 1 <= query.shape[3] <= WIDEST_HEAD:
         return False
     if mask is not None:
-        if mask.dtype is not torch.bool or mask.dim() != 4 or mask.get_device() != query.get_device():
+        if (
+            not _readable(mask)
+            or mask.dtype is not torch.bool
+            or mask.dim() != 4
+            or mask.get_device() != query.get_device()
+        ):
             return False
         wanted = (*query.shape[:3], key.shape[2])
         for size, want in zip(mask.shape, wanted, strict=True):
@@ -258,12 +324,15 @@ def rotary(
     """Llama's ``apply_rotary_pos_emb``: q and k [B, H, L, D], cos and sin [B, L, D] of two equal halves."""
     if (
         unsqueeze_dim == 1
+        and expressible(q, k, cos, sin)
         and q.dim() == k.dim() == 4
         and cos.dim() == 3
         and pays_fused(q)
-        and expressible(q, k, cos, sin)
     ):
-        return rope_op(q, k, cos, sin)  # type: ignore[no-any-return]
+        try:
+            return rope_op(q, k, cos, sin)  # type: ignore[no-any-return]
+        except REFUSED:
+            pass
     result: tuple[Tensor, Tensor] = otherwise(q, k, cos, sin, unsqueeze_dim)
     return result
 

@@ -61,7 +61,6 @@ _LINEARS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_at
 _NORMS = ("input_layernorm", "post_attention_layernorm")
 _HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
 
-_IMPLEMENTATION = "_attn_implementation_internal"
 MOST_SHAPES = 64  # that a layer stays bound for
 
 Call = Callable[..., Any]
@@ -229,7 +228,7 @@ def decoder_layer(
     if not _is_compiling() and position_embeddings is not None and kwargs.keys() <= _HARMLESS:
         parts: Parts = self._kernelworks_parts
         module = parts.attention
-        if module.config is parts.config and parts.settings.get(_IMPLEMENTATION) == attention.IMPLEMENTATION:
+        if module.config is parts.config and parts.settings.get(attention.INTERNAL) == attention.IMPLEMENTATION:
             weights = parts.weights(hidden_states)
     if weights is None:
         output: Tensor = type(self).forward(

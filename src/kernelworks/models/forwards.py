@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernelworks.models import calls
@@ -38,44 +39,63 @@ class Known:
 # ---------------------------------------------------------------- torch's modules
 
 
-# The first two are called hundreds of times a token, so they look into the module's dictionary of parameters before
-# they take nn.Module.__getattr__, which costs as much as a small kernel.
+def _shipped(cls: type[nn.Module]) -> Any:
+    """The forward that torch ships for a class; where a user put another there before this module was read, an object
+    that nothing is identical to."""
+    found = cls.__dict__.get("forward")
+    code, home = getattr(found, "__code__", None), sys.modules[cls.__module__]
+    same = code is not None and code.co_filename == home.__file__ and code.co_qualname == f"{cls.__name__}.forward"
+    return found if same else object()
+
+
+SHIPPED = {
+    cls: _shipped(cls)
+    for cls in (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.GELU, nn.Softmax, nn.CrossEntropyLoss, nn.SiLU)
+}
+_LINEAR, _LAYER_NORM, _RMS_NORM, _GELU, _SOFTMAX, _CROSS_ENTROPY, _ = SHIPPED.values()
+_torchs = calls.TORCHS
+
+# Each of these first asks whether torch's forward and the function that it calls still are torch's: a user may have put
+# another there since. The linear one is called hundreds of times a token, so it looks into the module's dictionary of
+# parameters before it takes nn.Module.__getattr__, which costs as much as a small kernel.
 
 
 def _linear(self: Any, input: Tensor) -> Tensor:
+    if type(self).forward is not _LINEAR or F.linear is not _torchs["linear"]:
+        return type(self).forward(self, input)  # type: ignore[no-any-return]
     parameters = self._parameters
     if "weight" not in parameters or "bias" not in parameters:  # computed from others: a parametrization
         return calls.linear(input, self.weight, self.bias)
     return calls.linear(input, parameters["weight"], parameters["bias"])
 
 
-def _llama_norm(self: Any, hidden_states: Tensor) -> Tensor:
-    weight = self._parameters.get("weight")
-    if weight is None:
-        weight = self.weight
-    if calls.pays_fused(hidden_states) and calls.expressible(hidden_states, weight):
-        output: Tensor = rms_norm_op(hidden_states, weight, eps=self.variance_epsilon)
-        return output
-    return type(self).forward(self, hidden_states)  # type: ignore[no-any-return]
-
-
 def _layer_norm(self: Any, input: Tensor) -> Tensor:
+    if type(self).forward is not _LAYER_NORM or F.layer_norm is not _torchs["layer_norm"]:
+        return type(self).forward(self, input)  # type: ignore[no-any-return]
     return calls.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
 def _rms_norm(self: Any, x: Tensor) -> Tensor:
+    if type(self).forward is not _RMS_NORM or F.rms_norm is not _torchs["rms_norm"]:
+        return type(self).forward(self, x)  # type: ignore[no-any-return]
     return calls.rms_norm(x, self.normalized_shape, self.weight, self.eps)
 
 
 def _gelu(self: Any, input: Tensor) -> Tensor:
+    if type(self).forward is not _GELU or F.gelu is not _torchs["gelu"]:
+        return type(self).forward(self, input)  # type: ignore[no-any-return]
     return calls.gelu(input, approximate=self.approximate)
 
 
 def _softmax(self: Any, input: Tensor) -> Tensor:
+    if type(self).forward is not _SOFTMAX or F.softmax is not _torchs["softmax"]:
+        return type(self).forward(self, input)  # type: ignore[no-any-return]
     return calls.softmax(input, self.dim, _stacklevel=5)
 
 
 def _cross_entropy(self: Any, input: Tensor, target: Tensor) -> Tensor:
+    if type(self).forward is not _CROSS_ENTROPY or F.cross_entropy is not _torchs["cross_entropy"]:
+        return type(self).forward(self, input, target)  # type: ignore[no-any-return]
     return calls.cross_entropy(
         input,
         target,
@@ -86,14 +106,24 @@ def _cross_entropy(self: Any, input: Tensor, target: Tensor) -> Tensor:
     )
 
 
-TORCH_MODULES: tuple[tuple[type[nn.Module], Known], ...] = (
-    (nn.Linear, Known("linear", ("linear",), _linear)),
-    (nn.LayerNorm, Known("layer norm", ("layer_norm",), _layer_norm)),
-    (nn.RMSNorm, Known("rms norm", ("rms_norm",), _rms_norm)),
-    (nn.GELU, Known("gelu", ("gelu",), _gelu)),
-    (nn.Softmax, Known("softmax", ("softmax",), _softmax)),
-    (nn.CrossEntropyLoss, Known("cross entropy", ("cross_entropy",), _cross_entropy)),
+TORCH_MODULES: tuple[tuple[Any, Known], ...] = (
+    (_LINEAR, Known("linear", ("linear",), _linear)),
+    (_LAYER_NORM, Known("layer norm", ("layer_norm",), _layer_norm)),
+    (_RMS_NORM, Known("rms norm", ("rms_norm",), _rms_norm)),
+    (_GELU, Known("gelu", ("gelu",), _gelu)),
+    (_SOFTMAX, Known("softmax", ("softmax",), _softmax)),
+    (_CROSS_ENTROPY, Known("cross entropy", ("cross_entropy",), _cross_entropy)),
 )
+
+
+def _llama_norm(self: Any, hidden_states: Tensor) -> Tensor:
+    weight = self._parameters.get("weight")
+    if weight is None:
+        weight = self.weight
+    if calls.pays_fused(hidden_states) and calls.expressible(hidden_states, weight):
+        output: Tensor = rms_norm_op(hidden_states, weight, eps=self.variance_epsilon)
+        return output
+    return type(self).forward(self, hidden_states)  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------- transformers' modules
@@ -163,9 +193,10 @@ def _from_transformers(module: nn.Module, forward: Any) -> Known | None:
 def known(module: nn.Module) -> Known | None:
     """What ``module`` is, or None where its forward is none of those above."""
     forward = type(module).forward
-    for cls, entry in TORCH_MODULES:
-        if forward is cls.forward:
-            return entry
+    for shipped, entry in TORCH_MODULES:
+        if forward is shipped:
+            patched = any(getattr(F, op) is not _torchs[op] for op in entry.ops)
+            return None if patched else entry
     theirs = _from_transformers(module, forward) if "transformers" in sys.modules else None
     if theirs is not None:
         return theirs
@@ -188,6 +219,9 @@ _NOT_OURS: tuple[tuple[type[nn.Module], str], ...] = (
 
 def reason_left(module: nn.Module) -> str:
     """Why a module without a known forward stays as it is."""
+    for shipped, entry in TORCH_MODULES:
+        if type(module).forward is shipped:
+            return f"torch.nn.functional.{entry.ops[0]} was replaced, by somebody else"
     for cls, reason in _NOT_OURS:
         if isinstance(module, cls):
             return reason

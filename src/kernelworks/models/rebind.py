@@ -5,6 +5,10 @@ rebound copy has the same code but looks for ``__kernelworks_F`` there, a module
 the functions of :mod:`kernelworks.models.calls` in place of torch's. Only instances that are given the rebound copy
 see it; every other global is still read where it always was, so later changes to them are seen, and torch.compile
 traces the copy like any function. Helper functions that the forward calls by a global name are rebound with it.
+
+What was replaced may be replaced by the user too: a name that has come to mean another object, or another forward on
+the class, sends the call to the function as it was written (``guarded``). A name in a module's globals stays there as
+long as a function lives that looks it up, so whoever holds a rebound forward can call it.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from __future__ import annotations
 import dis
 import functools
 import types
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +27,9 @@ import torch.nn.functional as F
 from kernelworks.models import calls
 from kernelworks.models.gates import GATE, equal_code, gate_mul, with_fused_gates
 
-__all__ = ["Rebinder", "same_code"]
+__all__ = ["Rebinder", "guarded", "same_code"]
+
+_is_compiling = torch.compiler.is_compiling
 
 PREFIX = "__kernelworks_"
 _NEVER_CALLED = ("eager_attention_forward",)  # transformers' default where the registry has no entry; ours has one
@@ -46,33 +53,43 @@ def _without_doc(code: types.CodeType) -> types.CodeType:
     return code.replace(co_consts=(None, *code.co_consts[1:]))
 
 
-def _copy(module: types.ModuleType, changes: dict[str, Any]) -> types.ModuleType:
-    """A module with the same contents, save for the changes."""
-    copy = types.ModuleType(f"kernelworks.models.{module.__name__.rpartition('.')[2]}", module.__doc__)
-    names = {k: v for k, v in vars(module).items() if k not in ("__name__", "__spec__", "__loader__")}
-    vars(copy).update(names | changes)
-    return copy
+def _standing_in(module: types.ModuleType) -> types.ModuleType:
+    """A module in whose place ours is read: what is asked of it is looked up in torch's then and there, so what the
+    user has put there is what comes; torch's own functions come as ours."""
+    ours = types.ModuleType(f"kernelworks.models.{module.__name__.rpartition('.')[2]}", module.__doc__)
+
+    def look_up(name: str) -> Any:
+        value = getattr(module, name)
+        return _ours().get(id(value), value)
+
+    vars(ours)["__getattr__"] = look_up
+    return ours
+
+
+def _torch_softmax(input: Any, dim: Any, dtype: Any = None, **others: Any) -> Any:
+    if others:
+        return _SOFTMAX(input, dim, dtype, **others)
+    return calls.softmax(input, dim, dtype=dtype)
+
+
+_SOFTMAX = torch.softmax
 
 
 @functools.cache
 def _modules() -> dict[int, types.ModuleType]:
     """id of torch's module -> the module that stands in for it."""
-    functional = _copy(F, dict(calls.FUNCTIONS))
-    nn = _copy(torch.nn, {"functional": functional})
-    top = _copy(torch, {"nn": nn, "softmax": _torch_softmax})
-    return {id(F): functional, id(torch.nn): nn, id(torch): top}
-
-
-def _torch_softmax(input: Any, dim: Any, dtype: Any = None, **others: Any) -> Any:
-    if others:
-        return torch.softmax(input, dim, dtype, **others)
-    return calls.softmax(input, dim, dtype=dtype)
+    return {id(module): _standing_in(module) for module in (F, torch.nn, torch)}
 
 
 @functools.cache
 def _functions() -> dict[int, Callable[..., Any]]:
-    """id of torch's function -> ours, for names imported one by one."""
-    return {id(getattr(F, name)): ours for name, ours in calls.FUNCTIONS.items()} | {id(torch.softmax): _torch_softmax}
+    """id of torch's function -> ours."""
+    return {id(calls.TORCHS[name]): ours for name, ours in calls.FUNCTIONS.items()} | {id(_SOFTMAX): _torch_softmax}
+
+
+@functools.cache
+def _ours() -> dict[int, Any]:
+    return {**_modules(), **_functions()}
 
 
 def _all_codes(code: types.CodeType) -> list[types.CodeType]:
@@ -102,10 +119,12 @@ def _renamed(code: types.CodeType, names: dict[str, str]) -> types.CodeType:
 
 @dataclass
 class Rebound:
-    """A rebound function and the calls in it that now go to kernelworks."""
+    """A rebound function, the calls in it that now go to kernelworks, and the globals that were replaced for it: whose,
+    the name, and what stood there."""
 
     function: types.FunctionType
     calls: tuple[str, ...]
+    replaced: tuple[tuple[dict[str, Any], str, Any], ...]
 
 
 @dataclass
@@ -128,7 +147,6 @@ class Rebinder:
 
     known: Callable[[types.FunctionType], tuple[str, Callable[..., Any]] | None] = lambda function: None
     _done: dict[tuple[int, frozenset[str]], Rebound | None] = field(default_factory=dict)
-    _placed: list[tuple[dict[str, Any], str]] = field(default_factory=list)
     _kept: list[Any] = field(default_factory=list)  # functions whose ids are keys above
 
     def rebind(self, function: Any, own: frozenset[str] = frozenset()) -> Rebound | None:
@@ -152,6 +170,7 @@ class Rebinder:
         code = fused or function.__code__
         read, other = _global_names(code)
         found: dict[str, tuple[Any, Any, tuple[str, ...]]] = {}
+        replaced: list[tuple[dict[str, Any], str, Any]] = []
         if fused and GATE in read - other and GATE not in space:
             found[GATE] = (gate_mul, gate_mul, ("silu_mul",))
         elif fused:  # the user has a global of that name
@@ -159,10 +178,11 @@ class Rebinder:
         for name in sorted((read - other) & set(space)):
             ours = self._stand_in(space[name], other, function)
             if ours is not None:
-                found[name] = (space[name], *ours)
+                found[name] = (space[name], *ours[:2])
+                replaced += [(space, name, space[name]), *ours[2]]
         if not found:
             return None
-        names = {name: self._place(space, name, original, value) for name, (original, value, _) in found.items()}
+        names = {name: _name_for(space, name, original) for name, (original, _, _) in found.items()}
         copy = types.FunctionType(
             _renamed(code, names), space, function.__name__, function.__defaults__, function.__closure__
         )
@@ -170,54 +190,79 @@ class Rebinder:
         copy.__annotations__ = function.__annotations__
         copy.__doc__ = function.__doc__
         copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
-        return Rebound(copy, tuple(sorted({call for _, _, ops in found.values() for call in ops})))
+        for name, (original, value, _) in found.items():
+            _place(space, names[name], original, value, copy)
+        ops = {call for _, _, called in found.values() for call in called}
+        return Rebound(copy, tuple(sorted(ops)), tuple(replaced))
 
     def _stand_in(
         self, value: Any, attributes: set[str], inside: types.FunctionType
-    ) -> tuple[Any, tuple[str, ...]] | None:
-        """What replaces one global, and the names of the calls that this changes."""
+    ) -> tuple[Any, tuple[str, ...], tuple[Any, ...]] | None:
+        """What replaces one global, the names of the calls that this changes, and what is replaced for it in turn."""
         if id(value) in _modules():
             used = tuple(sorted(attributes & set(calls.FUNCTIONS)))
             if value is torch and "functional" not in attributes:
                 used = tuple(n for n in used if n == "softmax")
             if value is torch.nn and "functional" not in attributes:
                 used = ()
-            return (_modules()[id(value)], used) if used else None
+            return (_modules()[id(value)], used, ()) if used else None
         if id(value) in _functions():
-            return _functions()[id(value)], (value.__name__,)
+            return _functions()[id(value)], (value.__name__,), ()
         if not isinstance(value, types.FunctionType) or value.__module__.partition(".")[0] in _LIBRARIES:
             return None
         if value.__name__ in _NEVER_CALLED:
             return None
         known = self.known(value)
         if known is not None:
-            return known[1], (known[0],)
+            return known[1], (known[0],), ()
         if value.__module__ != inside.__module__:
             return None
         rebound = self.rebind(value)
-        return (rebound.function, rebound.calls) if rebound else None
+        return (rebound.function, rebound.calls, rebound.replaced) if rebound else None
 
-    def _place(self, module_globals: dict[str, Any], name: str, original: Any, value: Any) -> str:
-        """Puts a stand-in into a module's globals, shared with other swaps, and returns the name that it got."""
-        placed = _PLACED.setdefault(id(module_globals), (module_globals, {}))[1]
-        chosen = PREFIX + name
-        while chosen in placed and placed[chosen].original is not original:
-            chosen += "_"  # the module's name was bound to another object since another swap met it
-        if chosen not in placed:
-            placed[chosen] = _Placed(original)
-            module_globals[chosen] = value
-        placed[chosen].users += 1
-        self._placed.append((module_globals, chosen))
-        return chosen
 
-    def release(self) -> None:
-        """Takes back what no other swap uses."""
-        for module_globals, name in self._placed:
-            placed = _PLACED[id(module_globals)][1]
-            placed[name].users -= 1
-            if not placed[name].users:
-                del placed[name]
-                module_globals.pop(name, None)
-            if not placed:
-                _PLACED.pop(id(module_globals), None)
-        self._placed.clear()
+def _name_for(space: dict[str, Any], name: str, original: Any) -> str:
+    """The name under which a stand-in for this object stands, or will stand, in a module's globals."""
+    placed = _PLACED.get(id(space), (space, {}))[1]
+    chosen = PREFIX + name
+    while chosen in placed and placed[chosen].original is not original:
+        chosen += "_"  # the module's name was bound to another object since another swap met it
+    return chosen
+
+
+def _place(space: dict[str, Any], chosen: str, original: Any, value: Any, user: types.FunctionType) -> None:
+    """Puts a stand-in into a module's globals for as long as a function lives that looks it up there."""
+    placed = _PLACED.setdefault(id(space), (space, {}))[1]
+    if chosen not in placed:
+        placed[chosen] = _Placed(original)
+        space[chosen] = value
+    placed[chosen].users += 1
+    weakref.finalize(user, _release, space, chosen).atexit = False
+
+
+def _release(space: dict[str, Any], chosen: str) -> None:
+    placed = _PLACED[id(space)][1]
+    placed[chosen].users -= 1
+    if not placed[chosen].users:
+        del placed[chosen]
+        space.pop(chosen, None)
+    if not placed:
+        _PLACED.pop(id(space), None)
+
+
+def guarded(cls: type, name: str, function: types.FunctionType, rebound: Rebound) -> Callable[..., Any]:
+    """The rebound copy of a class's function, as long as the class and the names in it mean what they meant."""
+    run, replaced = rebound.function, rebound.replaced
+
+    @functools.wraps(function)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        if not _is_compiling():
+            current = getattr(cls, name)
+            if current is not function:
+                return current(*args, **kwargs)
+            for space, key, original in replaced:
+                if space.get(key) is not original:
+                    return function(*args, **kwargs)
+        return run(*args, **kwargs)
+
+    return method

@@ -14,11 +14,10 @@ from torch import nn
 from kernelworks.models import attention, language
 from kernelworks.models.decoder import decoder_layer, parts_of
 from kernelworks.models.forwards import activations, known, reason_left
-from kernelworks.models.rebind import Rebinder
+from kernelworks.models.install import Installed, installed_on, take_off_strangers
+from kernelworks.models.rebind import Rebinder, guarded
 
-__all__ = ["Left", "Replaced", "Swap", "swap"]
-
-MARK = "__kernelworks__"  # set on the functions that a swap puts on instances
+__all__ = ["Left", "Replaced", "Swap", "swap", "swap_beside"]
 
 
 @dataclass(frozen=True)
@@ -84,22 +83,6 @@ class Swap:
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
-    # ------------------------------------------------------------ the changes, each with the way back
-
-    def _set(self, owner: Any, name: str, value: Any) -> None:
-        """Sets an instance attribute, past nn.Module's own bookkeeping."""
-        space = owner.__dict__
-        if name in space:
-            self._undo.append(lambda before=space[name]: space.__setitem__(name, before))  # type: ignore[misc]
-        else:
-            self._undo.append(lambda: _forget(space, name, value))
-        space[name] = value
-
-
-def _forget(space: dict[str, Any], name: str, value: Any) -> None:
-    if space.get(name) is value:  # what somebody else set there since is theirs
-        del space[name]
-
 
 def _grouped(items: Iterable[tuple[str, str, str]]) -> list[str]:
     """One line for all modules of one type with one text: how many, and the patterns of their paths."""
@@ -146,16 +129,25 @@ def swap(model: nn.Module, *, verbose: bool = True) -> Swap:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     for path, module in model.named_modules():
-        if hasattr(module.__dict__.get("forward"), MARK):
+        if installed_on(module) is not None:
             raise RuntimeError(f"model is swapped already ({path or 'its root'}): undo() that swap first")
+    result = swap_beside(model, frozenset())
+    if verbose:
+        print(result)
+    return result
+
+
+def swap_beside(model: nn.Module, others: frozenset[int]) -> Swap:
+    """``swap`` of what is not swapped yet in a model some modules of which (by ``id``) belong to another swap too.
+    Undo such swaps in the reverse of their order."""
+    for module in model.modules():
+        take_off_strangers(module)
     result = Swap(model)
     try:
-        _Walk(result).run()
+        _Walk(result, others).run()
     except BaseException:
         result.undo()
         raise
-    if verbose:
-        print(result)
     return result
 
 
@@ -165,10 +157,11 @@ def swap(model: nn.Module, *, verbose: bool = True) -> Swap:
 class _Walk:
     """One pass over the modules of a model."""
 
-    def __init__(self, result: Swap) -> None:
+    def __init__(self, result: Swap, others: frozenset[int]) -> None:
         self.result = result
+        self.others = others
         self.rebinder = Rebinder(known=attention.known_function)
-        result._undo.append(self.rebinder.release)
+        self.installed: dict[int, Installed] = {}
         self.replaced: list[Replaced] = []
         self.left: list[Left] = []
         self.absorbed: set[int] = set()  # activations that a gated MLP computes in its fused op
@@ -176,8 +169,11 @@ class _Walk:
         self.growing: dict[Any, Any] = {}
 
     def run(self) -> None:
+        for _, module in self._modules():
+            self.installed[id(module)] = Installed(module)
+            self.result._undo.append(self.installed[id(module)].remove)
         self._registry()
-        for path, module in self.result.model.named_modules():
+        for path, module in self._modules():
             if id(module) in self.absorbed:
                 continue
             found = self._module(module)
@@ -187,18 +183,20 @@ class _Walk:
             else:
                 self.replaced.append(Replaced(path, type(module).__name__, *found))
         self._layers()
-        fused = [(p, m) for p, m in self.result.model.named_modules() if language.recognised(m)]
+        fused = [(p, m) for p, m in self._modules() if language.recognised(m)]
         self._losses()
         for path, module in fused:
             self._fused_loss(path, module)
         self.result.replaced, self.result.left = tuple(self.replaced), tuple(self.left)
 
+    def _modules(self) -> list[tuple[str, nn.Module]]:
+        return [(path, m) for path, m in self.result.model.named_modules() if id(m) not in self.others]
+
     def _registry(self) -> None:
         for config, reason in attention.configurations(self.result.model):
             self.attention[id(config)] = reason
             if not reason:
-                attention.register()
-                self.result._set(config, "_attn_implementation_internal", attention.IMPLEMENTATION)
+                self.result._undo.append(attention.name_in(config))
 
     def _module(self, module: nn.Module) -> tuple[str, tuple[str, ...]] | str:
         """(kind, ops) of what was replaced in a module, or why it was left, or "" for one that only holds others."""
@@ -224,8 +222,10 @@ class _Walk:
         return why or (reason_left(module) if worth_a_line else "")
 
     def _install(self, module: nn.Module, function: Callable[..., Any]) -> None:
-        function.__dict__[MARK] = True
-        self.result._set(module, "forward", MethodType(function, module))
+        self._set(module, "forward", MethodType(function, module))
+
+    def _set(self, module: nn.Module, name: str, value: Any) -> None:
+        self.installed[id(module)].set(name, value)
 
     def _rebound(self, module: nn.Module) -> tuple[str, ...]:
         """Rebinds the functional calls of a module's forward and of the methods that it calls; returns their names."""
@@ -234,6 +234,8 @@ class _Walk:
         queue, seen = ["forward"], {"forward"}
         while queue:
             name = queue.pop()
+            if name in module.__dict__:  # set on the instance: it is what runs, and the user's
+                continue
             function = inspect.getattr_static(type(module), name)
             static = isinstance(function, staticmethod)
             function = function.__func__ if static else function
@@ -242,9 +244,8 @@ class _Walk:
             rebound = self.rebinder.rebind(function, frozenset(own))
             if rebound is not None:
                 ops.update(rebound.calls)
-                rebound.function.__dict__[MARK] = True
-                method = rebound.function if static else MethodType(rebound.function, module)
-                self.result._set(module, name, method)
+                method = guarded(type(module), name, function, rebound)
+                self._set(module, name, method if static else MethodType(method, module))
             for other in set(function.__code__.co_names) - seen:
                 if _own_method(type(module), other):
                     seen.add(other)
@@ -255,27 +256,27 @@ class _Walk:
 
     def _layers(self) -> None:
         """Decoder layers whose parts are all replaced run in one piece where nothing watches the parts."""
-        for path, module in self.result.model.named_modules():
+        for path, module in self._modules():
             parts = parts_of(module)
             if parts is not None and self.attention.get(id(parts.attention.config)) == "":
-                self.result._set(module, "_kernelworks_parts", parts)
+                self._set(module, "_kernelworks_parts", parts)
                 self._install(module, decoder_layer)
                 self.replaced.append(Replaced(path, type(module).__name__, "decoder layer in one piece", ("rms_norm",)))
 
     def _losses(self) -> None:
         """The losses of transformers' models, which are plain functions that call ``F.cross_entropy``."""
-        for path, module in self.result.model.named_modules():
+        for path, module in self._modules():
             if getattr(module, "loss_type", None) and "_loss_function" not in module.__dict__:
                 function = getattr(module, "loss_function", None)
                 rebound = self.rebinder.rebind(function)
                 if isinstance(function, FunctionType) and rebound is not None:
-                    self.result._set(module, "_loss_function", rebound.function)
+                    self._set(module, "_loss_function", rebound.function)
                     name = f"{path}.loss_function".lstrip(".")
                     self.replaced.append(Replaced(name, function.__name__, "loss", rebound.calls))
 
     def _fused_loss(self, path: str, module: Any) -> None:
         """A causal language model whose loss comes from the hidden states: in training its logits are never stored."""
-        self.result._set(module, "_kernelworks_loss", language.found_in(module))
+        self._set(module, "_kernelworks_loss", language.found_in(module))
         self._install(module, language.with_fused_loss())
         self.replaced.append(Replaced(path, type(module).__name__, "language model's loss", ("linear_cross_entropy",)))
 

@@ -1,0 +1,126 @@
+"""What a swap puts on an instance, how it comes off, and why copies come out without it.
+
+A swapped module differs from the module that it was by a few entries of its ``__dict__``. ``Installed`` knows them. It
+stands in the same ``__dict__`` as ``__getstate__``, which ``copy.copy``, ``copy.deepcopy``, ``pickle`` and
+``torch.save`` ask for what an object consists of: the answer leaves the entries out, so that a copy is the model as it
+was, bound to nothing that ``undo()`` takes away, and a file of it can be read where kernelworks is not installed.
+"""
+
+from __future__ import annotations
+
+import weakref
+from types import MethodType
+from typing import Any
+
+from torch import nn
+
+__all__ = ["Installed", "installed_on", "take_off_strangers"]
+
+_ABSENT: Any = object()
+_STATE, _REPLICATE, _SCRIPT = "__getstate__", "_replicate_for_data_parallel", "__prepare_scriptable__"
+
+
+class Installed:
+    """The entries that one swap set in one module's ``__dict__``, each with what stood there before."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = weakref.ref(module)
+        self.ours: dict[str, Any] = {}
+        self.before: dict[str, Any] = {}
+        if _STATE not in module.__dict__:
+            self.set(_STATE, self)
+        self.set(_REPLICATE, MethodType(_replicated, module))
+        self.set(_SCRIPT, MethodType(_scriptable, module))
+        if hasattr(type(module), "__deepcopy__"):  # it may copy the entries themselves, without asking for a state
+            self.set("__deepcopy__", MethodType(_deeply_copied, module))
+
+    def __call__(self) -> Any:
+        """The state of the module without ours: what ``__getstate__`` returns."""
+        module = self.module()
+        cls: Any = type(module)
+        state = cls.__getstate__(module)
+        if isinstance(state, tuple) and state and isinstance(state[0], dict):
+            return (self.without(state[0]), *state[1:])
+        return self.without(state) if isinstance(state, dict) else state
+
+    def set(self, name: str, value: Any) -> None:
+        """Sets an instance attribute, past nn.Module's own bookkeeping."""
+        module = self.module()
+        assert module is not None
+        space = module.__dict__
+        if name not in self.ours:
+            self.before[name] = space.get(name, _ABSENT)
+        space[name] = self.ours[name] = value
+
+    def without(self, space: dict[str, Any]) -> dict[str, Any]:
+        """A copy of ``space`` in which nothing of ours stands."""
+        plain = dict(space)
+        for name, value in self.ours.items():
+            if plain.get(name, _ABSENT) is not value:  # somebody set something else there since: theirs
+                continue
+            del plain[name]
+            if self.before[name] is not _ABSENT:
+                plain[name] = self.before[name]
+        return plain
+
+    def remove(self) -> None:
+        """Takes back what still stands there."""
+        module = self.module()
+        if module is not None:
+            plain = self.without(module.__dict__)
+            for name in self.ours:
+                if name in plain:
+                    module.__dict__[name] = plain[name]
+                else:
+                    module.__dict__.pop(name, None)
+        self.ours.clear()
+        self.before.clear()
+
+
+def installed_on(module: nn.Module) -> Installed | None:
+    """What a swap put on this very module."""
+    found = module.__dict__.get(_STATE)
+    return found if isinstance(found, Installed) and found.module() is module else None
+
+
+def take_off_strangers(module: nn.Module) -> None:
+    """Removes what came with a ``__dict__`` that was copied entry by entry from a swapped module: it belongs there."""
+    found = module.__dict__.get(_STATE)
+    if isinstance(found, Installed) and found.module() is not module:
+        plain = found.without(module.__dict__)
+        for name in set(module.__dict__) - set(plain):
+            del module.__dict__[name]
+        module.__dict__.update(plain)
+
+
+def _replicated(module: Any) -> Any:
+    """nn.DataParallel copies ``__dict__`` entry by entry: bound methods there would run the original's parameters."""
+    replica = type(module)._replicate_for_data_parallel(module)
+    take_off_strangers(replica)
+    return replica
+
+
+def _scriptable(module: Any) -> Any:
+    """What ``torch.jit.script`` compiles: the module as it was. torch writes into its ``_modules``: a copy."""
+    found = installed_on(module)
+    before = getattr(type(module), _SCRIPT, None)
+    if found is None or before is not None:
+        return before(module) if before is not None else module
+    plain = object.__new__(type(module))
+    plain.__dict__.update(found.without(module.__dict__))
+    plain.__dict__["_modules"] = dict(module._modules)
+    return plain
+
+
+def _deeply_copied(module: Any, memo: dict[int, Any]) -> Any:
+    """The class's own ``__deepcopy__``, which meanwhile sees the module as it was."""
+    found = installed_on(module)
+    assert found is not None
+    whole, plain = dict(module.__dict__), found.without(module.__dict__)
+    module.__dict__.clear()
+    module.__dict__.update(plain)
+    try:
+        return type(module).__deepcopy__(module, memo)
+    finally:
+        module.__dict__.clear()
+        module.__dict__.update(whole)
