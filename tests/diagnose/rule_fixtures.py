@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from kernelworks.diagnose.account import ALLOCATION, MEMORY, USEFUL
+from kernelworks.diagnose.patterns import CACHE as CACHE_PATTERN
+from kernelworks.diagnose.patterns import FOLDABLE, GATE, NORM, ROPE
 from kernelworks.diagnose.rules import View
 
 __all__ = ["FIXTURES"]
@@ -20,16 +22,15 @@ def _view(**changes: object) -> View:
     return dataclasses.replace(BASE, **changes)  # type: ignore[arg-type]
 
 
-NORM = frozenset({"pow", "mean", "add", "rsqrt", "mul", "to"})
-ROPE = frozenset({"neg", "cat", "mul", "add"})
 HALF = ("float16", "float16")
+IMAGE = ((8, 64, 56, 56), (64, 64, 3, 3))
 QUERY, CACHE = (1, 16, 1, 128), (1, 8, 513, 128)
 
 # rule -> (hit, miss)
 FIXTURES: dict[str, tuple[View, View]] = {
     "half_without_hardware": (
-        _view(op="linear", dtypes=HALF, bound=0.0001),
-        _view(op="linear", dtypes=("bfloat16", "bfloat16"), bound=0.0001),
+        _view(op="linear", dtypes=HALF, unit="float16", bound=0.0001),
+        _view(op="linear", dtypes=("bfloat16", "bfloat16"), unit="bfloat16", bound=0.0001),
     ),
     "decode_attention": (
         _view(op="scaled_dot_product_attention", shapes=(QUERY, CACHE, CACHE)),
@@ -40,12 +41,12 @@ FIXTURES: dict[str, tuple[View, View]] = {
         _view(op="linear", shapes=((32, 128, 1024), (3072, 1024)), row="kw.linear: avx512"),
     ),
     "growing_cat": (
-        _view(op="cat", shapes=(CACHE, (1, 8, 1, 128)), growing=True),
-        _view(op="cat", shapes=(CACHE, CACHE), growing=True),
+        _view(op="cat", shapes=(CACHE, (1, 8, 1, 128)), shares={CACHE_PATTERN: 1.0}),
+        _view(op="cat", shapes=(CACHE, CACHE), shares={CACHE_PATTERN: 1.0}),
     ),
-    "decomposed_norm": (_view(op="mul", siblings=NORM), _view(op="mul", siblings=NORM - {"rsqrt"})),
-    "decomposed_rope": (_view(op="neg", siblings=ROPE), _view(op="neg", siblings=ROPE - {"cat"})),
-    "decomposed_gate": (_view(op="silu"), _view(op="silu", bound=0.009)),
+    "decomposed_norm": (_view(op="mul", shares={NORM: 1.0}), _view(op="mul", shares={GATE: 1.0})),
+    "decomposed_rope": (_view(op="neg", shares={ROPE: 1.0}), _view(op="neg")),
+    "decomposed_gate": (_view(op="silu", shares={GATE: 0.5}), _view(op="silu", shares={GATE: 1.0}, bound=0.009)),
     "sync_in_loop": (_view(op="item"), _view(op="item", calls=2)),
     "fresh_pages": (
         _view(op="relu", parts={USEFUL: 0.002, ALLOCATION: 0.006}),
@@ -53,10 +54,13 @@ FIXTURES: dict[str, tuple[View, View]] = {
     ),
     "slow_row": (_view(op="softmax", row="kw.softmax: avx512"), _view(op="softmax")),
     "upcast": (
-        _view(op="to", dtypes=("bfloat16",)),
-        _view(op="to", dtypes=("bfloat16",), parts={}),
+        _view(op="to", dtypes=("bfloat16",), result="float32"),
+        _view(op="to", dtypes=("bfloat16",), result="float64"),
     ),
-    "strided_copies": (_view(op="contiguous"), _view(op="contiguous", parts={"dispatch": 0.010})),
+    "strided_copies": (
+        _view(op="contiguous", strides=((1, 64), (1024, 1))),
+        _view(op="clone", strides=((1024, 1), (1024, 1))),
+    ),
     "released_memory": (_view(op="free memory", parts={ALLOCATION: 0.010}), _view(op="python")),
     "python_between_ops": (_view(op="python", regime="host"), _view(op="python", regime="host", seconds=0.0001)),
     "stored_logits": (
@@ -66,6 +70,11 @@ FIXTURES: dict[str, tuple[View, View]] = {
     "unfused_optimizer": (
         _view(op="_foreach_addcdiv_", siblings=frozenset({"_foreach_addcdiv_", "_foreach_mul_"}), device="cuda"),
         _view(op="_fused_adamw_", device="cuda"),
+    ),
+    "unfolded_batch_norm": (_view(op="batch_norm", shares={FOLDABLE: 1.0}), _view(op="batch_norm")),
+    "channels_first": (
+        _view(op="conv2d", shapes=IMAGE, strides=((200704, 3136, 56, 1), (576, 9, 3, 1)), regime="compute"),
+        _view(op="conv2d", shapes=IMAGE, strides=((200704, 1, 3584, 64), (576, 9, 3, 1)), regime="compute"),
     ),
     "host_waits": (
         _view(op="synchronisation", device="cuda"),
@@ -78,7 +87,7 @@ FIXTURES: dict[str, tuple[View, View]] = {
     "device_allocation": (_view(op="cudaMalloc", device="cuda"), _view(op="synchronisation", device="cuda")),
     "float32_products": (
         _view(op="mm", regime="compute", device="cuda"),
-        _view(op="mm", regime="compute", dtypes=("bfloat16", "bfloat16"), device="cuda"),
+        _view(op="mm", regime="compute", unit="bfloat16", device="cuda"),
     ),
     "tiny_kernels": (_view(regime="launch", device="cuda"), _view(regime="launch", calls=3, device="cuda")),
     "tiny_ops": (_view(regime="dispatch"), _view(regime="dispatch", calls=3)),

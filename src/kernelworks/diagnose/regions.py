@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelworks.diagnose.account import NATIVE, OTHERS, WAITING, Group
+from kernelworks.diagnose.patterns import patterns
 from kernelworks.diagnose.races import Races
+from kernelworks.diagnose.results import results
 from kernelworks.diagnose.rows import row_for
 from kernelworks.diagnose.rules import RULES, Advice, Rule, View
-from kernelworks.diagnose.work import Arguments, Operand
+from kernelworks.diagnose.work import Arguments, Operand, name_of
 from kernelworks.records import Fix, Region
 
 __all__ = ["NOTHING_TO_BE_HAD", "SMALL", "Problem", "regions", "settled"]
@@ -51,11 +53,11 @@ def regions(
 ) -> tuple[tuple[Region, ...], dict[str, Problem]]:
     """One region a group, and the problems that were found. ``races`` says what a row would bring; without it nothing
     is promised of rows."""
-    siblings = _siblings(groups)
+    siblings, shares = _siblings(groups), _shares(groups)
     found, problems = [], dict[str, Problem]()
     for group in groups:
         near = siblings.get((group.place.module, group.place.path), frozenset())
-        view = _view(group, wall, threads, near, device, kind)
+        view = _view(group, wall, threads, near, device, kind, shares[id(group)])
         advice = _advice(view, group, races)
         region = _region(group, view, advice)
         if advice.problem:
@@ -77,13 +79,33 @@ def _siblings(groups: Sequence[Group]) -> dict[tuple[str, str], frozenset[str]]:
     return {key: frozenset(ops) for key, ops in found.items()}
 
 
-def _view(group: Group, wall: float, threads: int, siblings: frozenset[str], device: str, kind: str | None) -> View:
-    operands: list[Operand] = []
-    row = ""
+def _shares(groups: Sequence[Group]) -> dict[int, dict[str, float]]:
+    """For each group the share of its seconds in calls that are part of a pattern, by pattern."""
+    calls = {id(e.call): e.call for group in groups if not group.gap for e in group.entries}
+    part_of = patterns(sorted(calls.values(), key=lambda call: call.start))
+    found: dict[int, dict[str, float]] = {}
+    for group in groups:
+        its = found.setdefault(id(group), {})
+        for entry in group.entries if not group.gap and group.seconds else ():
+            for name in part_of.get(id(entry.call), ()):
+                its[name] = its.get(name, 0.0) + entry.seconds / group.seconds
+    return found
+
+
+def _view(
+    group: Group,
+    wall: float,
+    threads: int,
+    siblings: frozenset[str],
+    device: str,
+    kind: str | None,
+    shares: dict[str, float],
+) -> View:
+    operands, row, made = list[Operand](), "", list[Operand]()
     if not group.gap:
         call = group.typical.call
-        for item in Arguments(call).items:
-            operands += [o for o in (item if isinstance(item, list) else [item]) if isinstance(o, Operand)]
+        arguments = Arguments(call)
+        operands, made = arguments.every, results(arguments) or []
         row = row_for(call, threads, device, kind)
     return View(
         op=group.op,
@@ -98,7 +120,11 @@ def _view(group: Group, wall: float, threads: int, siblings: frozenset[str], dev
         bound=min(group.bound_s, group.seconds),
         parts=group.parts,
         siblings=siblings,
-        growing=".." in group.shapes,
+        shares=shares,
+        strides=tuple(o.stride for o in operands),
+        result=name_of(made[0].dtype) if made else "",
+        unit=group.work.dtype,
+        written=group.work.written,
         row=row,
         threads=threads,
         device=device,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernelworks.diagnose.rules import (
+    channels_first,
     decode_attention,
     decomposed_gate,
     decomposed_norm,
@@ -23,6 +24,7 @@ from kernelworks.diagnose.rules import (
     sync_in_loop,
     tiny_kernels,
     tiny_ops,
+    unfolded_batch_norm,
     unfused_optimizer,
     upcast,
 )
@@ -41,7 +43,9 @@ RULES: tuple[Rule, ...] = (
     decomposed_rope.RULE,
     decomposed_gate.RULE,
     sync_in_loop.RULE,
+    unfolded_batch_norm.RULE,
     fresh_pages.RULE,
+    channels_first.RULE,
     slow_row.RULE,
     upcast.RULE,
     strided_copies.RULE,

@@ -8,7 +8,8 @@ PRODUCTS = frozenset({"linear", "mm", "bmm", "addmm", "baddbmm", "matmul", "conv
 
 
 def applies(view: View) -> Advice | None:
-    if view.plain not in PRODUCTS or view.dtypes[:1] != ("float32",) or view.regime != "compute":
+    # The unit is that of the product below: under autocast float32 weights are multiplied in 16 bits.
+    if view.plain not in PRODUCTS or view.unit != "float32" or view.regime != "compute":
         return None
     action = "bfloat16, or torch.set_float32_matmul_precision('high') where three digits are enough"
     return Advice("float32 products without tf32", action, 0.0, 0.75 * view.seconds)

@@ -1,4 +1,4 @@
-"""A product with so few rows that it only reads the weights, slower than memory gives them (often on one thread)."""
+"""A product that only reads a matrix, having few rows or columns, slower than memory gives it (often on one thread)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ import math
 from kernelworks.diagnose.rules.rule import Advice, Rule, View
 
 PRODUCTS = frozenset({"linear", "mm", "addmm", "matmul", "mv", "addmv"})
+ADDED = frozenset({"addmm", "addmv"})  # their first tensor is what is added
 FEW = 8  # rows
-LARGE = 256 * 1024  # bytes of weights
+LARGE = 256 * 1024  # bytes of the matrix
 
 
 def applies(view: View) -> Advice | None:
-    if view.op not in PRODUCTS or len(view.shapes) < 2 or view.achieved >= 0.8:
+    tensors = view.shapes[1:] if view.op in ADDED else view.shapes
+    if view.op not in PRODUCTS or len(tensors) < 2 or view.achieved >= 0.8:
         return None
-    x, weight = view.shapes[0], view.shapes[1]
-    rows = math.prod(x[:-1]) if x else 1
-    if rows > FEW or math.prod(weight) * 2 < LARGE:
+    x, y = tensors[0], tensors[1]
+    rows = math.prod(x[:-1])
+    columns = math.prod(y[:-1]) if view.op == "linear" else y[-1] if len(y) > 1 else 1
+    matrix = max(x, y, key=math.prod)
+    few = columns if matrix is x else rows
+    if few > FEW or len(matrix) < 2 or math.prod(matrix) * view.itemsize < LARGE:
         return None
     action = (
         f"swap in {view.row}" if view.row else "read the weights with all threads: a GEMV kernel, or a larger batch"

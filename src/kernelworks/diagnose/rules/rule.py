@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
+
 __all__ = ["FREE", "PYTHON", "REACH", "Advice", "Rule", "View"]
 
 PYTHON, FREE = "python", "free memory"  # what the regions between ops are called
@@ -28,7 +30,11 @@ class View:
     bound: float  # what its calls take at least, dispatch included
     parts: dict[str, float] = field(default_factory=dict)
     siblings: frozenset[str] = frozenset()  # the ops called in the same module
-    growing: bool = False  # whether the sizes differ from call to call
+    shares: dict[str, float] = field(default_factory=dict)  # of the seconds, in calls that are part of a pattern
+    strides: tuple[tuple[int, ...], ...] = ()  # of the typical call's tensor arguments
+    result: str = ""  # the dtype that a typical call returns
+    unit: str = "float32"  # the dtype that its arithmetic is done in
+    written: float = math.inf  # bytes that its calls write
     row: str = ""  # "kw.linear: avx512", where a proved row of ours would be taken
     threads: int = 1
     device: str = "cpu"
@@ -46,6 +52,25 @@ class View:
     @property
     def achieved(self) -> float:
         return min(1.0, self.bound / self.seconds) if self.seconds else 1.0
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element of the first tensor."""
+        return int(getattr(torch, self.dtypes[0]).itemsize) if self.dtypes else 4
+
+    @property
+    def layout(self) -> str:
+        """How the first tensor lies where it is a batch of images: by channels first, or last; "" where that is one."""
+        if not self.shapes or not self.strides or len(self.shapes[0]) != 4 or len(self.strides[0]) != 4:
+            return ""
+        (_, channels, height, width), (_, of_channel, _, of_column) = self.shapes[0], self.strides[0]
+        if channels == 1 or height * width == 1:
+            return ""
+        return "channels first" if of_column < of_channel else "channels last"
+
+    def within(self, pattern: str) -> float:
+        """The share of the seconds in calls that are part of a pattern (``patterns``)."""
+        return self.shares.get(pattern, 0.0)
 
     def part(self, word: str) -> float:
         """Seconds of the part whose name starts with ``word``."""

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from kernelworks.diagnose.rules.rule import Advice, Rule, View
 
-COPIES = frozenset({"contiguous", "clone", "reshape", "flatten", "copy_"})
+COPIES = frozenset({"contiguous", "clone", "reshape", "flatten"})
+
+
+def _dense(view: View) -> bool:
+    """Whether what is copied lies in order: then the copy is for something else, to keep it or to write on it."""
+    at = 1
+    for size, stride in reversed(list(zip(view.shapes[0], view.strides[0], strict=True))) if view.strides else ():
+        if size != 1 and stride != at:
+            return False
+        at *= size
+    return True
 
 
 def applies(view: View) -> Advice | None:
     moved = view.part("useful") + view.part("memory") + view.part("allocation")
-    if view.op not in COPIES or moved < 0.3 * view.seconds:
+    if view.op not in COPIES or moved < 0.3 * view.seconds or _dense(view):
         return None
     action = "avoid the copy: choose the layout before, or give the strides to an op that takes them"
     return Advice("copies that only change the layout", action, 0.5 * moved, view.seconds)

@@ -1,18 +1,25 @@
-"""An optimiser that goes over its lists of tensors once for each step of the formula."""
+"""An optimiser that goes over its tensors once for each step of the formula."""
 
 from __future__ import annotations
 
+from kernelworks.diagnose.patterns import ADAM
 from kernelworks.diagnose.rules.rule import Advice, Rule, View
+
+PROBLEM = "an optimiser in many passes"
+ACTION = "torch.optim.AdamW(fused=True) or kw.adamw_: one pass over the parameters"
+MOVED, LEAST = 22, 7  # tensors read and written by Adam op by op, and by one pass
 
 
 def applies(view: View) -> Advice | None:
-    name = view.plain
-    if not name.startswith("_foreach_"):
+    part = view.within(ADAM)
+    if part:
+        high = part * view.seconds * (1 - LEAST / MOVED)
+        return Advice(PROBLEM, ACTION, 0.3 * high, high)
+    if not view.plain.startswith("_foreach_") or view.device != "cuda":
         return None
     steps = max(2, len([s for s in view.siblings if s.startswith("_foreach_")]))
     high = view.seconds * (1 - 1 / steps)
-    action = "torch.optim.AdamW(fused=True) or kw.adamw_: one pass over the parameters"
-    return Advice("an optimiser in many passes", action, 0.6 * high, high)
+    return Advice(PROBLEM, ACTION, 0.6 * high, high)
 
 
-RULE = Rule("unfused_optimizer", applies, ("cuda",))
+RULE = Rule("unfused_optimizer", applies)

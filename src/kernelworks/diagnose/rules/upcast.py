@@ -8,9 +8,15 @@ CASTS = frozenset({"to", "float", "bfloat16", "half", "type_as", "_to_copy"})
 HALVES = frozenset({"bfloat16", "float16"})
 
 
+def _between(view: View) -> bool:
+    """Whether it goes from 16 bits to float32 or back."""
+    pair = {*view.dtypes[:1], view.result}
+    return len(pair) == 2 and "float32" in pair and bool(pair & HALVES)
+
+
 def applies(view: View) -> Advice | None:
     moved = view.part("useful") + view.part("memory") + view.part("allocation")
-    if view.op not in CASTS or not moved or not (set(view.dtypes) & HALVES or "float32" in view.dtypes):
+    if view.op not in CASTS or not moved or not _between(view):
         return None
     action = "keep the dtype: the next op should widen inside (fuse)"
     return Advice("conversions between dtypes as ops of their own", action, 0.5 * view.seconds, view.seconds)
