@@ -38,7 +38,7 @@ from kernelworks.plain import (
     transformed,
 )
 from kernelworks.registration import register
-from kernelworks.written import announce, check_out, overlap, put
+from kernelworks.written import announce, check_out, overlap, put, refuse_crossed
 
 __all__ = ["OPS", "Choice", "Op", "Pass", "choose", "eligible", "on_meta", "preferences"]
 
@@ -305,6 +305,7 @@ class Op:
             announce(leaves(args[self.passes["forward"].names.index(name)] for name in self.contract.mutates))
         if out is None:
             return plan(*args)
+        refuse_crossed(out)
         if overlap(out, args) and not (self.pointwise and all(_same_place(out, t) for t in leaves(args))):
             return put(plan(*args), out)  # what was not read yet must not be overwritten
         announce(leaves((out,)))
@@ -437,8 +438,6 @@ class Op:
 
     def _through_torch(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
         """The same call as a torch operator: seen by autograd, torch.compile, modes and profilers."""
-        if self.contract.mutates:
-            return self._overload(*args, row)
         self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))
         result = self._overload(*args, row)
         if self._from_torch:

@@ -15,7 +15,7 @@ from torch.autograd.graph import increment_version
 
 from kernelworks.plain import is_plain, leaves
 
-__all__ = ["announce", "as_tuple", "check_out", "overlap", "put"]
+__all__ = ["announce", "as_tuple", "check_out", "overlap", "put", "refuse_crossed"]
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:
@@ -25,12 +25,16 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
 def announce(tensors: Iterable[Tensor]) -> None:
     """Before tensors are written by address: bumps their versions. Raises where torch refuses an inference tensor."""
     written = list(tensors)
+    _refuse_inference(written)
+    increment_version(written)
+
+
+def _refuse_inference(written: list[Tensor]) -> None:
     if not torch.is_inference_mode_enabled() and any(t.is_inference() for t in written):
         raise RuntimeError(
             "Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone to get a "
             "normal tensor before doing inplace update."
         )
-    increment_version(written)
 
 
 def check_out(name: str, wanted: Any, out: Any, args: tuple[Any, ...]) -> None:
@@ -52,8 +56,8 @@ def check_out(name: str, wanted: Any, out: Any, args: tuple[Any, ...]) -> None:
             raise ValueError(f"out must be contiguous, got strides {list(got.stride())}")
     if torch.is_grad_enabled() and any(t.requires_grad for t in leaves((*args, out))):
         raise RuntimeError("out= does not support autograd: no argument may require grad")
-    if len(gots) > 1 and not torch.compiler.is_compiling() and _crossed(gots):
-        raise ValueError("out must hold tensors that share no memory")
+    if not torch.compiler.is_compiling():
+        refuse_crossed(out)
 
 
 def _range(t: Tensor) -> tuple[int, int]:
@@ -71,8 +75,12 @@ def _meet(a: Tensor, b: Tensor) -> bool:
     return a0 < b1 and b0 < a1
 
 
-def _crossed(outs: tuple[Tensor, ...]) -> bool:
-    return is_plain(*outs) and any(_meet(a, b) for i, a in enumerate(outs) for b in outs[:i])
+def refuse_crossed(out: Any) -> None:
+    """Raises where two results would be written to one place."""
+    if isinstance(out, Tensor) or not is_plain(*out):
+        return
+    if any(_meet(a, b) for i, a in enumerate(out) for b in out[:i]):
+        raise ValueError("out must hold tensors that share no memory")
 
 
 def overlap(out: Any, args: tuple[Any, ...]) -> bool:
@@ -81,7 +89,9 @@ def overlap(out: Any, args: tuple[Any, ...]) -> bool:
 
 
 def put(result: Any, out: Any) -> Any:
-    """``result`` copied into ``out``, by torch, which keeps the versions."""
+    """``result`` copied into ``out``, by torch, which keeps the versions (and refuses too late)."""
+    if not torch.compiler.is_compiling():
+        _refuse_inference(list(leaves((out,))))
     for target, value in zip(as_tuple(out), as_tuple(result), strict=True):
         target.copy_(value)
     return out
