@@ -25,7 +25,6 @@ import torch
 import torch.nn.functional as F
 import torch.nn.modules.module as torch_module
 from torch import Tensor, nn
-from torch.autograd import profiler
 
 from kernelworks.dispatch import Op, choose
 from kernelworks.models import attention, calls
@@ -35,6 +34,7 @@ from kernelworks.ops.activation.silu_mul import OP as SILU_MUL
 from kernelworks.ops.linear.linear import OP as LINEAR
 from kernelworks.ops.norm.rms_norm import OP as RMS_NORM
 from kernelworks.ops.position.rope import OP as ROPE
+from kernelworks.plain import is_plain, observed, transformed
 
 __all__ = ["Bound", "Parts", "decoder_layer", "parts_of"]
 
@@ -44,11 +44,6 @@ _get_threads = torch.get_num_threads
 _get_ident = threading.get_ident
 _inference_mode = torch.is_inference_mode_enabled
 _stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
-_watched = (
-    torch._C._len_torch_dispatch_stack,
-    torch._C._len_torch_function_stack,
-    torch._C._functorch.maybe_current_level,
-)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = (
     torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks,
@@ -194,7 +189,7 @@ class Parts:
     def calls_for(self, hidden_states: Tensor, weights: list[Any], cos: Tensor) -> Bound:
         """The ops as this step calls them."""
         gradients = _grad_enabled()
-        if gradients or _watched[0]() or _watched[1]() or _watched[2]() or profiler._is_profiler_enabled:
+        if gradients or transformed() or observed() or not is_plain(hidden_states, cos):
             return _OPEN_ON_GPU if gradients and hidden_states.is_cuda else _OPEN
         steady, device = hidden_states.shape[1] == 1, hidden_states.get_device()
         key: tuple[Any, ...] = (
@@ -206,6 +201,8 @@ class Parts:
         known = self.bound.get(key)
         if known is not None and all(map(_is, known[1], weights)):
             return known[0]
+        if not is_plain(*weights):
+            return _OPEN
         if len(self.bound) >= MOST_SHAPES:
             self.bound.clear()
         bound = Bound(_at_first_use, steady=steady)
