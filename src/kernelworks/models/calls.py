@@ -21,7 +21,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.plain import PLAIN
 from kernelworks.contract import FLOATS
 from kernelworks.dispatch import MOST_PLANS, choose
 from kernelworks.ops.activation.gelu import gelu as gelu_op
@@ -35,6 +34,7 @@ from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm_op
 from kernelworks.ops.position.rope import rope as rope_op
 from kernelworks.ops.reduction.cross_entropy import cross_entropy as cross_entropy_op
 from kernelworks.ops.reduction.softmax import softmax as softmax_op
+from kernelworks.plain import PLAIN
 
 __all__ = [
     "FUNCTIONS", "TORCHS", "attends", "attention_taken", "cross_entropy", "expressible", "gelu", "layer_norm", "linear",

@@ -123,7 +123,9 @@ def _forward(
     batch, heads, queries, dim = q.shape
     _, kv_heads, keys, _ = k.shape
     if batch and queries and heads:
-        kernels = few if queries * heads <= FEW * kv_heads else many
+        # The backward forms the scores again, as `many` does: with a sum that `few` made of scores that it rounds
+        # otherwise, every probability would be off by the difference.
+        kernels = few if queries * heads <= FEW * kv_heads and not with_lse else many
         kernels.attention(
             output, lse, readable(q), readable(k), readable(v),
             mask if mask is None else mask.expand(batch, heads, queries, keys),
