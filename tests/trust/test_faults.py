@@ -20,7 +20,9 @@ from kernelworks.build import BuildError, cpp
 from kernelworks.build.loading import unfit
 
 # As proved: only the build stands between the calls and the rows.
-PROVED = "from kernelworks import certificates\ncertificates.invalid = lambda op, row: row.toolchain() and None\n"
+PROVED = (
+    "from kernelworks import certificates\ncertificates.invalid = lambda op, row, kind=None: row.toolchain() and None\n"
+)
 
 CALLS = (
     PROVED
