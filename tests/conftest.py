@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 
 # Read when torch loads OpenMP. Both workers' threads share the cores, and a thread that spins while it waits keeps one
 # from the other worker: half of the time of the parity tests went there.
@@ -39,6 +40,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+
+
+# What these are about is not whether others use the machine, which they do: the workers of a test run, to begin with.
+CALM = ("diagnose", "trust", "test_cli")
+
+
+@pytest.fixture(autouse=True)
+def calm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that nobody else uses, whatever goes on; tests of noise put their own reader in its place."""
+    if request.path.parent.name in CALM or request.path.stem in CALM:
+        from kernelworks.ceilings import quiet
+
+        monkeypatch.setattr(quiet, "cpu_times", lambda: quiet.CpuTimes(time.monotonic(), 0.0, 0.0, 2))
 
 
 @pytest.fixture(scope="session")

@@ -60,6 +60,9 @@ def _options(
 
 
 Device = Annotated[str | None, typer.Option("--device", help="cpu or cuda.", metavar="DEVICE")]
+Rough = Annotated[
+    bool, typer.Option("--rough", help="Give figures, marked as rough, even while other processes use the machine.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead of tables.")]
 
 
@@ -138,6 +141,7 @@ def diagnose(
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for the page and the JSON.", show_default="kernelworks-out")
     ] = None,
+    rough: Rough = False,
     json: Json = False,
 ) -> None:
     """Where a program's time goes on this machine, what each part waits on, and what can be had back.
@@ -153,7 +157,8 @@ def diagnose(
     if not Path(_file(program)).is_file():
         _fail(f"there is no file {_file(program)}; give FILE.py or FILE.py:FUNCTION", USAGE)
     with _faults(), console.progress("diagnose") as progress:
-        record: Diagnosis = run(program, tuple(arguments or ()), fix=fix, progress=progress, counters=counters)
+        asked: dict[str, Any] = {"rough": True} if rough else {}
+        record: Diagnosis = run(program, tuple(arguments or ()), fix=fix, progress=progress, counters=counters, **asked)
     if json:
         _print_json(record)
     else:
@@ -168,6 +173,8 @@ def diagnose(
         console.stderr().print(f"\nthe page: {folder / name}.html   the record: {folder / name}.json", soft_wrap=True)
     if record.fix is not None and (record.fix.refused or not record.fix.agrees):
         raise typer.Exit(FAILED)
+    if record.ambiguous or (record.fix is not None and record.fix.ambiguous and not record.rough):
+        raise typer.Exit(AMBIGUOUS)
 
 
 def _file(program: str) -> str:

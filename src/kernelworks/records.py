@@ -369,6 +369,7 @@ class Fix:
     notes: tuple[str, ...] = ()
     noise_s: float = 0.0  # a gain or loss below this says nothing
     refused: str = ""  # why the fix is not to be kept; "" where nothing speaks against it
+    ambiguous: str = ""  # what others took of the machine while it was measured, where that was too much
     against: str = (
         "float64"  # or the original's own rounding; "" where nothing was compared: `agrees` says nothing then
     )
@@ -389,6 +390,8 @@ class Diagnosis:
     date: str
     fix: Fix | None = None
     gpu: GpuTime | None = None
+    ambiguous: str = ""  # what others took of the machine, where that was too much for figures
+    rough: bool = False  # figures were asked for all the same: each is rough
 
 
 # ---------------------------------------------------------------- JSON

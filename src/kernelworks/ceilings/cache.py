@@ -95,23 +95,38 @@ def forget() -> None:
 
 
 @overload
-def ceilings(progress: Progress | None = None, *, again: bool = False, device: Literal["cpu"] = "cpu") -> Ceilings: ...
+def ceilings(
+    progress: Progress | None = None, *, again: bool = False, device: Literal["cpu"] = "cpu", rough: bool = False
+) -> Ceilings: ...
 @overload
-def ceilings(progress: Progress | None = None, *, again: bool = False, device: Literal["cuda"]) -> GpuCeilings: ...
+def ceilings(
+    progress: Progress | None = None, *, again: bool = False, device: Literal["cuda"], rough: bool = False
+) -> GpuCeilings: ...
 @overload
-def ceilings(progress: Progress | None = None, *, again: bool = False, device: str) -> Ceilings | GpuCeilings: ...
+def ceilings(
+    progress: Progress | None = None, *, again: bool = False, device: str, rough: bool = False
+) -> Ceilings | GpuCeilings: ...
 
 
-def ceilings(progress: Progress | None = None, *, again: bool = False, device: str = "cpu") -> Ceilings | GpuCeilings:
+def ceilings(
+    progress: Progress | None = None, *, again: bool = False, device: str = "cpu", rough: bool = False
+) -> Ceilings | GpuCeilings:
     """The ceilings of this machine, or with ``device="cuda"`` of its GPU: from the cache, else measured (20 to 50 s)
-    and cached. ``again`` measures in any case.
+    and cached. ``again`` measures in any case. With ``rough`` a busy machine is measured all the same;
+    what that gives is never cached, and its ``foreign_share`` says what others took.
 
     Raises Ambiguous when the machine is too busy to measure, BuildError without a compiler, RuntimeError where there
     is no GPU. Where the cache folder cannot be written the result is still returned, with a warning.
     """
     record = None if again else cached(device)
     if record is None:
-        record = gpu.measure(progress) if device == "cuda" else measure(progress)
+        if device == "cuda":
+            record = gpu.measure(progress)
+        else:
+            quiet = survey.listening(rough=rough)
+            record = measure(progress, quiet=quiet)
+            if quiet.roughly:
+                return record
         try:
             save(record)
         except OSError as error:

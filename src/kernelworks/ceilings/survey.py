@@ -267,6 +267,11 @@ def _rounds(items: Sequence[Point | Floor], quiet: Quiet, progress: Progress | N
     return ROUNDS
 
 
+def listening(*, rough: bool = False) -> Quiet:
+    """The windows in which ceilings are measured; rough ones wait for a quiet window twice, not 48 times."""
+    return Quiet(window_s=WINDOW_S, patience=2 if rough else 48, deadline_s=DEADLINE_S, rough=rough)
+
+
 def measure(progress: Progress | None = None, *, quiet: Quiet | None = None) -> Ceilings:
     """Measure this machine: bandwidths, arithmetic and transcendental rates, floors. Prints nothing, caches nothing.
 
@@ -274,7 +279,7 @@ def measure(progress: Progress | None = None, *, quiet: Quiet | None = None) -> 
     Raises Ambiguous when other processes kept using more than 10% of the cores, BuildError without a compiler.
     """
     here = machine()
-    quiet = quiet or Quiet(window_s=WINDOW_S, patience=48, deadline_s=DEADLINE_S)
+    quiet = quiet or listening()
     if progress is not None:
         progress("building", 0, 1)
     floors = _floors(here)

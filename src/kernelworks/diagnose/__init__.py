@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,13 +10,13 @@ import torch
 from kernelworks.ceilings import ceilings as measured_ceilings
 from kernelworks.diagnose import overhead
 from kernelworks.diagnose.account import account, footer
-from kernelworks.diagnose.program import Program, from_function, from_target, versions
+from kernelworks.diagnose.program import Program, from_function, from_target
 from kernelworks.diagnose.races import Races
-from kernelworks.diagnose.regions import regions, settled
+from kernelworks.diagnose.regions import regions
 from kernelworks.diagnose.timeline import observe
 from kernelworks.diagnose.timeline_gpu import uses_gpu
+from kernelworks.diagnose.told import told
 from kernelworks.diagnose.trace import without_collection
-from kernelworks.diagnose.words import findings, sentence, unmodelled
 from kernelworks.records import Ceilings, Diagnosis, GpuCeilings
 
 __all__ = ["diagnose", "run"]
@@ -35,6 +34,7 @@ def diagnose(
     ceilings: Ceilings | GpuCeilings | None = None,
     budget_s: float = BUDGET_S,
     progress: Say | None = None,
+    rough: bool = False,
 ) -> Diagnosis:
     """Runs ``fn(*args)`` several times and says where its wall clock goes.
 
@@ -50,16 +50,19 @@ def diagnose(
         ceilings: what the machine can do; by default measured once (up to a minute) and cached.
         budget_s: seconds for the timed runs; at least one plain and one profiled run are made.
         progress: called with one line of text at each step.
+        rough: give figures where other processes use the machine too: their intervals are wide, and they are marked.
 
     Returns:
-        records.Diagnosis: the regions worst first, the footer, the findings, and with ``fix`` the fix.
+        records.Diagnosis: the regions worst first, the footer, the findings, and with ``fix`` the fix. Where others
+        used the machine too much for figures and ``rough`` was not asked for, its ``ambiguous`` says so, as does the
+        sentence; nothing is promised then, and nothing is fixed.
 
     Raises:
         TypeError: ``fn`` cannot be called.
-        Ambiguous: the ceilings had to be measured and the machine was too busy.
+        Ambiguous: the ceilings had to be measured and the machine was too busy, and ``rough`` was not asked for.
         Whatever ``fn`` raises.
     """
-    return _diagnose(from_function(fn, args, program), fix, ceilings, budget_s, progress or _silent)
+    return _diagnose(from_function(fn, args, program), fix, ceilings, budget_s, progress or _silent, rough=rough)
 
 
 def run(
@@ -71,6 +74,7 @@ def run(
     ceilings: Ceilings | GpuCeilings | None = None,
     budget_s: float = BUDGET_S,
     counters: bool = False,
+    rough: bool = False,
 ) -> Diagnosis:
     """``diagnose`` for a script with its arguments, or for ``file.py:function``.
 
@@ -81,7 +85,7 @@ def run(
     script exits with a code, and what ``diagnose`` raises.
     """
     program, say = from_target(target, args), progress or _silent
-    return _diagnose(program, fix, ceilings, budget_s, say, (target, *args) if counters else ())
+    return _diagnose(program, fix, ceilings, budget_s, say, (target, *args) if counters else (), rough=rough)
 
 
 def _silent(line: str) -> None:
@@ -95,16 +99,18 @@ def _diagnose(
     budget_s: float,
     say: Say,
     counters: tuple[str, ...] = (),
+    *,
+    rough: bool = False,
 ) -> Diagnosis:
     say("warming up")
     if uses_gpu(program.run):
         from kernelworks.diagnose.gpu import diagnose_gpu
 
         on = ceilings if isinstance(ceilings, GpuCeilings) else None
-        return diagnose_gpu(program, fix, on, budget_s, say, counters)
+        return diagnose_gpu(program, fix, on, budget_s, say, counters, rough=rough)
     if ceilings is None:
         say("what this machine can do")
-        ceilings = measured_ceilings()
+        ceilings = measured_ceilings(rough=True) if rough else measured_ceilings()
     if not isinstance(ceilings, Ceilings):
         raise TypeError("the program ran on the CPU, and ceilings are those of a GPU")
     say("what a call costs at least")
@@ -119,25 +125,10 @@ def _diagnose(
         races = Races(RACES * budget_s, ceilings.cache_bytes.get("L3", 32 << 20))
         found, problems = regions(groups, timeline.wall, threads, races=races)
     done = None
-    if fix:
+    if fix and (rough or not timeline.loud):
         from kernelworks.diagnose.fix import apply_fix
         from kernelworks.diagnose.fix_cpu import CpuSide
 
         side = CpuSide(timeline, floors, ceilings)
         done = apply_fix(program, timeline.walls, side, budget_s=budget_s, say=say)
-        found = settled(found, done)
-    found = tuple(sorted(found, key=lambda r: (-r.high_s, -r.allows_s, -r.seconds)))
-    return Diagnosis(
-        program=program.name,
-        sentence=sentence(parts, found, timeline.wall, done),
-        wall_s=timeline.wall,
-        regions=found,
-        footer=parts,
-        unmodelled=unmodelled(found),
-        findings=findings(problems, timeline),
-        threads=threads,
-        ceilings=ceilings,
-        versions=versions(),
-        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        fix=done,
-    )
+    return told(program.name, timeline, ceilings, parts, found, problems, fix=done, rough=rough)

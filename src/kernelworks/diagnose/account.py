@@ -10,6 +10,7 @@ The parts, in the footer's order:
 - **host and sync**: the program's own Python between ops, beyond that floor;
 - **native code outside torch**: between ops, NumPy's kernels say: not modelled;
 - **waiting**: between ops, the program's thread asleep: for a file, a lock, a clock;
+- **taken by other processes**: the program's threads could have run and had no core;
 - **other threads**: between ops, the program's thread asleep while other threads of the program worked;
 - **allocation (page faults)**: fresh pages touched inside ops, and large blocks given back between them;
 - **unexplained**: ops without a model, and time that no term above explains.
@@ -37,8 +38,9 @@ __all__ = ["PARTS", "Entry", "Group", "account", "footer", "grouped"]
 USEFUL, MEMORY, COMPUTE = "useful at ceiling", "memory excess", "compute excess"
 DISPATCH, HOST, ALLOCATION, UNEXPLAINED = "dispatch", "host and sync", "allocation (page faults)", "unexplained"
 NATIVE, WAITING, OTHERS = "native code outside torch", "waiting", "other threads"
-UNSEEN = (NATIVE, WAITING, OTHERS)  # what no model speaks of
-PARTS = (USEFUL, MEMORY, COMPUTE, DISPATCH, HOST, NATIVE, WAITING, OTHERS, ALLOCATION, UNEXPLAINED)
+TAKEN = "taken by other processes"
+UNSEEN = (NATIVE, WAITING, OTHERS, TAKEN)  # what no model speaks of
+PARTS = (USEFUL, MEMORY, COMPUTE, DISPATCH, HOST, NATIVE, WAITING, OTHERS, TAKEN, ALLOCATION, UNEXPLAINED)
 
 PYTHON, FREE = "python", "free memory"  # the regions of gaps
 # What was seen in a gap beside Python -> the part it counts to, which names its region too, and its regime.
@@ -143,7 +145,11 @@ def account(timeline: Timeline, floors: Floors, threads: int, ceilings: Ceilings
         gaps.append((moment.call, moment.gap - dispatch, pages.seconds(moment.call.freed, floors)))
     tail = Call("", 0, 0, place=Place())
     gaps.append((tail, timeline.tail, pages.seconds(timeline.tail_freed, floors)))
-    return sorted([*grouped(entries), *_between(gaps, timeline.outside)], key=lambda g: -g.seconds)
+    found = [*grouped(entries), *_between(gaps, timeline.outside)]
+    if timeline.taken:
+        entry = Entry(Call("", 0, 0), timeline.taken, None, None, {TAKEN: timeline.taken})
+        found.append(Group(TAKEN, Place(), "", [entry], gap="taken"))
+    return sorted(found, key=lambda g: -g.seconds)
 
 
 def footer(groups: Iterable[Group], wall: float, parts: Iterable[str] = PARTS) -> dict[str, float]:

@@ -5,11 +5,13 @@ What is the same on every device; ``fix_cpu`` and ``fix_gpu`` say how a swapped 
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from kernelworks.ceilings.quiet import Sifted, sift
 from kernelworks.diagnose.agree import Agreement, compare
 from kernelworks.diagnose.places import fold
 from kernelworks.diagnose.program import Program
@@ -119,26 +121,26 @@ def _applied(program: Program, walls: Sequence[float], side: Side, *, budget_s: 
         return Fix(replaced, left, wall, wall, gain, 0.0, 0.0, 0.0, True, 0, tuple(notes), noise, against="")
     say("comparing the answers")
     agreement = compare(roots.samples)
-    before, after = alternate(whole, roots, wall, budget_s, say, most=side.most_rounds)
-    return _measured(forecast, agreement, before, after, replaced, left, notes)
+    found = alternate(whole, roots, wall, budget_s, say, most=side.most_rounds)
+    return _measured(forecast, agreement, found, replaced, left, notes)
 
 
 def _measured(
     forecast: Forecast,
     agreement: Agreement,
-    before: Sequence[float],
-    after: Sequence[float],
+    found: Sifted[tuple[float, float]],
     replaced: tuple[str, ...],
     left: tuple[str, ...],
     notes: Sequence[str],
 ) -> Fix:
     """The record of a fix that was measured: its verdict follows from the figures."""
+    before, after = ([pair[arm] for pair in found.samples] for arm in (0, 1))
     was, now = statistics.median(before), statistics.median(after)
     noise = max(noise_of(before), noise_of(after))
     refused = ""
     if not agreement.agrees:
         refused = "its outputs are worse than the original's" if agreement.against else "its outputs were not compared"
-    elif now - was > noise:
+    elif now - was > noise and not found.loud:
         refused = f"swapped, the program is slower: {_ms(now)} after {_ms(was)}"
     return Fix(
         replaced=replaced,
@@ -154,29 +156,35 @@ def _measured(
         notes=tuple(note for note in (agreement.note, *notes) if note),
         noise_s=noise,
         refused=refused,
+        ambiguous=str(found.noise) if found.loud else "",
         against=agreement.against,
     )
 
 
 def alternate(
     program: Program, roots: Roots, wall: float, budget_s: float, say: Say, *, most: int
-) -> tuple[list[float], list[float]]:
+) -> Sifted[tuple[float, float]]:
     """Wall clocks as it was and swapped, in turns; the order within a turn changes too. One swapped run before the
-    first turn is not counted. Noise that lasts hits both alike."""
+    first turn is not counted. Noise that lasts hits both alike; turns in which it was too much are thrown away."""
     rounds = max(LEAST_ROUNDS, min(most, int(0.6 * budget_s / max(2 * wall, 1e-9))))
-    before: list[float] = []
-    after: list[float] = []
+    turns = itertools.count()
     with Swapped(roots):
         program.run()
-    for turn in range(rounds):
-        say(f"measuring in alternation, {turn + 1} of {rounds}")
-        for arm in ("before", "after") if turn % 2 == 0 else ("after", "before"):
+
+    def turn() -> tuple[float, float]:
+        times = {}
+        for arm in ("before", "after") if next(turns) % 2 == 0 else ("after", "before"):
             if arm == "before":
-                before.append(_seconds(program))
+                times[arm] = _seconds(program)
             else:
                 with Swapped(roots) as swapped:
-                    after.append(_seconds(program) - swapped.spent)
-    return before, after
+                    times[arm] = _seconds(program) - swapped.spent
+        return times["before"], times["after"]
+
+    return sift(
+        turn, rounds, tries=2 * rounds, deadline_s=budget_s,
+        say=lambda number: say(f"measuring in alternation, {number} of {rounds}"),
+    )  # fmt: skip
 
 
 def _seconds(program: Program) -> float:

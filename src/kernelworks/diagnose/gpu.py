@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 from collections.abc import Callable, Sequence
 
 import torch
@@ -12,11 +11,11 @@ from kernelworks.ceilings import ceilings as measured_ceilings
 from kernelworks.diagnose import overhead, replay
 from kernelworks.diagnose.account import Group, footer
 from kernelworks.diagnose.account_gpu import GPU_PARTS, account, kernels
-from kernelworks.diagnose.program import Program, versions
-from kernelworks.diagnose.regions import regions, settled
+from kernelworks.diagnose.program import Program
+from kernelworks.diagnose.regions import regions
 from kernelworks.diagnose.timeline_gpu import GpuTimeline, observe
+from kernelworks.diagnose.told import told
 from kernelworks.diagnose.trace import without_collection
-from kernelworks.diagnose.words import findings, sentence, unmodelled
 from kernelworks.records import Diagnosis, Fix, GpuCeilings, GpuTime, KernelTime, Region
 
 __all__ = ["diagnose_gpu", "described"]
@@ -33,6 +32,8 @@ def diagnose_gpu(
     budget_s: float,
     say: Say,
     counters: tuple[str, ...] = (),
+    *,
+    rough: bool = False,
 ) -> Diagnosis:
     """What ``diagnose`` does once the program has run and used a GPU. ``counters``: the program to start once more
     under Nsight Compute, with its arguments."""
@@ -44,12 +45,12 @@ def diagnose_gpu(
     timeline = observe(program.run, floors, budget_s=budget_s, say=say)
     say("sorting kernels into regions")
     done = None
-    if fix:
+    if fix and (rough or not timeline.loud):
         from kernelworks.diagnose.fix import apply_fix
         from kernelworks.diagnose.fix_gpu import GpuSide
 
         done = apply_fix(program, timeline.walls, GpuSide(timeline, ceilings), budget_s=budget_s, say=say)
-    found = described(program.name, timeline, ceilings, done)
+    found = described(program.name, timeline, ceilings, done, rough=rough)
     if counters and found.gpu is not None:
         from kernelworks.diagnose.counters import checks
 
@@ -61,31 +62,17 @@ def diagnose_gpu(
     return found
 
 
-def described(name: str, timeline: GpuTimeline, ceilings: GpuCeilings, fix: Fix | None = None) -> Diagnosis:
+def described(
+    name: str, timeline: GpuTimeline, ceilings: GpuCeilings, fix: Fix | None = None, *, rough: bool = False
+) -> Diagnosis:
     """The record of a timeline, live or made from a recorded trace."""
-    threads = torch.get_num_threads()
     with without_collection():
         groups = account(timeline, ceilings)
         parts = footer(groups, timeline.wall, GPU_PARTS)
-        found, problems = regions(groups, timeline.wall, threads, "cuda", ceilings.kind)
+        found, problems = regions(groups, timeline.wall, torch.get_num_threads(), "cuda", ceilings.kind)
         times = _times(timeline, ceilings)
-    found = settled(found, fix) if fix is not None else found
-    found = tuple(sorted(found, key=lambda r: (-r.high_s, -r.allows_s, -r.seconds)))
-    return Diagnosis(
-        program=name,
-        sentence=sentence(parts, found, timeline.wall, fix),
-        wall_s=timeline.wall,
-        regions=found,
-        footer=parts,
-        unmodelled=unmodelled(found),
-        findings=(*findings(problems, timeline), *_findings(timeline, times, groups, found)),
-        threads=threads,
-        ceilings=ceilings,
-        versions=versions(),
-        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        fix=fix,
-        gpu=times,
-    )
+    more = _findings(timeline, times, groups, found)
+    return told(name, timeline, ceilings, parts, found, problems, fix=fix, gpu=times, more=more, rough=rough)
 
 
 def _times(timeline: GpuTimeline, ceilings: GpuCeilings) -> GpuTime:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelworks.diagnose.account import NATIVE, OTHERS, WAITING, Group
+from kernelworks.diagnose.account import NATIVE, OTHERS, TAKEN, WAITING, Group
 from kernelworks.diagnose.patterns import patterns
 from kernelworks.diagnose.races import Races
 from kernelworks.diagnose.results import results
@@ -19,14 +19,16 @@ from kernelworks.diagnose.rules import RULES, Advice, Rule, View
 from kernelworks.diagnose.work import Arguments, Operand, name_of
 from kernelworks.records import Fix, Region
 
-__all__ = ["NOTHING_TO_BE_HAD", "SMALL", "Problem", "regions", "settled"]
+__all__ = ["NOTHING_TO_BE_HAD", "SMALL", "Problem", "regions", "settled", "unpromised", "widened"]
 
 NOTHING_TO_BE_HAD = "nothing to be had"
 SMALL = 0.005  # of the wall clock
+WIDER = 0.5  # by which share of itself each end of a rough interval moves out
 # What a user is told of what no model speaks of.
 UNMODELLED = {
     NATIVE: "native code outside torch: not seen, so nothing is said of it",
     WAITING: "the program's thread waited (a file, a lock, a clock): not seen, so nothing is said of it",
+    TAKEN: "other processes had the cores: not this program's doing",
     OTHERS: "the program's thread waited for other threads of the program: their ops are not modelled",
 }
 # Rules that name no remedy where there is no row: what they say is what the bound allows, and only that.
@@ -205,6 +207,21 @@ def _region(group: Group, view: View, advice: Advice) -> Region:
         kernels=group.kernels,
         allows_s=_allowed(view, group, advice),
         row=view.row,
+    )
+
+
+def unpromised(found: Sequence[Region]) -> tuple[Region, ...]:
+    """The regions of a run that others disturbed: what was called, and how long it took then, but no claim."""
+    return tuple(dataclasses.replace(r, low_s=0.0, high_s=0.0, allows_s=0.0, achieved=None) for r in found)
+
+
+def widened(found: Sequence[Region]) -> tuple[Region, ...]:
+    """The regions of rough figures, their intervals wider."""
+    return tuple(
+        dataclasses.replace(
+            r, low_s=r.low_s * (1 - WIDER), high_s=min(r.high_s * (1 + WIDER), max(r.high_s, r.allows_s))
+        )
+        for r in found
     )
 
 

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kernelworks.ceilings.quiet import cpu_times, foreign_share
+from kernelworks.ceilings.quiet import QUIET, WINDOW_S, Noise, sift
 from kernelworks.diagnose.overhead import Floors
 from kernelworks.diagnose.places import Survey
 from kernelworks.diagnose.trace import Call, Trace, join, record, without_collection
 from kernelworks.diagnose.watch import Outside, outside, watched
 
-__all__ = ["Moment", "Plain", "Timeline", "fault_share", "observe", "plain_run", "settle"]
+__all__ = ["Moment", "Plain", "Timeline", "fault_share", "observe", "plain_run", "settle", "window_s"]
 
 Say = Callable[[str], None]
 
@@ -31,7 +31,8 @@ RUNS_A_ROUND = 5  # what a round costs, in plain runs: one plain, one profiled, 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
 FEW_FAULTS = 0.03  # of the wall clock
 NOTABLE_GAPS = 0.03  # of the wall clock
-NOISY = 0.10  # of the cores, taken by others
+WINDOWS = 0.05  # of the budget, that a window of short plain runs takes at most
+PATIENCE = 0.3  # of the budget, after which no quieter window is waited for
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Moment:
 
 @dataclass(frozen=True)
 class Timeline:
-    """One run: the moments in order and the ``tail`` after the last call add to ``wall`` (seconds, plain, median)."""
+    """One run: the moments in order, the ``tail`` after the last call, and what others took of it add to ``wall``
+    (seconds, plain, median)."""
 
     wall: float
     moments: tuple[Moment, ...]
@@ -54,37 +56,47 @@ class Timeline:
     scale: float  # by which calls and gaps were scaled to fit the wall clock after the profiler was taken off
     persistent: dict[int, int]
     elsewhere: int  # ops on other threads
-    noisy: int  # plain runs during which others took over a tenth of the cores
+    noisy: int  # windows of runs that were thrown away because others used the machine
     walls: tuple[float, ...]
     faults: int | None  # minor page faults of one timed run
     outside: Outside | None = None  # what the gaps were made of; None where they are too short to ask
+    taken: float = 0.0  # seconds of a run for which its threads had no core, because others had them
+    noise: Noise = QUIET  # of the windows that were kept
+    loud: bool = False  # no window was quiet
 
 
 def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say) -> Timeline:
     """Runs the program plain, then profiled, as often as ``budget_s`` allows (1 to 3 times each, after one run to warm
     up), and once more to survey shapes and places. Raises what the program raises."""
     say("warming up")
-    plain_run(run)
-    say("timing without the profiler")
-    plain = [plain_run(run)]
-    rounds = max(1, min(MOST_ROUNDS, int(budget_s / max(RUNS_A_ROUND * plain[0].wall, 1e-9))))
-    for i in range(1, rounds):
-        say(f"timing without the profiler, {i + 1} of {rounds}")
-        plain.append(plain_run(run))
-    if statistics.median(p.faults for p in plain) * floors.fault < FEW_FAULTS * min(p.wall for p in plain):
+    first = plain_run(run)
+    rounds = max(1, min(MOST_ROUNDS, int(budget_s / max(RUNS_A_ROUND * first.wall, 1e-9))))
+    patience, tries = PATIENCE * budget_s, 1 if budget_s < RUNS_A_ROUND * first.wall else 3 * rounds
+    plain = sift(
+        lambda: plain_run(run), rounds, window_s=window_s(budget_s), tries=tries, deadline_s=patience,
+        say=lambda i: say(f"timing without the profiler, {i} of {rounds}"),
+    )  # fmt: skip
+    if statistics.median(p.faults for p in plain.samples) * floors.fault < FEW_FAULTS * min(
+        p.wall for p in plain.samples
+    ):
         _keep_memory()
         plain_run(run)
-    timed, faults = [], []
-    for i in range(rounds):
-        say(f"timing every op, {i + 1} of {rounds}")
+
+    def under_the_profiler() -> tuple[Trace, int]:
         before = _faults()
-        timed.append(_without_output(record(run)))
-        faults.append(_faults() - before)
+        trace = _without_output(record(run))
+        return trace, _faults() - before
+
+    profiled = sift(
+        under_the_profiler, rounds, tries=tries, deadline_s=patience,
+        say=lambda i: say(f"timing every op, {i} of {rounds}"),
+    )  # fmt: skip
+    timed, faults = [trace for trace, _ in profiled.samples], [faults for _, faults in profiled.samples]
     say("surveying shapes and places")
     survey = Survey()
     surveyed = _without_output(record(run, survey=survey))
-    quiet = [p for p in plain if p.foreign <= NOISY] or plain
-    wall = statistics.median(p.wall for p in quiet)
+    wall = statistics.median(p.wall for p in plain.samples)
+    taken = statistics.median(n.taken_s / len(w) for w, n in zip(plain.windows, plain.noises, strict=True))
     with without_collection():
         timeline = settle(
             wall,
@@ -92,10 +104,14 @@ def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say
             surveyed,
             floors,
             persistent=survey.persistent,
-            noisy=len([p for p in plain if p.foreign > NOISY]),
-            walls=tuple(p.wall for p in plain),
+            noisy=plain.thrown + profiled.thrown,
+            walls=tuple(p.wall for p in plain.samples),
             faults=int(statistics.median_low(faults)),
+            taken=taken,
         )
+    timeline = dataclasses.replace(
+        timeline, noise=(profiled if profiled.loud else plain).noise, loud=plain.loud or profiled.loud
+    )
     own = timeline.tail + sum(max(0.0, moment.gap - floors.gap) for moment in timeline.moments)
     if own < NOTABLE_GAPS * wall:
         return timeline
@@ -120,19 +136,22 @@ def _keep_memory() -> None:
 
 @dataclass(frozen=True)
 class Plain:
-    """One run without the profiler: seconds, the share of the cores that others took, minor page faults."""
+    """One run without the profiler: seconds and minor page faults."""
 
     wall: float
-    foreign: float
     faults: int
 
 
 def plain_run(run: Callable[[], Any]) -> Plain:
-    cpu, faults = cpu_times(), _faults()
+    faults = _faults()
     start = time.perf_counter()
     run()
-    wall = time.perf_counter() - start
-    return Plain(wall, foreign_share(cpu, cpu_times()), _faults() - faults)
+    return Plain(time.perf_counter() - start, _faults() - faults)
+
+
+def window_s(budget_s: float) -> float:
+    """For how long short runs are repeated: what others did meanwhile is known in ticks of 10 ms."""
+    return min(WINDOW_S, WINDOWS * budget_s)
 
 
 def _faults() -> int:
@@ -154,8 +173,10 @@ def settle(
     noisy: int = 0,
     walls: tuple[float, ...] = (),
     faults: int | None = None,
+    taken: float = 0.0,
 ) -> Timeline:
-    """The timeline of one plain run from profiled ones: what the profiler adds taken off, then fitted to ``wall``.
+    """The timeline of one plain run from profiled ones: what the profiler adds taken off, then fitted to ``wall`` less
+    what others took of it.
 
     Where all profiled runs made the same calls, each call and gap is its median over them; else the run whose wall
     clock is the median stands for all.
@@ -168,14 +189,16 @@ def settle(
     spans = [statistics.median_low(column) for column in zip(*(s for s, _ in sheared), strict=True)]
     gaps = [statistics.median_low(column) for column in zip(*(g for _, g in sheared), strict=True)]
     total = sum(spans) + sum(gaps)
-    scale = wall / total if total else 1.0
+    taken = min(taken, 0.9 * wall)
+    scale = (wall - taken) / total if total else 1.0
     moments = tuple(
         Moment(call, span * scale, gap * scale) for call, span, gap in zip(calls, spans, gaps[:-1], strict=True)
     )
-    tail = gaps[-1] * scale if total else wall
+    tail = gaps[-1] * scale if total else wall - taken
     return Timeline(
-        wall, moments, tail, survey.freed, scale, persistent or {}, middle.elsewhere, noisy, walls or (wall,), faults
-    )
+        wall, moments, tail, survey.freed, scale, persistent or {}, middle.elsewhere, noisy, walls or (wall,), faults,
+        taken=taken,
+    )  # fmt: skip
 
 
 def fault_share(faults: int | None, calls: Iterable[Call]) -> float:

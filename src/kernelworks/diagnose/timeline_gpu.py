@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,10 +10,11 @@ from typing import Any
 
 import torch
 
+from kernelworks.ceilings.quiet import QUIET, Noise, sift
 from kernelworks.diagnose import replay
 from kernelworks.diagnose.overhead import Floors
 from kernelworks.diagnose.places import Survey
-from kernelworks.diagnose.timeline import NOISY, plain_run
+from kernelworks.diagnose.timeline import PATIENCE, plain_run, window_s
 from kernelworks.diagnose.trace import Call, Trace, join, record, without_collection
 
 __all__ = ["GpuTimeline", "observe", "settle", "uses_gpu", "waiting"]
@@ -37,6 +39,8 @@ class GpuTimeline:
     persistent: dict[int, int]
     elsewhere: int
     lost: float  # seconds of device work that belongs to no launch of the run
+    noise: Noise = QUIET  # of the windows that were kept
+    loud: bool = False  # no window was quiet
 
     def replayed(self, **changes: Any) -> float:
         """Seconds of the replay with changes, such as ``waits=False`` or ``host=0.0``."""
@@ -70,27 +74,25 @@ def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say
     whole = waiting(run)
     say("timing without the profiler")
     plain_run(whole)
-    plain = [plain_run(whole)]
-    runs = max(LEAST_RUNS, min(MOST_RUNS, int(0.3 * budget_s / max(plain[0].wall, 1e-9))))
-    plain += [plain_run(whole) for _ in range(runs - 1)]
+    runs = max(LEAST_RUNS, min(MOST_RUNS, int(0.3 * budget_s / max(plain_run(whole).wall, 1e-9))))
+    plain = sift(lambda: plain_run(whole), runs, window_s=window_s(budget_s) / runs, deadline_s=PATIENCE * budget_s)
     say("timing every kernel")
     timed = [_without_output(record(whole, gpu=True)) for _ in range(3)][1:]
     say("surveying shapes and places")
     survey = Survey()
     # Without the device: the profiler's tree leaves out the ops that start while a kernel of its thread is running.
     surveyed = _without_output(record(whole, survey=survey))
-    quiet = [p for p in plain if p.foreign <= NOISY] or plain
-    noisy = len([p for p in plain if p.foreign > NOISY])
     with without_collection():
-        return settle(
-            statistics.median(p.wall for p in quiet),
+        timeline = settle(
+            statistics.median(p.wall for p in plain.samples),
             min(timed, key=lambda t: t.end - t.start),
             surveyed,
             floors,
             persistent=survey.persistent,
-            walls=tuple(p.wall for p in plain),
-            noisy=noisy,
+            walls=tuple(p.wall for p in plain.samples),
+            noisy=plain.thrown,
         )
+    return dataclasses.replace(timeline, noise=plain.noise, loud=plain.loud)
 
 
 def settle(

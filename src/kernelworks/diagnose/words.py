@@ -7,15 +7,17 @@ only the bound allows as such.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from kernelworks.ceilings.quiet import Noise
 from kernelworks.diagnose.account import FREE, PYTHON, UNEXPLAINED, USEFUL
-from kernelworks.diagnose.regions import SMALL, Problem
+from kernelworks.diagnose.regions import SMALL, WIDER, Problem
 from kernelworks.diagnose.timeline import Timeline
 from kernelworks.diagnose.timeline_gpu import GpuTimeline
 from kernelworks.diagnose.trace import COMPILED
 from kernelworks.records import Fix, Region
 
-__all__ = ["findings", "sentence", "unmodelled"]
+__all__ = ["Rough", "ambiguous", "findings", "sentence", "unmodelled"]
 
 NOISY_SCALE = 0.15  # profiled and plain runs further apart than this are said
 HARDLY, MOSTLY = 0.25, 0.9  # of the wall clock, modelled
@@ -26,15 +28,46 @@ NAMES = {
 }  # fmt: skip
 
 
-def sentence(footer: Mapping[str, float], found: Sequence[Region], wall: float, fix: Fix | None = None) -> str:
-    """What a user reads first. A fix that must not be kept comes before all else."""
-    refused = f"the fix is refused: {fix.refused}; " if fix is not None and fix.refused else ""
-    return refused + "; ".join(
-        part for part in (_head(footer, found, wall), *_promises(footer, found, wall, fix)) if part
+def ambiguous(noise: Noise) -> str:
+    """The sentence of a diagnosis without figures."""
+    return (
+        f"ambiguous: {noise}, so no figure is given; run it again when the machine is quiet, or with --rough "
+        "(rough=True) for rough figures"
     )
 
 
-def _head(footer: Mapping[str, float], found: Sequence[Region], wall: float) -> str:
+def sentence(
+    footer: Mapping[str, float],
+    found: Sequence[Region],
+    wall: float,
+    fix: Fix | None = None,
+    rough: Rough | None = None,
+) -> str:
+    """What a user reads first. A fix that must not be kept, or that could not be measured, comes before all else."""
+    first = ""
+    if fix is not None and fix.refused:
+        first = f"the fix is refused: {fix.refused}; "
+    elif fix is not None and fix.ambiguous:
+        first = f"ambiguous: the fix was measured while {fix.ambiguous}; "
+    marked = f"rough, since {rough.noise}: " if rough else ""
+    parts = (_head(footer, found, wall, rough), *_promises(footer, found, wall, fix))
+    return first + marked + "; ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True)
+class Rough:
+    """Why figures are rough, and the shortest and the longest run."""
+
+    noise: Noise
+    shortest: float
+    longest: float
+
+    def percents(self, percent: float, wall: float) -> str:
+        low = percent * min(1 / (1 + WIDER), wall / self.longest)
+        return f"{low:.0f}% to {min(100.0, percent * max(1 + WIDER, wall / self.shortest)):.0f}%"
+
+
+def _head(footer: Mapping[str, float], found: Sequence[Region], wall: float, rough: Rough | None) -> str:
     """How near to its ceilings the program runs: the whole of it, or the part that was modelled."""
     if not wall:
         return "this program took no time"
@@ -50,7 +83,8 @@ def _head(footer: Mapping[str, float], found: Sequence[Region], wall: float) -> 
         part = f"{100 * (1 - share):.0f}% of this program's {_ms(wall)} ms"
         return f"{part} was not modelled, so nothing is said of it: {rest}"
     percent = 100 * footer[USEFUL] / (wall * share)
-    useful = f"runs at {f'{percent:.0f}%' if percent >= 0.5 else 'under 1%'} of what this machine can do"
+    shown = f"{percent:.0f}%" if percent >= 0.5 else "under 1%"
+    useful = f"runs at {rough.percents(percent, wall) if rough else shown} of what this machine can do"
     if share > MOSTLY:
         return f"this program {useful}"
     return f"{100 * share:.0f}% of this program was modelled, and that part {useful}; the rest was not: {rest}"
@@ -106,9 +140,7 @@ def findings(problems: Mapping[str, Problem], timeline: Timeline | GpuTimeline) 
     ordered = sorted(problems.items(), key=lambda item: (-item[1].high, -item[1].allows))
     lines = [_problem(name, its, wall) for name, its in ordered if max(its.high, its.allows) >= SMALL * wall]
     if timeline.noisy:
-        lines.append(
-            f"ambiguous: other processes used over 10% of the cores in {timeline.noisy} of {len(timeline.walls)} runs"
-        )
+        lines.append(f"{timeline.noisy} windows of runs were thrown away: others used the machine meanwhile")
     if isinstance(timeline, GpuTimeline):
         if abs(timeline.device - 1) > NOISY_SCALE / 2:
             lines.append(

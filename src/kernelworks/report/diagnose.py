@@ -16,6 +16,7 @@ from kernelworks.report.terminal import bar, style_of
 
 __all__ = [
     "MOST_ROWS",
+    "ROUGH",
     "SILENT",
     "counters",
     "diagnosis",
@@ -32,6 +33,7 @@ __all__ = [
 MOST_ROWS = 12  # on the terminal; the JSON and the page hold every region
 # Parts that are not shown where a program has nothing of them.
 SILENT = ("native code outside torch", "waiting", "other threads", "taken by other processes")
+ROUGH = " rough"  # behind the figures of every line, where others used the machine
 WIDE = 118  # columns from which the next action stands in the table's own column
 WIDEST = 150
 BAR_WIDTH = 60
@@ -45,16 +47,19 @@ def worst_first(found: tuple[Region, ...]) -> list[Region]:
 def diagnosis(record: Diagnosis, width: int) -> RenderableType:
     """Everything that ``kernelworks diagnose`` prints for one program, for a terminal ``width`` columns wide."""
     parts: list[RenderableType] = [Text(), Text(headline(record), style="bold"), _context(record), Text()]
-    parts += [regions(record, width), Text(), footer(record.footer, record.wall_s, width)]
+    if record.ambiguous:
+        return Group(*parts[1:])
+    mark = ROUGH if record.rough else ""
+    parts += [regions(record, width), Text(), footer(record.footer, record.wall_s, width, mark)]
     if record.gpu is not None:
-        parts += [Text(), kernels(record.gpu.kernels, width)]
+        parts += [Text(), kernels(record.gpu.kernels, width, mark=mark)]
         if record.gpu.counters:
             parts += [Text(), counters(record.gpu.counters)]
     for title, lines in (("findings", record.findings), ("not modelled", record.unmodelled)):
         if lines:
             parts += [Text(), Text(title, style="bold"), *(_bullet(line) for line in lines)]
     if record.fix is not None:
-        parts += [Text(), fix(record.fix)]
+        parts += [Text(), fix(record.fix, mark)]
     return Group(*parts)
 
 
@@ -131,7 +136,7 @@ def _back(region: Region) -> Text:
 def regions(record: Diagnosis, width: int, most_rows: int = MOST_ROWS) -> Table:
     """The table of regions, worst first; the ones left out are counted in its caption."""
     ordered = worst_first(record.regions)
-    shown = ordered[:most_rows]
+    shown, mark = ordered[:most_rows], ROUGH if record.rough else ""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, caption_justify="left")
     table.expand, table.width = True, min(width, WIDEST)
     wide = width >= WIDE
@@ -149,7 +154,7 @@ def regions(record: Diagnosis, width: int, most_rows: int = MOST_ROWS) -> Table:
             where.append(f"\n> {region.action}", style="italic")
         cells: list[RenderableType] = [
             where,
-            f"{quantity.seconds(region.seconds)}\n{quantity.percent(region.share, 1)}",
+            f"{quantity.seconds(region.seconds)}{mark}\n{quantity.percent(region.share, 1)}",
             _waits_on(region),
             _of_ceiling(region),
             _back(region),
@@ -176,8 +181,9 @@ def whole_percents(parts: dict[str, float]) -> dict[str, float]:
     return {name: value / 10 for name, value in tenths.items()}
 
 
-def footer(parts: dict[str, float], wall_s: float, width: int) -> RenderableType:
-    """One bar of the whole wall clock, cut by cause, and its legend. The percentages add to 100."""
+def footer(parts: dict[str, float], wall_s: float, width: int, mark: str = "") -> RenderableType:
+    """One bar of the whole wall clock, cut by cause, and its legend. The percentages add to 100. ``mark`` stands after
+    every figure."""
     shares = whole_percents(parts)
     cells = max(20, min(BAR_WIDTH, width - 4))
     line, drawn, so_far = Text(), 0, 0.0
@@ -193,12 +199,14 @@ def footer(parts: dict[str, float], wall_s: float, width: int) -> RenderableType
     for name, value in parts.items():
         if name in SILENT and not shares[name]:
             continue
-        legend.add_row(Text.assemble(("■ ", style_of(name)), name), quantity.seconds(value), f"{shares[name]:.1f}%")
-    legend.add_row(Text("  wall clock", style="bold"), quantity.seconds(wall_s), f"{sum(shares.values()):.1f}%")
+        legend.add_row(
+            Text.assemble(("■ ", style_of(name)), name), quantity.seconds(value) + mark, f"{shares[name]:.1f}%"
+        )
+    legend.add_row(Text("  wall clock", style="bold"), quantity.seconds(wall_s) + mark, f"{sum(shares.values()):.1f}%")
     return Group(Text("where the time went", style="bold"), line, legend)
 
 
-def kernels(found: tuple[KernelTime, ...], width: int, most_rows: int = MOST_ROWS) -> Table:
+def kernels(found: tuple[KernelTime, ...], width: int, most_rows: int = MOST_ROWS, mark: str = "") -> Table:
     """The kernels that took the most time, each against its bound."""
     table = Table(title="kernels", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.show_edge, table.expand, table.width, table.caption_justify = False, True, min(width, WIDEST), "left"
@@ -214,7 +222,7 @@ def kernels(found: tuple[KernelTime, ...], width: int, most_rows: int = MOST_ROW
             kernel.name,
             kernel.op,
             str(kernel.runs),
-            quantity.seconds(kernel.seconds),
+            quantity.seconds(kernel.seconds) + mark,
             quantity.seconds(kernel.bound_s) if modelled else "-",
             quantity.percent(share) if modelled else "-",
             Text(kernel.regime, style=style_of(kernel.regime)),
@@ -244,17 +252,19 @@ def counters(found: tuple[CounterCheck, ...]) -> Table:
     return table
 
 
-def fix(record: Fix) -> RenderableType:
-    """Before and after, and the gain that was predicted beside the gain that was got."""
+def fix(record: Fix, mark: str = "") -> RenderableType:
+    """Before and after, and the gain that was predicted beside the gain that was got. ``mark`` as in ``footer``."""
     speedup = record.before_s / record.after_s if record.after_s > 0 else None
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column()
     table.add_column(justify="right", style="bold")
     table.add_column()
-    table.add_row("before", quantity.seconds(record.before_s), "")
-    table.add_row("after", quantity.seconds(record.after_s), f"{quantity.ratio(speedup)} over the program as it was")
-    table.add_row("gain predicted", quantity.seconds(record.predicted_gain_s), "")
-    table.add_row("gain got", quantity.seconds(record.gain_s), hit(record))
+    table.add_row("before", quantity.seconds(record.before_s) + mark, "")
+    table.add_row(
+        "after", quantity.seconds(record.after_s) + mark, f"{quantity.ratio(speedup)} over the program as it was"
+    )
+    table.add_row("gain predicted", quantity.seconds(record.predicted_gain_s) + mark, "")
+    table.add_row("gain got", quantity.seconds(record.gain_s) + mark, hit(record))
     if record.against:
         verdict = Text("no worse", style="green") if record.agrees else Text("WORSE: not to be kept", style="bold red")
         table.add_row("error before", f"{record.error_before:.2e}", f"relative, against {record.against}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kernelworks.records import Ceilings, Diagnosis, Fix, GpuCeilings, GpuTime, Region
 from kernelworks.report import gpu, plot, quantity, roofs
-from kernelworks.report.diagnose import SILENT, headline, hit, whole_percents, worst_first
+from kernelworks.report.diagnose import ROUGH, SILENT, headline, hit, whole_percents, worst_first
 
 __all__ = ["context_line", "diagnosis", "document", "machine"]
 
@@ -50,9 +50,9 @@ def _list(title: str, lines: Iterable[str], heading: str = "h2") -> str:
 
 
 def diagnosis(record: Diagnosis) -> str:
-    """The page of one program."""
+    """The page of one program. Without figures it is the sentence that says why."""
+    mark = ROUGH if record.rough else ""
     ordered = worst_first(record.regions)
-    picture = plot.roofline(record.ceilings, record.threads, ordered)
     context = (record.ceilings.name, f"{record.threads} threads", _versions(record.versions), record.date)
     return document(
         f"{record.program} - kernelworks diagnose",
@@ -60,14 +60,21 @@ def diagnosis(record: Diagnosis) -> str:
             f"<h1>{escape(record.program)}</h1>",
             f'<p class="sentence">{escape(headline(record))}</p>',
             context_line(context),
-            _went(record.footer, record.wall_s),
-            _fix(record.fix) if record.fix else "",
-            _regions(ordered),
-            _kernels(record.gpu) if record.gpu else "",
-            _roofline(picture),
-            _list("Findings", record.findings),
-            _list("Not modelled", record.unmodelled),
+            *(() if record.ambiguous else _measured(record, ordered, mark)),
         ),
+    )
+
+
+def _measured(record: Diagnosis, ordered: list[Region], mark: str) -> tuple[str, ...]:
+    picture = plot.roofline(record.ceilings, record.threads, ordered)
+    return (
+        _went(record.footer, record.wall_s, mark),
+        _fix(record.fix, mark) if record.fix else "",
+        _regions(ordered, mark),
+        _kernels(record.gpu) if record.gpu else "",
+        _roofline(picture),
+        _list("Findings", record.findings),
+        _list("Not modelled", record.unmodelled),
     )
 
 
@@ -103,7 +110,7 @@ def _kernels(times: GpuTime) -> str:
     return _table("Kernels", headings, rows) + (_table("Counters", columns, counted) if counted else "")
 
 
-def _went(parts: dict[str, float], wall_s: float) -> str:
+def _went(parts: dict[str, float], wall_s: float, mark: str) -> str:
     """The whole wall clock as one bar, cut by cause."""
     shares = whole_percents(parts)
     cuts = "".join(
@@ -114,14 +121,15 @@ def _went(parts: dict[str, float], wall_s: float) -> str:
     )
     legend = "".join(
         f'<li><span class="swatch" style="background:var(--{plot.cause(name)})"></span><span>{escape(name)}</span>'
-        f'<span class="figure">{quantity.seconds(value)}</span><span class="figure">{shares[name]:.1f}%</span></li>'
+        f'<span class="figure">{quantity.seconds(value)}{mark}</span>'
+        f'<span class="figure">{shares[name]:.1f}%</span></li>'
         for name, value in parts.items()
         if shares[name] or name not in SILENT
     )
     total = sum(shares.values())
     return (
         "<h2>Where the time went</h2>\n"
-        f'<p class="note">The whole wall clock, {quantity.seconds(wall_s)}; the parts add to {total:.1f}%.</p>\n'
+        f'<p class="note">The whole wall clock, {quantity.seconds(wall_s)}{mark}; the parts add to {total:.1f}%.</p>\n'
         f'<div class="bar" role="img" aria-label="Where the time went">{cuts}</div>\n<ul class="legend">{legend}</ul>'
     )
 
@@ -133,12 +141,12 @@ REGION_COLUMNS = (
 )  # fmt: skip
 
 
-def _regions(ordered: list[Region]) -> str:
+def _regions(ordered: list[Region], mark: str) -> str:
     headings = "".join(
         f'<th scope="col" class="{kind}"{_sorted_by(name)}><button type="button">{name}</button></th>'
         for name, kind in REGION_COLUMNS
     )
-    rows = "\n".join(_region(index, region) for index, region in enumerate(ordered))
+    rows = "\n".join(_region(index, region, mark) for index, region in enumerate(ordered))
     return (
         "<h2>Regions, worst first</h2>\n"
         '<p class="note">Achieved is the share of the ceiling: the time that this machine needs at best for the '
@@ -160,7 +168,7 @@ def _sorted_by(name: str) -> str:
     return ' aria-sort="descending"' if name == "Can be had back" else ""
 
 
-def _region(index: int, region: Region) -> str:
+def _region(index: int, region: Region, mark: str) -> str:
     colour = f"var(--{plot.cause(region.regime)})"
     module = escape(region.module).replace(".", ".<wbr>")
     lines = "".join(f'<div class="small">{text}</div>' for text in (module, escape(region.source)) if text)
@@ -173,7 +181,7 @@ def _region(index: int, region: Region) -> str:
         f'<tr id="region-{index}">'
         f'<td class="where" title="{escape(region.shapes)}"><div class="op">{escape(region.op)}</div>{lines}</td>'
         f'<td class="number">{region.calls}</td>'
-        f'<td class="number" data-value="{region.seconds:.9g}">{quantity.seconds(region.seconds)}</td>'
+        f'<td class="number" data-value="{region.seconds:.9g}">{quantity.seconds(region.seconds)}{mark}</td>'
         f'<td class="number" data-value="{region.share:.9g}">{quantity.percent(region.share, 1)}</td>'
         f'<td class="waits"><span class="chip" style="color:{colour}">{escape(region.regime)}</span>{ceiling}</td>'
         f'<td class="number" data-value="{-1.0 if region.achieved is None else region.achieved:.9g}">'
@@ -202,7 +210,7 @@ def _roofline(picture: str) -> str:
     )
 
 
-def _fix(fix: Fix) -> str:
+def _fix(fix: Fix, mark: str) -> str:
     if not fix.rounds:
         return f'<div id="fix">{_list("No fix was applied", tuple(n for n in (fix.refused, *fix.notes) if n))}</div>'
     speedup = quantity.ratio(fix.before_s / fix.after_s) if fix.after_s > 0 else "-"
@@ -217,9 +225,9 @@ def _fix(fix: Fix) -> str:
         f"<h2>With the fix</h2>\n{refused}"
         f'<div class="cards" id="fix">'
         f'<div class="card"><h3>speedup over the program as it was</h3>'
-        f'<div class="big">{speedup}</div>{times}'
+        f'<div class="big">{speedup}{mark}</div>{times}'
         f'<div class="small">medians of {fix.rounds} rounds in alternation</div></div>'
-        f'<div class="card"><h3>gain</h3><div class="big">{quantity.seconds(fix.gain_s)}</div>{gains}'
+        f'<div class="card"><h3>gain</h3><div class="big">{quantity.seconds(fix.gain_s)}{mark}</div>{gains}'
         f'<div class="small">{hit(fix)}</div></div>'
         f'<div class="card"><h3>error, relative, {against}</h3><div class="big">{after}</div>'
         f"<div>{was}{verdict}</div></div></div>\n"

@@ -1,0 +1,60 @@
+"""The record of a diagnosis, made from what was measured: the same on every device, figures or none."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from kernelworks.diagnose.program import versions
+from kernelworks.diagnose.regions import Problem, settled, unpromised, widened
+from kernelworks.diagnose.timeline import Timeline
+from kernelworks.diagnose.timeline_gpu import GpuTimeline
+from kernelworks.diagnose.words import Rough, ambiguous, findings, sentence, unmodelled
+from kernelworks.records import Ceilings, Diagnosis, Fix, GpuCeilings, GpuTime, Region
+
+__all__ = ["told"]
+
+
+def told(
+    program: str,
+    timeline: Timeline | GpuTimeline,
+    ceilings: Ceilings | GpuCeilings,
+    footer: Mapping[str, float],
+    found: Sequence[Region],
+    problems: Mapping[str, Problem],
+    *,
+    fix: Fix | None = None,
+    gpu: GpuTime | None = None,
+    more: Sequence[str] = (),
+    rough: bool = False,
+) -> Diagnosis:
+    """What a diagnosis says. Where no window was quiet nothing is claimed; with ``rough`` it is, and marked.
+
+    ``more`` are findings of one device's own.
+    """
+    wall, silent = timeline.wall, timeline.loud and not rough
+    marked = Rough(timeline.noise, min(timeline.walls), max(timeline.walls)) if timeline.loud and rough else None
+    found = settled(found, fix) if fix is not None else tuple(found)
+    found = widened(found) if marked else unpromised(found) if silent else found
+    found = tuple(sorted(found, key=lambda r: (-r.high_s, -r.allows_s, -r.seconds)))
+    lines = findings({}, timeline) if silent else (*findings(problems, timeline), *more)
+    lines = tuple(f"rough: {line}" for line in lines) if marked else lines
+    return Diagnosis(
+        program=program,
+        sentence=ambiguous(timeline.noise) if silent else sentence(footer, found, wall, fix, marked),
+        wall_s=wall,
+        regions=found,
+        footer=dict(footer),
+        unmodelled=unmodelled(found),
+        findings=lines,
+        threads=torch.get_num_threads(),
+        ceilings=ceilings,
+        versions=versions(),
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        fix=fix,
+        gpu=gpu,
+        ambiguous=str(timeline.noise) if silent else "",
+        rough=marked is not None,
+    )
