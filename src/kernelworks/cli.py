@@ -151,6 +151,7 @@ def diagnose(
     """
     from kernelworks.diagnose import run
     from kernelworks.records import to_json
+    from kernelworks.report import diagnose as report
     from kernelworks.report import page
     from kernelworks.report import terminal as console
 
@@ -162,19 +163,14 @@ def diagnose(
     if json:
         _print_json(record)
     else:
-        from kernelworks.report.diagnose import diagnosis
-
-        _show(diagnosis(record, console.stdout().width))
+        _show(report.diagnosis(record, console.stdout().width))
     if out is not None or not json:
         folder = out or Path("kernelworks-out")
         name = Path(_file(program)).stem
         _write(folder / f"{name}.html", page.diagnosis(record))
         _write(folder / f"{name}.json", to_json(record) + "\n")
         console.stderr().print(f"\nthe page: {folder / name}.html   the record: {folder / name}.json", soft_wrap=True)
-    if record.fix is not None and (record.fix.refused or not record.fix.agrees):
-        raise typer.Exit(FAILED)
-    if record.ambiguous or (record.fix is not None and record.fix.ambiguous and not record.rough):
-        raise typer.Exit(AMBIGUOUS)
+    raise typer.Exit({"": 0, "refused": FAILED, "ambiguous": AMBIGUOUS}[report.outcome(record)])
 
 
 def _file(program: str) -> str:

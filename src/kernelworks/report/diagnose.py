@@ -25,6 +25,7 @@ __all__ = [
     "headline",
     "hit",
     "kernels",
+    "outcome",
     "regions",
     "summary",
     "worst_first",
@@ -61,6 +62,14 @@ def diagnosis(record: Diagnosis, width: int) -> RenderableType:
     if record.fix is not None:
         parts += [Text(), fix(record.fix, mark)]
     return Group(*parts)
+
+
+def outcome(record: Diagnosis) -> str:
+    """What a diagnosis comes to: "", "refused" where its fix is not to be kept, "ambiguous" where there is no figure."""
+    fix = record.fix
+    if fix is not None and (fix.refused or not fix.agrees):
+        return "refused"
+    return "ambiguous" if record.ambiguous or (fix is not None and fix.ambiguous and not record.rough) else ""
 
 
 def headline(record: Diagnosis) -> str:
