@@ -122,11 +122,12 @@ def ceilings(
     if record is None:
         if device == "cuda":
             record = gpu.measure(progress)
-        else:
-            quiet = survey.listening(rough=rough)
-            record = measure(progress, quiet=quiet)
+        elif rough:
+            record = measure(progress, quiet=(quiet := survey.listening(rough=True)))
             if quiet.roughly:
                 return record
+        else:
+            record = measure(progress)
         try:
             save(record)
         except OSError as error:

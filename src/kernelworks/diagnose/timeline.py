@@ -96,7 +96,7 @@ def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say
     survey = Survey()
     surveyed = _without_output(record(run, survey=survey))
     wall = statistics.median(p.wall for p in plain.samples)
-    taken = statistics.median(n.taken_s / len(w) for w, n in zip(plain.windows, plain.noises, strict=True))
+    taken = wall * statistics.median(n.taken_s / n.wall_s if n.wall_s else 0.0 for n in plain.noises)
     with without_collection():
         timeline = settle(
             wall,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelworks.ceilings.quiet import Noise
-from kernelworks.diagnose.account import FREE, PYTHON, UNEXPLAINED, USEFUL
+from kernelworks.diagnose.account import FREE, PYTHON, TAKEN, UNEXPLAINED, USEFUL
 from kernelworks.diagnose.regions import SMALL, WIDER, Problem
 from kernelworks.diagnose.timeline import Timeline
 from kernelworks.diagnose.timeline_gpu import GpuTimeline
@@ -69,11 +69,14 @@ class Rough:
 
 def _head(footer: Mapping[str, float], found: Sequence[Region], wall: float, rough: Rough | None) -> str:
     """How near to its ceilings the program runs: the whole of it, or the part that was modelled."""
-    if not wall:
+    taken = footer.get(TAKEN, 0.0)
+    wall -= taken  # what others took is not this program's
+    if wall <= 0:
         return "this program took no time"
+    held = " while it had cores" if taken > DOUBT * wall else ""
     unseen: dict[str, float] = {}
     for region in found:
-        if not region.modelled:
+        if not region.modelled and region.op != TAKEN:
             name = _shown(region.op)
             unseen[name] = unseen.get(name, 0.0) + region.seconds
     share = 1 - min(1.0, sum(unseen.values()) / wall)
@@ -84,7 +87,7 @@ def _head(footer: Mapping[str, float], found: Sequence[Region], wall: float, rou
         return f"{part} was not modelled, so nothing is said of it: {rest}"
     percent = 100 * footer[USEFUL] / (wall * share)
     shown = f"{percent:.0f}%" if percent >= 0.5 else "under 1%"
-    useful = f"runs at {rough.percents(percent, wall) if rough else shown} of what this machine can do"
+    useful = f"runs at {rough.percents(percent, wall) if rough else shown} of what this machine can do{held}"
     if share > MOSTLY:
         return f"this program {useful}"
     return f"{100 * share:.0f}% of this program was modelled, and that part {useful}; the rest was not: {rest}"

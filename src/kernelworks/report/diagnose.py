@@ -65,7 +65,7 @@ def diagnosis(record: Diagnosis, width: int) -> RenderableType:
 
 
 def outcome(record: Diagnosis) -> str:
-    """What a diagnosis comes to: "", "refused" where its fix is not to be kept, "ambiguous" where there is no figure."""
+    """What it comes to: "", "refused" where its fix is not to be kept, "ambiguous" where there is no figure."""
     fix = record.fix
     if fix is not None and (fix.refused or not fix.agrees):
         return "refused"
