@@ -75,7 +75,7 @@ def _whole(call: Call, parts: list[tuple[Call, Work]]) -> Work:
         touched = dict.fromkeys(given, 0.0)
         for part, its in parts:
             _touch(touched, Arguments(part).every, its.read)
-        read = sum(min(size, together(given[storage])) for storage, size in touched.items())
+        read = min(total.read, sum(min(size, together(given[storage])) for storage, size in touched.items()))
     return dataclasses.replace(total, read=read, written=_written(a, parts, total))
 
 

@@ -184,16 +184,24 @@ def _adams(flow: Flow) -> Iterator[Step]:
         moment, below = update.makers[1], update.makers[2]
         root = _back(below, ("add", "div"))
         second = root.maker() if root is not None and root.name == "sqrt" else None
-        if moment is None or second is None or second.name != "addcmul" or moment.name not in ("lerp", "add"):
+        if moment is None or second is None or root is None or not _averages(moment, second):
             continue
-        yield from (update, moment, second, root)  # type: ignore[misc]
+        yield from (update, moment, second, root)
         step: Step | None = below
         while step is not None and step is not root:
             yield step
             step = step.maker()
-        for kept in (moment, second):  # what scaled the moments before
-            if kept.maker() is not None and kept.maker().name == "mul":  # type: ignore[union-attr]
-                yield kept.maker()  # type: ignore[misc]
+        for scaled in (moment.maker(), second.maker()):  # the moments, before the gradient is added to them
+            if scaled is not None and scaled.name == "mul" and scaled.arguments.in_place:
+                yield scaled
+
+
+def _averages(moment: Step, second: Step) -> bool:
+    """Whether both are kept as running averages: Adagrad and RMSprop, which keep one, look much alike."""
+    if not moment.arguments.in_place or moment.name not in ("lerp", "add"):
+        return False
+    faded = second.maker()
+    return second.name == "addcmul" and second.arguments.in_place and faded is not None and faded.name == "mul"
 
 
 def _foldable(flow: Flow) -> Iterator[Step]:

@@ -7,6 +7,7 @@ import re
 import resource
 import sys
 import types
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +44,21 @@ class Survey(TorchFunctionMode):
         self._roots: dict[int, Any] = {}
         self._handles: list[Any] = []
         self._busy = False
+        self._asked: Any = None
 
     def __enter__(self) -> Any:
         self._handles = [
             register_module_forward_pre_hook(self._enter_module),
             register_module_forward_hook(self._leave_module, always_call=True),
         ]
+        self._asked = torch.overrides.has_torch_function
+        torch.overrides.has_torch_function = _overridden
         super().__enter__()  # type: ignore[no-untyped-call]
         return self.places
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
         super().__exit__(kind, value, trace)  # type: ignore[no-untyped-call]
+        torch.overrides.has_torch_function = self._asked
         for handle in self._handles:
             handle.remove()
 
@@ -94,6 +99,14 @@ class Survey(TorchFunctionMode):
             self._busy = False
         self.places[number] = Place(fold(path), source, faults, path)
         return result
+
+
+def _overridden(args: Iterable[Any]) -> bool:
+    """``torch.overrides.has_torch_function`` that does not count a mode. Modules ask it whether their quick way may be
+    taken (an encoder layer in one op), and a survey is to see the calls that the program makes without it."""
+    disabled = torch._C._disabled_torch_function_impl
+    plain = (torch.Tensor.__torch_function__, disabled)
+    return any(getattr(type(t), "__torch_function__", disabled) not in plain for t in args)
 
 
 def line_of(frame: types.FrameType | None) -> str:

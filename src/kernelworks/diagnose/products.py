@@ -155,7 +155,8 @@ def encoder_layer(a: Arguments) -> Work | None:
     products = 2.0 * B * L * sum(o.numel for o in weights)
     scores = float(B * heads * L * L)
     whole = "layer" in a.name
-    hidden = max((o.shape[0] for o in weights), default=0) if whole else 0
+    widening = a["ffn_weight_1"]
+    hidden = widening.shape[0] if isinstance(widening, Operand) else 0
     gelu = a["use_gelu"] is True
     flop = products + scores * (4.0 * E / heads + 4) + (16.0 * B * L * E + (4 if gelu else 1) * B * L * hidden) * whole
     functions = scores + (B * L * hidden if gelu else 0)
