@@ -248,8 +248,9 @@ class Op:
         self._finders: list[dict[str, Any]] = []
         self._overload: Any = None  # set by register()
         self._backward_overload: Any = None
-        self.call, scope = entry(self)
-        self._keep = self.found_by(scope) if scope is not None else None
+        scope = entry(self)
+        self.call, self._look = scope["call"], scope["look"]
+        self._keep = self.found_by(scope)
         register(self)
         OPS[self.name] = self
 
@@ -295,8 +296,8 @@ class Op:
         if key is None:
             return self._through_torch(args, out, row)
         plan = self._plan("forward", args, out, row, key)
-        if self._keep is not None and (out is None or type(out) is Tensor):
-            self._keep(plan, row, *args, out)
+        if out is None or type(out) is Tensor:
+            self._keep(plan, row, *self._look(*args), out)
         return self._run_plan(plan, args, out)
 
     def _run_plan(self, plan: Plan, args: tuple[Any, ...], out: Any) -> Any:

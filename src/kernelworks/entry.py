@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,29 +25,35 @@ def call({arguments}, out=None, row=None):
             if {recordable} and out is None{settled}:
                 return differentiated()({arguments}, row)
         elif quick is not None and (out is None or (
-            out.__class__ is Tensor and not out.is_neg() and not (out.requires_grad and grad_enabled())
+            out.__class__ is Tensor and not out.is_neg() and not out.is_inference()
+            and not (out.requires_grad and grad_enabled())
         )):
             table, kept = quick
             try:
-                found = find(table, get_threads(), row, {arguments}, out)
+                found = find(table, get_threads(), row, {look}, out)
             except Exception:  # what cannot be described to C (a sparse tensor, say) takes the way below
                 found = -1
             if found >= 0:
                 if out is not None:
-                    announce((out,))
+                    increment_version((out,))
+                {announce}
                 return kept[found]({arguments}, out=out)
     return miss(({arguments},), out, row)
+
+
+def look({arguments}):
+    return {look},
 """
 
 
-def entry(op: Any) -> tuple[Callable[..., Any], dict[str, Any] | None]:
-    """The function behind ``op(...)``, made from the forward's schema, and its scope: there ``find`` and ``quick`` can
-    be set once plans are found in C. None for an op that takes lists, which are not.
+def entry(op: Any) -> dict[str, Any]:
+    """The function behind ``op(...)``, made from the forward's schema, as ``call`` in its scope.
+
+    There ``find`` and ``quick`` can be set once plans are found in C, by what ``look(*arguments)`` returns.
     """
     arguments = torch._C.parse_schema(op.passes["forward"].schema).arguments
-    names = op.passes["forward"].names
-    gradients, plain, settled = [], [], []
-    listed = False
+    names, free = op.passes["forward"].names, op.passes["forward"].free
+    gradients, plain, settled, look = [], [], [], []
     for argument in (a for a in arguments if a.name in names):
         name, kind = argument.name, str(argument.type)
         if kind == "Tensor":
@@ -60,13 +65,17 @@ def entry(op: Any) -> tuple[Callable[..., Any], dict[str, Any] | None]:
             plain.append(f"({name} is None or ({PLAIN_TENSOR.format(name)}))")
             gradients.append(f"({name} is not None and {name}.requires_grad)")
         elif kind.startswith("List"):
-            listed = True
+            plain.append(f"({name}.__class__ is list or {name}.__class__ is tuple)")
+            plain.append(f"not [1 for v in {name} if not ({PLAIN_TENSOR.format('v')})]")
+            gradients.append(f"any([v.requires_grad for v in {name}])")
         else:
-            plain.append(exact_type(name, kind))
+            plain.append(f"free_{name}({name})" if name in free else exact_type(name, kind))
+        look += [f"len({name}), *{name}"] if kind.startswith("List") else [] if name in free else [name]
     source = _ENTRY.format(
         arguments=", ".join(names), gradients=" or ".join(gradients) or "False", watched=WATCHED,
-        plain="False" if listed else " and ".join(plain), settled="".join(settled),
+        plain=" and ".join(plain), settled="".join(settled), look=", ".join(look),
         recordable="backward" in op.passes,
+        announce=f"announce([{', '.join('*' + n for n in op.contract.mutates)}])" if op.contract.mutates else "",
     )  # fmt: skip
     scope: dict[str, Any] = NAMES | {
         "Tensor": Tensor,
@@ -74,12 +83,13 @@ def entry(op: Any) -> tuple[Callable[..., Any], dict[str, Any] | None]:
         "differentiated": functools.cache(lambda: differentiated(op)),
         "get_threads": torch.get_num_threads,
         "grad_enabled": torch.is_grad_enabled,
-        "is_compiling": torch.compiler.is_compiling,
+        "increment_version": torch._C._increment_version,
+        "is_compiling": torch.compiler.is_dynamo_compiling,  # other compilers are modes, which are asked for below
         "miss": op._miss,
         "find": None,
-        "quick": None,  # (table, plans) once there are some: see _keep
+        "quick": None,  # (table, plans) once there are some: see found_by
         "through_torch": op._through_torch,
     }
+    scope |= {f"free_{name}": test for name, test in free.items()}
     exec(source, scope)
-    made: Callable[..., Any] = scope["call"]
-    return made, None if listed else scope
+    return scope

@@ -30,7 +30,7 @@ def announce(tensors: Iterable[Tensor]) -> None:
 
 
 def _refuse_inference(written: list[Tensor]) -> None:
-    if not torch.is_inference_mode_enabled() and any(t.is_inference() for t in written):
+    if not torch.is_inference_mode_enabled() and any(map(Tensor.is_inference, written)):
         raise RuntimeError(
             "Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone to get a "
             "normal tensor before doing inplace update."

@@ -23,20 +23,31 @@ using Table = std::unordered_map<std::string, int64_t, Hash, std::equal_to<>>;
 std::vector<Table> tables;
 
 constexpr int64_t NONE = -1;
-constexpr int MOST_BYTES = 2048;
+constexpr int FEW_BYTES = 2048;         // kept on the stack; lists of tensors take more
+constexpr int MOST_BYTES = 1 << 22;
 constexpr int MOST_DIMENSIONS = 16;
 constexpr int MOST_TENSORS = 16;
 constexpr size_t MOST_TEXT = 48;  // of a name such as "tanh"; with 16 bytes beside it below what a tensor may take
 
 // The key's bytes. Not `valid` for an argument that is no tensor, number, name or None: such calls are not kept here.
 struct Key {
-    char bytes[MOST_BYTES];
-    int length = 0;
+    char few[FEW_BYTES];
+    std::vector<char> many;
+    char* bytes = few;
+    int length = 0, room = FEW_BYTES;
     bool valid = true;
     struct Range {
         const char *begin, *end;
     } ranges[MOST_TENSORS];
     int tensors = 0;
+
+    bool more() {
+        if (room >= MOST_BYTES) return false;
+        many.resize(static_cast<size_t>(room *= 4));
+        if (bytes == few) std::memcpy(many.data(), few, static_cast<size_t>(length));
+        bytes = many.data();
+        return true;
+    }
 
     template <class T>
     void add(T value) {
@@ -51,7 +62,7 @@ struct Key {
         } else {
             t = reinterpret_cast<const DLTensor*>(reinterpret_cast<const char*>(any.v_obj) + sizeof(TVMFFIObject));
         }
-        if (t->ndim > MOST_DIMENSIONS || tensors == MOST_TENSORS) {
+        if (t->ndim > MOST_DIMENSIONS) {
             valid = false;
             return;
         }
@@ -63,7 +74,8 @@ struct Key {
         }
         const char* begin = static_cast<const char*>(t->data) + t->byte_offset;
         if (elements > 0 && t->data == nullptr) valid = false;
-        ranges[tensors++] = {begin, elements > 0 ? begin + (last + 1) * ((t->dtype.bits * t->dtype.lanes + 7) / 8) : begin};
+        if (tensors++ < MOST_TENSORS)
+            ranges[tensors - 1] = {begin, elements > 0 ? begin + (last + 1) * ((t->dtype.bits * t->dtype.lanes + 7) / 8) : begin};
         add('T');
         add(t->dtype);
         add(t->device.device_type);
@@ -87,10 +99,7 @@ struct Key {
 
     Key(const kw::Args& args, int first) {
         for (int i = first; i < args.count && valid; ++i) {
-            if (length > MOST_BYTES - (64 + 16 * MOST_DIMENSIONS)) {
-                valid = false;
-                break;
-            }
+            if (length > room - (64 + 16 * MOST_DIMENSIONS) && !(valid = more())) break;
             const TVMFFIAny& any = args.any[i];
             switch (any.type_index) {
                 case kTVMFFIDLTensorPtr:
@@ -113,8 +122,9 @@ struct Key {
     }
     std::string_view view() const { return {bytes, static_cast<size_t>(length)}; }
 
-    // Whether the last tensor shares memory with one before it.
+    // Whether the last tensor shares memory with one before it, or there are too many to say.
     bool crosses() const {
+        if (tensors > MOST_TENSORS) return true;
         const Range& out = ranges[tensors - 1];
         for (int i = 0; i + 1 < tensors; ++i)
             if (ranges[i].begin < out.end && out.begin < ranges[i].end) return true;
