@@ -57,7 +57,10 @@ READINGS: dict[str, tuple[tuple[float, float, float], tuple[float, float, bool]]
 @pytest.mark.parametrize("name", READINGS)
 def test_the_rule(name: str) -> None:
     (busy, own, delay), (share, taken, loud) = READINGS[name]
-    found = noise_between(CpuTimes(10.0, 5.0, 1.0, 2, 3.0), CpuTimes(11.0, 5.0 + busy, 1.0 + own, 2, 3.0 + delay))
+    found = noise_between(
+        CpuTimes(10.0, 5.0, 1.0, 2, {1: 3.0, 2: 1.0}),
+        CpuTimes(11.0, 5.0 + busy, 1.0 + own, 2, {1: 3.0 + delay, 2: 1.0}),
+    )
     slack = quiet.TICKS * 0.01 * 2
     assert found.share == pytest.approx(share) and found.taken_s == pytest.approx(taken, abs=slack)
     assert found.loud == loud
@@ -66,7 +69,7 @@ def test_the_rule(name: str) -> None:
 def test_a_tick_in_a_short_window_is_no_neighbour() -> None:
     found = noise_between(CpuTimes(0.0, 0.0, 0.0, 2), CpuTimes(0.001, 0.01, 0.001, 2))
     assert not found.loud
-    held = noise_between(CpuTimes(0.0, 0.0, 0.0, 2), CpuTimes(0.001, 0.01, 0.0005, 2, 0.0004))
+    held = noise_between(CpuTimes(0.0, 0.0, 0.0, 2), CpuTimes(0.001, 0.01, 0.0005, 2, {7: 0.0004}))
     assert held.loud  # the delay is exact
 
 
@@ -85,7 +88,7 @@ class Reader:
             self.busy += share * 2 * (now - self.last)
             self.delay += share * (now - self.last)
         self.open, self.last = not self.open, now
-        return CpuTimes(now, self.busy, 0.0, 2, self.delay)
+        return CpuTimes(now, self.busy, 0.0, 2, {1: self.delay})
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ import contextlib
 import os
 import statistics
 import time
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
@@ -49,14 +50,14 @@ class Ambiguous(RuntimeError):
 
 
 class CpuTimes(NamedTuple):
-    """One reading: wall clock, busy time of the cores this process may use, own CPU time (seconds), the cores, and the
-    seconds for which threads of ours could have run and had no core."""
+    """One reading: wall clock, busy time of the cores this process may use, own CPU time (seconds), the cores, and by
+    thread of ours the seconds for which it could have run and had no core."""
 
     wall_s: float
     busy_s: float
     own_s: float
     cores: int
-    delay_s: float = 0.0
+    delays: Mapping[int, float] = types.MappingProxyType({})
 
 
 def cpu_times() -> CpuTimes:
@@ -70,16 +71,16 @@ def cpu_times() -> CpuTimes:
             user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields[:8])
             ticks += user + nice + system + irq + softirq + steal
     busy = ticks / os.sysconf("SC_CLK_TCK")
-    return CpuTimes(time.monotonic(), busy, time.process_time(), len(cores), _delay_s())
+    return CpuTimes(time.monotonic(), busy, time.process_time(), len(cores), _delays())
 
 
-def _delay_s() -> float:
-    """Of all threads there are now; 0 where the kernel does not say."""
-    total = 0
+def _delays() -> dict[int, float]:
+    """Of the threads there are now; none where the kernel does not say."""
+    found = {}
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError, ValueError, IndexError):  # the thread ended meanwhile
-            total += int((task / "schedstat").read_bytes().split()[1])
-    return total / 1e9
+            found[int(task.name)] = int((task / "schedstat").read_bytes().split()[1]) / 1e9
+    return found
 
 
 def foreign_share(before: CpuTimes, after: CpuTimes) -> float:
@@ -117,7 +118,8 @@ QUIET = Noise()
 
 def noise_between(before: CpuTimes, after: CpuTimes) -> Noise:
     """Threads of ours that wait for each other (more of them than cores) are not kept off by others: what they had no
-    core for counts only as far as there were cores that we did not use, and others that did.
+    core for counts only as far as there were cores that we did not use, and others that did. Of several
+    threads the one that was kept off longest counts, since the others wait for it; the truth may be up to their sum.
 
     The cores are counted in ticks, so over a short time they say little; the delay is exact.
     """
@@ -126,7 +128,8 @@ def noise_between(before: CpuTimes, after: CpuTimes) -> Noise:
     foreign = (after.busy_s - before.busy_s) - own
     slack = TICKS * 0.01 * after.cores
     share = foreign_share(before, after) if wall >= WINDOW_S else max(0.0, foreign - slack) / max(available, 1e-9)
-    taken = min(after.delay_s - before.delay_s, available - own, max(0.0, foreign) + slack)
+    delay = max((seconds - before.delays.get(task, 0.0) for task, seconds in after.delays.items()), default=0.0)
+    taken = min(delay, available - own, max(0.0, foreign) + slack)
     return Noise(min(1.0, share), max(0.0, min(taken, wall)), wall)
 
 

@@ -29,7 +29,7 @@ from kernelworks.diagnose.overhead import PAGE, Floors
 from kernelworks.diagnose.shapes import Signature, signature
 from kernelworks.diagnose.timeline import Timeline, fault_share
 from kernelworks.diagnose.trace import Call, Trace
-from kernelworks.dispatch import OPS, Op
+from kernelworks.dispatch import OPS, Op, choose
 from kernelworks.records import Ceilings
 
 __all__ = ["Capture", "Captured", "Prediction", "Times", "predict", "replay"]
@@ -37,6 +37,7 @@ __all__ = ["Capture", "Captured", "Prediction", "Times", "predict", "replay"]
 OURS = "kernelworks::"
 MOST_BYTES = 1 << 30  # of arguments that are kept alive for the replay, weights not counted
 MOST_OF_A_KIND = 32
+TORCHS = {"attention": "scaled_dot_product_attention", "cross_entropy": "cross_entropy_loss"}  # where names differ
 PASSES = 5
 
 
@@ -47,6 +48,7 @@ class Captured:
     name: str
     args: tuple[Any, ...]
     signature: Signature
+    torchs: bool = False  # the row that is taken is torch's own: the call costs what torch's costs
 
     @property
     def op(self) -> Op:
@@ -82,7 +84,9 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kind = (name, _rounded(shapes))
         self._kinds[kind] = self._kinds.get(kind, 0) + 1
         if self._kinds[kind] <= MOST_OF_A_KIND:
-            self.captured.append(Captured(name, tuple(args[: len(op.passes[pass_].names)]), shapes))
+            given = tuple(args[: len(op.passes[pass_].names)])
+            torchs = pass_ == "forward" and choose(op, op.request(pass_, given)).row.source is None
+            self.captured.append(Captured(name, given, shapes, torchs))
             self._held += sum(t.nbytes for t in found if t.untyped_storage().data_ptr() not in self.persistent)
 
 
@@ -103,7 +107,7 @@ class Prediction:
     unknown: int  # calls of ours that were never replayed: they count at their bound over 0.6
 
 
-Times = dict[tuple[str, Signature], float]
+Times = dict[tuple[str, Signature], float | None]  # None where the row that is taken is torch's own
 
 
 def replay(captured: list[Captured]) -> Times:
@@ -115,7 +119,8 @@ def replay(captured: list[Captured]) -> Times:
         with torch.inference_mode() if inference else torch.no_grad():
             for i, call in enumerate(captured):
                 if not turn:
-                    outputs.append(None if call.backward else _output(call.op, call))
+                    outputs.append(None if call.backward or call.torchs else _output(call.op, call))
+                if not turn or call.torchs:
                     continue
                 start = time.perf_counter()
                 if call.backward:
@@ -123,7 +128,8 @@ def replay(captured: list[Captured]) -> Times:
                 else:
                     call.op(*call.args, out=outputs[i])
                 seconds.setdefault((call.name, call.signature), []).append(time.perf_counter() - start)
-    return {key: statistics.median(values) for key, values in seconds.items()}
+    times: Times = {(call.name, call.signature): None for call in captured if call.torchs}
+    return times | {key: statistics.median(values) for key, values in seconds.items()}
 
 
 def _output(op: Op, call: Captured) -> Any:
@@ -150,7 +156,8 @@ def predict(
     page faults of the swapped program when it runs plain; ``now`` is what the original takes in the minute of the
     replays, by default what the timeline says."""
     known = _Known(timeline, floors)
-    pace = now / timeline.wall if now is not None and timeline.wall else 1.0
+    own = timeline.wall - timeline.taken  # calls and gaps add to this
+    pace = now / own if now is not None and own else 1.0
     costs = _Costs(known, _Nearest(replayed), pace, floors, threads, ceilings)
     after = costs.together(survey.calls, survey.freed, faults)
     before = costs.together([m.call for m in timeline.moments], timeline.tail_freed, timeline.faults)
@@ -179,6 +186,8 @@ class _Costs:
             gaps += self.known.gap(call, entering=call.place.path != inside)
             inside = call.place.path
             seconds = self.known.span(call)
+            if seconds is None and self.nearest.torchs(call):
+                seconds = self.known.span(dataclasses.replace(call, name=_as_torch(call.name)))
             if seconds is not None:
                 kept += seconds
             elif call.name.startswith(OURS):
@@ -236,6 +245,12 @@ class _Known:
         return self.floors.gap
 
 
+def _as_torch(name: str) -> str:
+    """What a call of an op of ours was in the original, where torch knows it by one name."""
+    op = name.removeprefix(OURS)
+    return f"aten::{TORCHS.get(op, op)}"
+
+
 def _rounded(shapes: Signature) -> Any:
     """Sizes by their power of two: calls of a growing cache look alike."""
     return tuple((tuple(n.bit_length() for n in shape), dtype) for shape, dtype in shapes)
@@ -252,7 +267,13 @@ class _Nearest:
         self.replayed = replayed
         self.near: dict[Any, list[float]] = {}
         for (op, shapes), seconds in replayed.items():
-            self.near.setdefault((op, _rounded(shapes)), []).append(seconds)
+            if seconds is not None:
+                self.near.setdefault((op, _rounded(shapes)), []).append(seconds)
+
+    def torchs(self, call: Call) -> bool:
+        """Whether the row that such a call takes is torch's own."""
+        key = call.name.removeprefix(OURS), signature(call)
+        return key in self.replayed and self.replayed[key] is None
 
     def find(self, call: Call) -> float | None:
         op, shapes = call.name.removeprefix(OURS), signature(call)

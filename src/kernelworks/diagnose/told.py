@@ -13,6 +13,7 @@ from kernelworks.diagnose.timeline import Timeline
 from kernelworks.diagnose.timeline_gpu import GpuTimeline
 from kernelworks.diagnose.words import Rough, ambiguous, findings, sentence, unmodelled
 from kernelworks.records import Ceilings, Diagnosis, Fix, GpuCeilings, GpuTime, Region
+from kernelworks.report.diagnose import worst_first
 
 __all__ = ["told"]
 
@@ -38,7 +39,7 @@ def told(
     marked = Rough(timeline.noise, min(timeline.walls), max(timeline.walls)) if timeline.loud and rough else None
     found = settled(found, fix) if fix is not None else tuple(found)
     found = widened(found) if marked else unpromised(found) if silent else found
-    found = tuple(sorted(found, key=lambda r: (-r.high_s, -r.allows_s, -r.seconds)))
+    found = tuple(worst_first(found))
     lines = findings({}, timeline) if silent else (*findings(problems, timeline), *more)
     lines = tuple(f"rough: {line}" for line in lines) if marked else lines
     return Diagnosis(

@@ -130,7 +130,7 @@ def unmodelled(found: Sequence[Region]) -> tuple[str, ...]:
     """Every op without a contract or a formula, with its calls and time."""
     total: dict[str, tuple[int, float]] = {}
     for region in found:
-        if not region.modelled:
+        if not region.modelled and region.op != TAKEN:
             calls, seconds = total.get(region.op, (0, 0.0))
             total[region.op] = (calls + region.calls, seconds + region.seconds)
     ordered = sorted(total.items(), key=lambda item: -item[1][1])

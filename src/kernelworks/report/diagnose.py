@@ -34,6 +34,7 @@ __all__ = [
 MOST_ROWS = 12  # on the terminal; the JSON and the page hold every region
 # Parts that are not shown where a program has nothing of them.
 SILENT = ("native code outside torch", "waiting", "other threads", "taken by other processes")
+WORTH_HAVING = 0.005  # of the wall clock
 ROUGH = " rough"  # behind the figures of every line, where others used the machine
 WIDE = 118  # columns from which the next action stands in the table's own column
 WIDEST = 150
@@ -41,8 +42,14 @@ BAR_WIDTH = 60
 
 
 def worst_first(found: tuple[Region, ...]) -> list[Region]:
-    """By the time that is predicted to come back, then by what the bound allows, then by the time taken."""
-    return sorted(found, key=lambda r: (-r.high_s, -r.allows_s, -r.seconds))
+    """By the time that is predicted to come back where that is worth having, then by what the bound allows, then by the
+    time taken."""
+
+    def worth(region: Region) -> tuple[float, float, float]:
+        promised = region.high_s if region.high_s * region.share >= WORTH_HAVING * region.seconds else 0.0
+        return -promised, -region.allows_s, -region.seconds
+
+    return sorted(found, key=worth)
 
 
 def diagnosis(record: Diagnosis, width: int) -> RenderableType:
