@@ -1,0 +1,305 @@
+"""What is not supported, each with a call that shows how it is declined.
+
+A limit of an op is an error that says what is wrong; a limit of a swap is a call that torch's own function serves.
+``python tests/trust/limits.py`` writes the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import kernelworks as kw
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "limits.md"
+HEAD = """# limits
+
+What kernelworks does not do, and what happens then. A test makes each of these calls; this page is written from the
+table that it reads (`make docs`).
+"""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """``call`` raises ``error`` that ``says`` so; without an error it returns what happens and what torch does."""
+
+    sentence: str
+    call: Callable[[], Any]
+    error: type[Exception] | None = None
+    says: str = ""
+
+
+def x(*shape: int) -> Tensor:
+    return torch.randn(shape or (4, 16), generator=torch.Generator().manual_seed(0))
+
+
+def heads(*shape: int) -> list[Tensor]:
+    return [x(*(shape or (1, 2, 5, 16)))] * 3
+
+
+def row_over_itself() -> Any:
+    rows = x(5, 16)
+    return kw.rope(rows.view(1, 1, 5, 16), rows.view(1, 1, 5, 16), x(1, 5, 16), x(1, 5, 16), out=(x(1, 1, 5, 16),) * 2)
+
+
+def swapped(model: nn.Module, *args: Any, **how: Any) -> tuple[Any, Any]:
+    """What a model gives after a swap, and what it gave before."""
+    want = model(*args, **how)
+    with kw.swap(model, verbose=False):
+        return model(*args, **how), want
+
+
+def linear(**changes: Any) -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Linear(16, 8)
+    for name, value in changes.items():
+        setattr(model, name, None if value is None else nn.Parameter(value))
+    return model
+
+
+class Function(nn.Module):
+    """A module whose forward is one call of torch.nn.functional."""
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = forward
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+def attended(*args: Any) -> Tensor:
+    return F.scaled_dot_product_attention(*args)
+
+
+def entropy(logits: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(logits, target, label_smoothing=0.1)
+
+
+def second_derivative() -> tuple[Any, Any]:
+    found = []
+    for f in (kw.gelu, F.gelu):
+        value = x().requires_grad_()
+        (first,) = torch.autograd.grad(f(value).sum(), value, create_graph=True)
+        found.append(torch.autograd.grad(first.square().sum(), value)[0])
+    return found[0], found[1]
+
+
+def swapped_twice() -> None:
+    model = linear()
+    with kw.swap(model, verbose=False):
+        kw.swap(model, verbose=False)
+
+
+def logits_overwritten() -> None:
+    logits = x().requires_grad_()
+    again = logits * 1
+    with kw.swap(model := nn.CrossEntropyLoss(), verbose=False):
+        loss = model(again, torch.arange(4))
+        again.zero_()
+        loss.backward()
+
+
+def autocast(call: Callable[..., Any], *args: Any) -> Any:
+    with torch.autocast("cpu", torch.bfloat16):
+        return call(*args)
+
+
+OPS = [
+    Limit(
+        "Ops take float32, bfloat16 and float16, nothing else.",
+        lambda: kw.gelu(x().double()),
+        TypeError,
+        "must have dtype",
+    ),
+    Limit(
+        "All tensors of a call have one dtype.",
+        lambda: kw.linear(x(), x(8, 16).bfloat16()),
+        TypeError,
+        "must have x's dtype",
+    ),
+    Limit(
+        "All tensors of a call are on one device.",
+        lambda: kw.linear(x(), x(8, 16).to("meta")),
+        ValueError,
+        "must be on x's device",
+    ),
+    Limit(
+        "Tensors are torch's: arrays of NumPy are to be wrapped by `torch.from_numpy`.",
+        lambda: kw.gelu(x().numpy()),
+        TypeError,
+        "must be a torch.Tensor",
+    ),
+    Limit(
+        "Quantized tensors are refused.",
+        lambda: kw.gelu(torch.quantize_per_tensor(x(), 0.1, 0, torch.qint8)),
+        TypeError,
+        "must have dtype",
+    ),
+    Limit(
+        "Two tensors are not broadcast: `silu_mul` takes two of one shape.",
+        lambda: kw.silu_mul(x(), x(1, 16)),
+        ValueError,
+        "must have gate's shape",
+    ),
+    Limit("A weight of `linear` is a matrix.", lambda: kw.linear(x(), x(2, 8, 16)), ValueError, "must have shape"),
+    Limit(
+        "A bias of `linear` is one number a row of the weight.",
+        lambda: kw.linear(x(), x(8, 16), x(1)),
+        ValueError,
+        "bias must have shape",
+    ),
+    Limit(
+        "Norms are over the last dimension alone.",
+        lambda: kw.rms_norm(x(), x(4, 16), eps=1e-6),
+        ValueError,
+        "weight must have shape",
+    ),
+    Limit("`eps` has no default, since frameworks differ in it.", lambda: kw.rms_norm(x(), x(16)), TypeError, "eps"),
+    Limit(
+        "A number is no truth value: `eps=True` is refused.",
+        lambda: kw.rms_norm(x(), x(16), eps=True),
+        TypeError,
+        "eps must be a float",
+    ),
+    Limit(
+        "GELU has the approximations `none` and `tanh`.",
+        lambda: kw.gelu(x(), approximate="sigmoid"),
+        ValueError,
+        "must be 'none' or 'tanh'",
+    ),
+    Limit(
+        "`rope` has no gradient for its tables.",
+        lambda: kw.rope(x(1, 2, 5, 16), x(1, 2, 5, 16), x(1, 5, 16).requires_grad_(), x(1, 5, 16)),
+        ValueError,
+        "pass cos.detach()",
+    ),
+    Limit(
+        "`cross_entropy` takes rows of logits; move the classes to the last dimension and flatten the rest.",
+        lambda: kw.cross_entropy(x(2, 3, 4), torch.zeros(2, 4).long()),
+        ValueError,
+        "must have shape [M, N]",
+    ),
+    Limit(
+        "`cross_entropy` takes classes, not probabilities.",
+        lambda: kw.cross_entropy(x(), x().softmax(-1)),
+        TypeError,
+        "target must have dtype int64",
+    ),
+    Limit(
+        "`cross_entropy` has no weights of classes and no label smoothing.",
+        lambda: kw.cross_entropy(x(), torch.arange(4), weight=x(16)),
+        TypeError,
+        "weight",
+    ),
+    Limit("`attention` takes [B, H, L, D].", lambda: kw.attention(*heads(2, 5, 16)), ValueError, "four dimensions"),
+    Limit(
+        "`attention` takes heads of at most 256.",
+        lambda: kw.attention(*heads(1, 1, 4, 257)),
+        ValueError,
+        "head_dim of 1 to 256",
+    ),
+    Limit(
+        "`attention` takes keys and values of one shape.",
+        lambda: kw.attention(*heads()[:2], x(1, 2, 5, 8)),
+        ValueError,
+        "must have k's shape",
+    ),
+    Limit(
+        "A mask of `attention` says which keys are seen; it is not added.",
+        lambda: kw.attention(*heads(), mask=x(1, 1, 5, 5)),
+        TypeError,
+        "mask must have dtype bool",
+    ),
+    Limit(
+        "A window of `attention` needs a causal mask.",
+        lambda: kw.attention(*heads(), window=2),
+        ValueError,
+        "window needs causal",
+    ),
+    Limit("`attention` has no dropout.", lambda: kw.attention(*heads(), dropout_p=0.1), TypeError, "dropout_p"),
+    Limit(
+        "`out=` is not differentiated.",
+        lambda: kw.gelu(x().requires_grad_(), out=x()),
+        RuntimeError,
+        "out= does not support autograd",
+    ),
+    Limit("`out=` is contiguous.", lambda: kw.gelu(x(), out=x(16, 4).T), ValueError, "out must be contiguous"),
+    Limit(
+        "`out=` of two results takes two tensors that share no memory.", row_over_itself, ValueError, "share no memory"
+    ),
+    Limit(
+        "A row that is asked for by name runs or raises; no other stands in for it.",
+        lambda: kw.gelu(x(), row="triton"),
+        RuntimeError,
+        "cannot run",
+    ),
+    Limit(
+        "Second derivatives, forward-mode derivatives and `vmap` are torch's own kernels, not ours.", second_derivative
+    ),
+]
+
+SWAP = [
+    Limit("`swap` takes modules.", lambda: kw.swap(F.gelu), TypeError, "must be a torch.nn.Module"),
+    Limit(
+        "A model is swapped once; undo the first swap before another.", swapped_twice, RuntimeError, "swapped already"
+    ),
+    Limit(
+        "Logits that are overwritten between a loss and its backward raise: ours reads them again, torch keeps a copy.",
+        logits_overwritten,
+        RuntimeError,
+        "modified by an inplace operation",
+    ),
+    Limit("float64 runs torch's functions.", lambda: swapped(linear().double(), x().double())),
+    Limit("Under autocast torch's functions run.", lambda: autocast(swapped, linear(), x())),
+    Limit(
+        "Additive masks, dropout and values of another width run torch's attention.",
+        lambda: swapped(Function(attended), *heads(), x(5, 5)),
+    ),
+    Limit(
+        "Label smoothing, weights of classes and probabilities run torch's cross entropy.",
+        lambda: swapped(Function(entropy), x(), torch.arange(4)),
+    ),
+    Limit(
+        "Nested tensors run torch's functions.",
+        lambda: [t.to_padded_tensor(0.0) for t in swapped(linear(), torch.nested.nested_tensor([x(), x(2, 16)]))],
+    ),
+    Limit("A sparse weight runs torch's function.", lambda: swapped(linear(weight=x(8, 16).to_sparse_csr()), x())),
+    Limit("A bias that is broadcast runs torch's function.", lambda: swapped(linear(bias=x(1)), x())),
+    Limit("Modules made by `torch.jit.script` stay as they are.", lambda: swapped(torch.jit.script(linear()), x())),
+    Limit(
+        "Modules made by `torch.export` stay as they are.",
+        lambda: swapped(torch.export.export(linear(), (x(),)).module(), x()),
+    ),
+    Limit(
+        "Quantized modules stay as they are.",
+        lambda: swapped(torch.ao.quantization.quantize_dynamic(nn.Sequential(linear())), x()),
+    ),
+]
+
+
+SECTIONS = {"Ops called by name": OPS, "Swapped models": SWAP}
+
+
+def page() -> str:
+    """The text of docs/limits.md."""
+    parts = [HEAD]
+    for title, limits in SECTIONS.items():
+        parts.append(f"## {title}\n")
+        parts += [f"- {limit.sentence}{_how(limit)}" for limit in limits]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _how(limit: Limit) -> str:
+    return f" *{limit.error.__name__}: \u2026 {limit.says} \u2026*" if limit.error else ""
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
