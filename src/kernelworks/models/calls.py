@@ -3,8 +3,8 @@
 Each calls the op where it can say what was asked for, and torch's function otherwise: another device, float64,
 autocast, mixed dtypes, nested and sparse tensors, a bias that broadcasts, a keyword that the op does not have. What an
 op's contract refuses is torch's to take or to refuse, too. So what a swapped model accepts, and the errors it raises on
-bad input, stay torch's. "torch's function" is the one that torch ships (``TORCHS``): what a user has put in its place
-is looked up where the call stands, before any of these is reached.
+bad input, stay torch's. "torch's function" is the one that torch ships (``shipped.py``): what a user has put in its
+place is looked up where the call stands, before any of these is reached.
 
 On a GPU a call's host time counts as much as its kernel. Where one kernel of ours stands for one of torch's, the op is
 called from ``LARGE`` elements on, so that no call which is over sooner than it is launched becomes dearer; matrix
@@ -18,11 +18,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks.contract import FLOATS
 from kernelworks.dispatch import MOST_PLANS, choose
+from kernelworks.models.shipped import TORCHS
 from kernelworks.ops.activation.gelu import gelu as gelu_op
 from kernelworks.ops.activation.silu_mul import silu_mul as silu_mul_op
 from kernelworks.ops.attention.attention import OP as ATTENTION
@@ -37,8 +37,9 @@ from kernelworks.ops.reduction.softmax import softmax as softmax_op
 from kernelworks.plain import PLAIN
 
 __all__ = [
-    "FUNCTIONS", "TORCHS", "attends", "attention_taken", "cross_entropy", "expressible", "gelu", "layer_norm", "linear",
-    "pays", "pays_fused", "rms_norm", "rotary", "scaled_dot_product_attention", "silu_mul", "softmax",
+    "FUNCTIONS", "REFUSED", "attends", "attention_taken", "cross_entropy", "expressible", "gelu", "layer_norm",
+    "linear", "mul_silu", "pays", "pays_fused", "rms_norm", "rotary", "scaled_dot_product_attention", "silu_mul",
+    "softmax", "takes_rows",
 ]  # fmt: skip
 
 WIDEST_HEAD = 256  # of the attention op
@@ -54,25 +55,6 @@ _is_compiling = torch.compiler.is_compiling
 _grad_enabled = torch.is_grad_enabled
 
 
-def _shipped(name: str) -> Any:
-    """The function that torch ships as ``torch.nn.functional.<name>``; where a user put another there before this
-    module was read, an object that nothing is identical to."""
-    built_in = getattr(torch._C._nn, name, None)
-    if built_in is not None:
-        return built_in
-    found = getattr(F, name)
-    code = getattr(found, "__code__", None)
-    ours = code is not None and code.co_filename == F.__file__ and code.co_name == name
-    return found if ours else object()
-
-
-# What torch ships under these names, whatever stands there now.
-TORCHS: dict[str, Any] = {
-    name: _shipped(name)
-    for name in (
-        "cross_entropy", "gelu", "layer_norm", "linear", "rms_norm", "scaled_dot_product_attention", "silu", "softmax",
-    )
-}  # fmt: skip
 _cross_entropy, _gelu, _layer_norm, _linear, _rms_norm, _attention, _silu, _softmax = TORCHS.values()
 
 # How an op's contract refuses arguments: then they are torch's, to take or to refuse in its own words.
@@ -101,6 +83,11 @@ def expressible(x: Tensor, *others: Tensor | None) -> bool:
         if other is not None and (other.dtype is not dtype or other.get_device() != device or not _readable(other)):
             return False
     return True
+
+
+def takes_rows(x: Tensor, weight: Tensor) -> bool:
+    """Whether a weight is one of the rows of ``x``, so that nothing broadcasts."""
+    return weight.dim() == 1 and x.dim() > 0 and x.shape[-1] == weight.shape[0]
 
 
 def pays(x: Tensor) -> bool:
@@ -201,6 +188,13 @@ def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
         except REFUSED:
             pass
     return _silu(gate) * up  # type: ignore[no-any-return]
+
+
+def mul_silu(up: Tensor, gate: Tensor) -> Tensor:
+    """``up * F.silu(gate)``, whose dtype and errors are the same, but for which factor torch names first."""
+    if type(up) in PLAIN and up.shape == gate.shape and up.dtype is gate.dtype:
+        return silu_mul(gate, up)
+    return up * _silu(gate)  # type: ignore[no-any-return]
 
 
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Tensor:
@@ -327,6 +321,7 @@ def rotary(
         and expressible(q, k, cos, sin)
         and q.dim() == k.dim() == 4
         and cos.dim() == 3
+        and cos.shape[-1] == q.shape[-1] == k.shape[-1]  # of a part of each head, torch and the op mean other things
         and pays_fused(q)
     ):
         try:

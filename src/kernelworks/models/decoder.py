@@ -13,12 +13,12 @@ autograd records the ops; matrix products on a GPU are torch's.
 from __future__ import annotations
 
 import functools
-import inspect
 import operator
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -26,10 +26,14 @@ import torch.nn.functional as F
 import torch.nn.modules.module as torch_module
 from torch import Tensor, nn
 
+from kernelworks.contract import FLOATS
 from kernelworks.dispatch import Op, choose
 from kernelworks.models import attention, calls
 from kernelworks.models.gates import is_silu
+from kernelworks.models.identify import prove
 from kernelworks.models.rebind import same_code
+from kernelworks.models.rotary import known_rotary, still_rotary
+from kernelworks.models.shipped import FORWARDS, TORCHS, comes_with, unwrapped
 from kernelworks.ops.activation.silu_mul import OP as SILU_MUL
 from kernelworks.ops.linear.linear import OP as LINEAR
 from kernelworks.ops.norm.rms_norm import OP as RMS_NORM
@@ -49,6 +53,7 @@ _GLOBAL_HOOKS = (
     torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks,
     torch_module._global_backward_hooks, torch_module._global_backward_pre_hooks,
 )  # fmt: skip
+_LINEAR_OF, _SILU_OF = TORCHS["linear"], TORCHS["silu"]
 _HARMLESS = frozenset({"num_items_in_batch"})  # what layers are handed and do not read
 
 _LINEARS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
@@ -156,14 +161,16 @@ _OPEN_ON_GPU = Bound(lambda bound, name, op: _ON_GPU.get(op.name, op.call))
 class Parts:
     """The parts of one layer as they were found, and where to look whether they still are."""
 
-    links: tuple[tuple[Mapping[str, Any], str], ...]  # the modules of a part's parent, and its name there
-    parts: tuple[nn.Module, ...]
+    links: tuple[tuple[Mapping[str, Any], str], ...]  # where a part, or a number or function that counts, is found
+    parts: tuple[Any, ...]
     attributes: tuple[Mapping[str, Any], ...]  # of each part, and its forward
     forwards: tuple[Any, ...]
     hooks: tuple[Mapping[Any, Any], ...]
     slots: tuple[tuple[Mapping[str, Any], str], ...]  # weight and bias of each linear, then the norms' weights
     epsilons: tuple[float, ...]
     attention: Any
+    classes: tuple[type, ...]  # of the parts, and their forwards
+    of_classes: tuple[Any, ...]
     config: Any
     settings: Mapping[str, Any]  # the attributes of config, which looks them up slowly
     bound: dict[Any, tuple[Bound, list[Any]]] = field(default_factory=dict)
@@ -178,6 +185,10 @@ class Parts:
         if not all(map(_is, [modules.get(name) for modules, name in self.links], self.parts)):
             return None
         if not all(map(_is, [own.get("forward") for own in self.attributes], self.forwards)):
+            return None
+        if not all(map(_is, [cls.forward for cls in self.classes], self.of_classes)):  # type: ignore[attr-defined]
+            return None
+        if F.linear is not _LINEAR_OF or F.silu is not _SILU_OF:
             return None
         weights = [parameters.get(name) for parameters, name in self.slots]
         dtype, device = hidden_states.dtype, hidden_states.get_device()
@@ -281,51 +292,67 @@ def _in_one_piece(
 
 
 @functools.cache
-def _known() -> tuple[Any, tuple[Any, ...], Any, Any]:
-    """The forwards of the layer, of attention (with and without norms of heads), of the MLP and of the norm."""
+def _known() -> tuple[Any, tuple[Any, ...], Any]:
+    """The forwards of the layer, of attention (with and without norms of heads) and of the MLP, as transformers ships
+    them; None for one in whose place somebody has put another."""
     from transformers.models.llama import modeling_llama as llama
     from transformers.models.mistral.modeling_mistral import MistralAttention
     from transformers.models.qwen2.modeling_qwen2 import Qwen2Attention
     from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
     attentions = (llama.LlamaAttention, Qwen2Attention, Qwen3Attention, MistralAttention)
-    layer = inspect.unwrap(llama.LlamaDecoderLayer.forward)
-    return layer, tuple(a.forward for a in attentions), llama.LlamaMLP.forward, llama.LlamaRMSNorm.forward
+    layer, mlp = unwrapped(llama.LlamaDecoderLayer.forward, "transformers"), llama.LlamaMLP.forward
+    return layer, tuple(shipped(a.forward) for a in attentions), shipped(mlp)
+
+
+def shipped(function: Any) -> Any:
+    return function if comes_with("transformers", function) else None
 
 
 def parts_of(layer: nn.Module) -> Parts | None:
     """The parts of a decoder layer that a swap has been through, or None where it is not one that is known."""
     if "transformers" not in sys.modules or not {"self_attn", "mlp", *_NORMS} <= layer._modules.keys():
         return None
-    known_layer, known_attentions, known_mlp, known_norm = _known()
+    known_layer, known_attentions, known_mlp = _known()
     module, mlp = layer.get_submodule("self_attn"), layer.get_submodule("mlp")
-    if not same_code(inspect.unwrap(type(layer).forward), known_layer) or "forward" in layer.__dict__:
+    if not same_code(unwrapped(type(layer).forward, "transformers"), known_layer) or "forward" in layer.__dict__:
         return None
     if not any(same_code(type(module).forward, a) for a in known_attentions):
         return None
     rotary = type(module).forward.__globals__.get("apply_rotary_pos_emb")
-    if rotary is None or attention.known_function(rotary) is None or not same_code(type(mlp).forward, known_mlp):
+    if not isinstance(rotary, FunctionType) or known_rotary(rotary) is None:
+        return None
+    if not same_code(type(mlp).forward, known_mlp):
         return None
     norms = [*_NORMS, *(_HEAD_NORMS if {"q_norm", "k_norm"} <= module._modules.keys() else ())]
     parts: dict[str, Any] = {
         path: layer.get_submodule(path) for path in ("self_attn", "mlp", "mlp.act_fn", *_LINEARS, *norms)
     }
-    if any(not same_code(type(parts[path]).forward, known_norm) for path in norms) or not is_silu(parts["mlp.act_fn"]):
+    proofs = [prove(parts[path]) for path in norms]
+    if any(p is None or p.kind != "rms norm" or len(p.dtypes) < len(FLOATS) for p in proofs):
         return None
-    if any(type(parts[path]).forward is not nn.Linear.forward for path in _LINEARS):
+    if not is_silu(parts["mlp.act_fn"]):
+        return None
+    if any(type(parts[path]).forward is not FORWARDS[nn.Linear] for path in _LINEARS):
         return None
     wanted = [(path, name) for path in _LINEARS for name in ("weight", "bias")] + [(path, "weight") for path in norms]
     if any(name not in parts[path]._parameters for path, name in wanted):
         return None
+    read = [(parts[path].__dict__, *item) for path, p in zip(norms, proofs, strict=True) for item in p.numbers]  # type: ignore[union-attr]
+    names = [*read, (type(module).forward.__globals__, rotary.__name__, rotary), *still_rotary(rotary)]
+    links = [(layer.get_submodule(path.rpartition(".")[0])._modules, path.rpartition(".")[2]) for path in parts]
+    classes = tuple(dict.fromkeys(type(part) for part in parts.values()))
     return Parts(
-        links=tuple((layer.get_submodule(path.rpartition(".")[0])._modules, path.rpartition(".")[2]) for path in parts),
-        parts=tuple(parts.values()),
+        links=(*links, *((space, name) for space, name, _ in names)),
+        parts=(*parts.values(), *(value for _, _, value in names)),
         attributes=tuple(part.__dict__ for part in parts.values()),
         forwards=tuple(part.__dict__.get("forward") for part in parts.values()),
         hooks=tuple(getattr(part, hooks) for part in parts.values() for hooks in _HOOKS),
         slots=tuple((parts[path]._parameters, name) for path, name in wanted),
-        epsilons=tuple(parts[path].variance_epsilon for path in norms),
+        epsilons=tuple(p.number for p in proofs if p is not None),
         attention=module,
+        classes=classes,
+        of_classes=tuple(cls.forward for cls in classes),
         config=module.config,
         settings=object.__getattribute__(module.config, "__dict__"),
     )  # fmt: skip

@@ -13,7 +13,6 @@ no row for it but torch's, as on CPUs.
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from kernelworks.contract import FLOATS, TensorSpec
 from kernelworks.dispatch import choose
 from kernelworks.models.compiled_loss import loss_with_gradients
 from kernelworks.models.rebind import same_code
+from kernelworks.models.shipped import FORWARDS, TORCHS, comes_with, unwrapped
 from kernelworks.ops.reduction.linear_cross_entropy import OP, linear_cross_entropy
 from kernelworks.plain import PLAIN
 
@@ -45,17 +45,18 @@ def recognised(model: nn.Module) -> bool:
     if "transformers" not in sys.modules or "forward" in model.__dict__:
         return False
     head = model._modules.get("lm_head")
-    if head is None or type(head).forward is not nn.Linear.forward or getattr(model, "loss_type", None) != LOSS:
+    if head is None or type(head).forward is not FORWARDS[nn.Linear] or getattr(model, "loss_type", None) != LOSS:
         return False
-    same = same_code(inspect.unwrap(type(model).forward), _forwards())
-    return same and getattr(model, "loss_function", None) is _loss()
+    same = same_code(unwrapped(type(model).forward, "transformers"), _forwards())
+    loss = getattr(model, "loss_function", None)
+    return same and loss is _loss() and comes_with("transformers", loss)
 
 
 @functools.cache
 def _forwards() -> Any:
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
-    return inspect.unwrap(LlamaForCausalLM.forward)
+    return unwrapped(LlamaForCausalLM.forward, "transformers")
 
 
 @functools.cache
@@ -113,6 +114,7 @@ class Found:
 
     loss: Any
     forward: Any  # of the head
+    of_class: Any  # the model's forward
     taken: dict[tuple[torch.dtype, str], bool] = field(default_factory=dict)
 
     def serves(self, weight: Tensor) -> bool:
@@ -128,7 +130,7 @@ class Found:
 
 def found_in(model: Any) -> Found:
     """What a swap keeps of a model that is ``recognised``."""
-    found = Found(model.loss_function, model.lm_head.__dict__.get("forward"))
+    found = Found(model.loss_function, model.lm_head.__dict__.get("forward"), type(model).forward)
     weight = model.lm_head.weight
     for dtype in FLOATS:
         found.taken[dtype, weight.device.type] = _taken(weight.shape, dtype, weight.device.type)
@@ -155,7 +157,9 @@ def _plain_head(model: Any) -> bool:
     """Whether the head still is a linear layer that nothing watches, the loss the one that was there, and the op has a
     row for them."""
     head, found = model._modules.get("lm_head"), model._kernelworks_loss
-    if type(head).forward is not nn.Linear.forward or head.__dict__.get("forward") is not found.forward:
+    if type(head).forward is not FORWARDS[nn.Linear] or head.__dict__.get("forward") is not found.forward:
+        return False
+    if type(model).forward is not found.of_class or F.linear is not TORCHS["linear"]:
         return False
     if model.loss_function is not found.loss or any(_GLOBAL_HOOKS):
         return False

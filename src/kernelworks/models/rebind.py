@@ -25,7 +25,8 @@ import torch
 import torch.nn.functional as F
 
 from kernelworks.models import calls
-from kernelworks.models.gates import GATE, equal_code, gate_mul, with_fused_gates
+from kernelworks.models.gates import GATES, equal_code, with_fused_gates
+from kernelworks.models.shipped import TORCHS
 
 __all__ = ["Rebinder", "guarded", "same_code"]
 
@@ -84,7 +85,7 @@ def _modules() -> dict[int, types.ModuleType]:
 @functools.cache
 def _functions() -> dict[int, Callable[..., Any]]:
     """id of torch's function -> ours."""
-    return {id(calls.TORCHS[name]): ours for name, ours in calls.FUNCTIONS.items()} | {id(_SOFTMAX): _torch_softmax}
+    return {id(TORCHS[name]): ours for name, ours in calls.FUNCTIONS.items()} | {id(_SOFTMAX): _torch_softmax}
 
 
 @functools.cache
@@ -171,10 +172,10 @@ class Rebinder:
         read, other = _global_names(code)
         found: dict[str, tuple[Any, Any, tuple[str, ...]]] = {}
         replaced: list[tuple[dict[str, Any], str, Any]] = []
-        if fused and GATE in read - other and GATE not in space:
-            found[GATE] = (gate_mul, gate_mul, ("silu_mul",))
-        elif fused:  # the user has a global of that name
+        if fused and GATES.keys() & (other | space.keys()):  # the user has such names
             code = function.__code__
+        elif fused:
+            found |= {name: (GATES[name], GATES[name], ("silu_mul",)) for name in GATES.keys() & read}
         for name in sorted((read - other) & set(space)):
             ours = self._stand_in(space[name], other, function)
             if ours is not None:

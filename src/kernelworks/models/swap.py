@@ -16,6 +16,7 @@ from kernelworks.models.decoder import decoder_layer, parts_of
 from kernelworks.models.forwards import activations, known, reason_left
 from kernelworks.models.install import Installed, installed_on, take_off_strangers
 from kernelworks.models.rebind import Rebinder, guarded
+from kernelworks.models.rotary import known_rotary
 
 __all__ = ["Left", "Replaced", "Swap", "swap", "swap_beside"]
 
@@ -154,13 +155,16 @@ def swap_beside(model: nn.Module, others: frozenset[int]) -> Swap:
 # ---------------------------------------------------------------- one model
 
 
+_KINDS: dict[tuple[str, ...], str] = {("silu_mul",): "gated MLP"}
+
+
 class _Walk:
     """One pass over the modules of a model."""
 
     def __init__(self, result: Swap, others: frozenset[int]) -> None:
         self.result = result
         self.others = others
-        self.rebinder = Rebinder(known=attention.known_function)
+        self.rebinder = Rebinder(known=known_rotary)
         self.installed: dict[int, Installed] = {}
         self.replaced: list[Replaced] = []
         self.left: list[Left] = []
@@ -205,8 +209,6 @@ class _Walk:
             return "its forward was already replaced on the instance, by somebody else"
         entry = known(module)
         if entry is not None:
-            if entry.kind == "gated MLP":
-                self.absorbed.update(id(a) for a in activations(module).values())
             self._install(module, entry.forward)
             return entry.kind, entry.ops
         forward, ops = type(module).forward, self._rebound(module)
@@ -218,7 +220,7 @@ class _Walk:
                 current = module.__dict__.get("forward")
                 self._install(module, attention.with_growing(current.__func__ if current else forward))
         if ops:
-            return ("attention" if "attention" in ops else "functional calls"), ops
+            return ("attention" if "attention" in ops else _KINDS.get(ops, "functional calls")), ops
         return why or (reason_left(module) if worth_a_line else "")
 
     def _install(self, module: nn.Module, function: Callable[..., Any]) -> None:

@@ -1,0 +1,68 @@
+"""What torch and transformers ship under a name, told from what a user has put there.
+
+``torch.nn.functional.gelu``, ``nn.Linear.forward`` and ``modeling_llama.apply_rotary_pos_emb`` are variables. A swap
+takes the place of what the library ships, so it has to know that from a patch, also where the patch was made before
+this module was read, or dresses as what it replaces (``functools.wraps``): by the file that the code was compiled from.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+__all__ = ["FORWARDS", "TORCHS", "comes_with", "unwrapped"]
+
+
+def _function(name: str) -> Any:
+    """The function that torch ships as ``torch.nn.functional.<name>``, or where a user put another there before this
+    module was read, an object that nothing is identical to."""
+    found = getattr(F, name)
+    code = getattr(found, "__code__", None)
+    if code is not None and code.co_filename == F.__file__ and code.co_name == name:
+        return found
+    return getattr(torch._C._nn, name, object())  # what torch wrote in C++ it gives the same name there
+
+
+def _forward(cls: type[nn.Module]) -> Any:
+    """The forward that torch ships for a class, or else an object that nothing is identical to."""
+    found = cls.__dict__.get("forward")
+    code, home = getattr(found, "__code__", None), sys.modules[cls.__module__]
+    same = code is not None and code.co_filename == home.__file__ and code.co_qualname == f"{cls.__name__}.forward"
+    return found if same else object()
+
+
+TORCHS: dict[str, Any] = {
+    name: _function(name)
+    for name in (
+        "cross_entropy", "gelu", "layer_norm", "linear", "rms_norm", "scaled_dot_product_attention", "silu", "softmax",
+    )
+}  # fmt: skip
+
+FORWARDS: dict[type[nn.Module], Any] = {
+    cls: _forward(cls)
+    for cls in (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.GELU, nn.Softmax, nn.CrossEntropyLoss, nn.SiLU)
+}
+
+
+def comes_with(package: str, function: Any) -> bool:
+    """Whether a plain function's code lies in a package's own files."""
+    home = getattr(sys.modules.get(package), "__file__", None)
+    if home is None or not isinstance(function, FunctionType):
+        return False
+    return Path(function.__code__.co_filename).is_relative_to(Path(home).parent)
+
+
+def unwrapped(function: Any, package: str) -> Any:
+    """What a function decorates, through the package's own decorators only; None where somebody else's is met."""
+    while comes_with(package, function):
+        inner = getattr(function, "__wrapped__", None)
+        if inner is None:
+            return function
+        function = inner
+    return None
