@@ -6,7 +6,6 @@ over dimensions and dtypes, by position and by keyword, and after what it reads 
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 
@@ -16,12 +15,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch.nn.utils.prune
+from outcomes import SEEN, SIZE, inputs, same, tried
 from torch import nn
 
 from kernelworks.models import swap
-
-SIZE = 6
-SEEN: list[str] = []
 
 
 class Norm(nn.Module):
@@ -181,55 +178,6 @@ NORMS = [
 TAKEN = {"with_gain", "with_global", "named", "named_weight", "with_own_constant"}  # they are what they look like
 
 
-def tried(module, x, name="", training=False):
-    """Output, gradients and side effects of one call, or its error."""
-    SEEN.clear()
-    module.train(training)
-    module.zero_grad()
-    leaf = x.clone().requires_grad_()
-    given = leaf * 1 if not x.is_complex() else leaf
-    try:
-        out = module(**{name: given}) if name else module(given)
-        out.backward(torch.linspace(-1, 1, out.numel()).view(out.shape).to(out.dtype))
-    except Exception as error:  # torch's own is what must come
-        return type(error), str(error)
-    gradients = [leaf.grad, *(p.grad for p in module.parameters())]
-    return out, given, gradients, list(SEEN), getattr(module, "calls", 0)
-
-
-def same(got, want, x):
-    if isinstance(want[0], type):  # autograd's words go on with the names of its own functions
-        assert (
-            got[0] is want[0] and got[1].partition(", which is output")[0] == want[1].partition(", which is output")[0]
-        )
-        return
-    limits = torch.finfo(want[0].dtype)
-    tolerance = 16 * max(limits.eps, torch.finfo(x.dtype).eps)
-    for a, b in zip([*got[:2], *got[2]], [*want[:2], *want[2]], strict=True):
-        assert (a is None) == (b is None)
-        if a is not None:
-            a, b = a.detach(), b.detach()
-            assert a.dtype is b.dtype and a.shape == b.shape
-            finite = b[b.isfinite()]
-            scale = float(finite.abs().max()) if finite.numel() else 1.0
-            torch.testing.assert_close(a, b, rtol=tolerance, atol=max(tolerance * scale, 1e-20), equal_nan=True)
-    assert got[3] == want[3]
-
-
-SHAPES = [(SIZE,), (4, SIZE), (2, 3, SIZE), (SIZE, SIZE, SIZE), (2, 3, 4, SIZE)]
-DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
-
-
-def inputs():
-    generator = torch.Generator().manual_seed(1)
-    for shape in SHAPES:
-        for dtype in DTYPES:
-            yield torch.randn(shape, generator=generator).to(dtype)
-    for scale in (1e4, 1e-4, 3e2):
-        for dtype in DTYPES:
-            yield (torch.randn(2, 3, SIZE, generator=generator) * scale).to(dtype)
-
-
 @pytest.mark.parametrize("cls", NORMS, ids=lambda cls: cls.__name__)
 def test_look_alikes_of_a_norm(cls) -> None:
     for x in inputs():
@@ -340,190 +288,6 @@ def test_look_alikes_of_an_activation(formula) -> None:
         with swap(module, verbose=False) as swapped:
             assert [r.ops for r in swapped.replaced] == ([(op,)] if op else [])
             same(tried(module, x), want, x)
-
-
-# ---------------------------------------------------------------- gates
-
-
-class Gated(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w1, self.w3, self.act = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE), nn.SiLU()
-        self.scale, self.note = 2.0, None
-
-    def zeroed(self, g):
-        g.zero_()
-        return g + 1
-
-    def other(self, g):
-        SEEN.append(round(float(g.detach().double().sum()), 4))
-        return g * 2
-
-
-class Writing(nn.Module):
-    """Not named like torch's functions that write."""
-
-    def forward(self, g):
-        g.mul_(0.5)
-        return g
-
-
-def gated(body):
-    return type(body.__name__, (Gated,), {"forward": body})
-
-
-def gate_zeroed(self, x):
-    g = self.w1(x)
-    return F.silu(g) * self.zeroed(g)
-
-
-def gate_zeroed_by_module(self, x):
-    g = self.w1(x)
-    return self.act(g) * self.writing(g)
-
-
-def gate_kept(self, x):
-    self.note = g = self.w1(x)
-    return F.silu(g) * self.zeroed(self.note)
-
-
-def gate_read(self, x):
-    g = self.w1(x)
-    return F.silu(g) * self.other(g)
-
-
-def gate_written_by_name(self, x):
-    g = x * 1
-    return F.silu(g) * g.add_(1.0)
-
-
-def gate_walrus(self, x):
-    return F.silu(g := self.w1(x)) * (h := self.w3(g)) + h
-
-
-def gate_plain(self, x):
-    return F.silu(self.w1(x)) * self.w3(x)
-
-
-def gate_after(self, x):
-    return self.w3(x) * self.act(self.w1(x))
-
-
-def gate_used_again(self, x):
-    g = self.w1(x)
-    return self.act(g) * self.w3(x) + g
-
-
-def gate_scaled(self, x):
-    return F.silu(self.w1(x)) * self.scale
-
-
-def gate_broadcast(self, x):
-    return F.silu(self.w1(x)) * self.w3(x)[..., :1]
-
-
-def gate_itself(self, x):
-    g = self.w1(x)
-    return F.silu(g) * g
-
-
-def gate_in_place(self, x):
-    g = self.w1(x)
-    return F.silu(g, inplace=True) * self.w3(x) + g
-
-
-def gate_mixed(self, x):
-    return F.silu(self.w1(x)) * self.w3(x).double()
-
-
-def gate_raising(self, x):
-    return F.silu(self.w1(x).long()) * self.missing(x)
-
-
-def gate_result_written(self, x):
-    y = F.silu(self.w1(x)) * self.w3(x)
-    y.add_(1)
-    return y
-
-
-def gate_fed_in_place(self, x):
-    g, u = self.w1(x), self.w3(x)
-    y = F.silu(g) * u
-    u.add_(1)
-    return y + u
-
-
-GATED = [
-    gated(body)
-    for body in (
-        gate_zeroed, gate_zeroed_by_module, gate_kept, gate_read, gate_written_by_name, gate_walrus, gate_plain,
-        gate_after, gate_used_again, gate_scaled, gate_broadcast, gate_itself, gate_in_place, gate_mixed, gate_raising,
-        gate_result_written, gate_fed_in_place,
-    )
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("inplace", [False, True])
-@pytest.mark.parametrize("cls", GATED, ids=lambda cls: cls.__name__)
-def test_gates_move_no_side_effect(cls, inplace) -> None:
-    torch.manual_seed(0)
-    module = cls()
-    module.act, module.writing = nn.SiLU(inplace=inplace), Writing()
-    for x in (torch.randn(3, SIZE), torch.randn(2, 3, SIZE, dtype=torch.bfloat16), torch.randn(2, SIZE).double()):
-        module.to(x.dtype)
-        want = tried(module, x)
-        with swap(module, verbose=False):
-            same(tried(module, x), want, x)
-            with torch.no_grad():
-                got = _error_or(module, x.clone())
-        with torch.no_grad():
-            assert _alike(got, _error_or(module, x.clone()), x)
-
-
-def _error_or(module, x):
-    try:
-        return module(x)
-    except Exception as error:
-        return type(error), str(error)
-
-
-def _alike(a, b, x):
-    if isinstance(a, tuple) or isinstance(b, tuple):
-        return a == b
-    return torch.allclose(a, b, rtol=16 * torch.finfo(x.dtype).eps, atol=16 * torch.finfo(x.dtype).eps)
-
-
-def tripled(kept):
-    for gate in kept[-1:]:
-        gate.mul_(3)
-
-
-@pytest.mark.parametrize("which", ["w1", "w3", "act"])
-def test_hooks_of_a_gate_run_in_their_order(which) -> None:
-    """A hook that writes the gate, kept from where it was made, while the other factor is computed."""
-    torch.manual_seed(0)
-    module, x, kept = gated(gate_plain)(), torch.randn(3, SIZE), []
-    by_module = gated(gate_after)()
-    for m in (module, by_module):
-        m.w1.register_forward_hook(lambda m, args, out: kept.append(out))
-        getattr(m, which).register_forward_pre_hook(lambda m, args: tripled(kept))
-        with torch.no_grad():
-            want = m(x)
-            with swap(m, verbose=False):
-                torch.testing.assert_close(m(x), want)
-
-
-def test_an_activation_may_change() -> None:
-    torch.manual_seed(0)
-    module, x = gated(gate_used_again)(), torch.randn(3, SIZE)
-    with swap(module, verbose=False):
-        for act in (nn.SiLU(), nn.SiLU(inplace=True), nn.GELU(), Writing(), lambda g: g):
-            del module.act
-            module.act = act
-            got = module(x)
-            with torch.no_grad():
-                other = copy.deepcopy(module)
-                torch.testing.assert_close(got, other(x))
 
 
 # ---------------------------------------------------------------- rotary embeddings

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from kernelworks.contract import FLOATS
 from kernelworks.dispatch import MOST_PLANS, choose
@@ -53,6 +54,7 @@ _SUPPORTED = frozenset(FLOATS)
 _autocast = torch.is_autocast_enabled
 _is_compiling = torch.compiler.is_compiling
 _grad_enabled = torch.is_grad_enabled
+_is_tracing = torch._C._is_tracing
 
 
 _cross_entropy, _gelu, _layer_norm, _linear, _rms_norm, _attention, _silu, _softmax = TORCHS.values()
@@ -62,8 +64,11 @@ REFUSED = (TypeError, ValueError)
 
 
 def _readable(x: Tensor) -> bool:
-    """Whether a tensor is memory with a shape and strides, and no subclass that means something by a call."""
-    return type(x) in PLAIN and x.layout is torch.strided and not x.is_nested
+    """Whether a tensor is memory with a shape and strides, or stands for such, and no subclass that means something by
+    a call. What is exported is torch's own operators: it may be run where kernelworks is not installed."""
+    if type(x) not in PLAIN and (type(x) is not FakeTensor or torch.compiler.is_exporting()):
+        return False
+    return x.layout is torch.strided and not x.is_nested
 
 
 def expressible(x: Tensor, *others: Tensor | None) -> bool:
@@ -73,6 +78,9 @@ def expressible(x: Tensor, *others: Tensor | None) -> bool:
         return False
     dtype, device = x.dtype, x.get_device()
     if dtype not in _SUPPORTED:
+        return False
+    # a trace takes torch's own operators; what was made in inference mode may not be kept for a backward
+    if not _is_compiling() and (_is_tracing() or (_grad_enabled() and x.is_inference())):
         return False
     if device < 0:
         if not x.is_cpu or _autocast("cpu"):
@@ -159,8 +167,8 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """``F.layer_norm``."""
-    affine = weight is not None and bias is not None and weight.dim() == 1 and weight.shape == (*normalized_shape,)
-    if affine and expressible(input, weight, bias) and pays(input):
+    affine = weight is not None and bias is not None and expressible(input, weight, bias) and weight.dim() == 1
+    if affine and pays(input) and weight.shape == (*normalized_shape,):  # type: ignore[union-attr]
         try:
             return layer_norm_op(input, weight, bias, eps=eps)  # type: ignore[no-any-return]
         except REFUSED:

@@ -78,3 +78,6 @@ TORCH_MODULES: tuple[tuple[Any, str, str, Any], ...] = (
     (_SOFTMAX, "softmax", "softmax", _softmax),
     (_CROSS_ENTROPY, "cross entropy", "cross_entropy", _cross_entropy),
 )
+
+for _shipped, _, _, _ours in TORCH_MODULES:  # as errors name them
+    _ours.__name__, _ours.__qualname__ = "forward", getattr(_shipped, "__qualname__", _ours.__qualname__)
