@@ -20,7 +20,10 @@ def record(**changes: object) -> Ceilings:
     base = Ceilings(
         kind="x", name="x", fingerprint=fingerprint(), date="2026-01-01T00:00:00+00:00", cores=2,
         bandwidth=tuple(
-            Bandwidth(level, 4096, kind, threads, gbs * threads * (factor if level == "DRAM" or factor == 1 else 0.1))
+            Bandwidth(
+                level, 32 * MIB if level == "L3" else 4096, kind, threads,
+                gbs * threads * (factor if level == "DRAM" or factor == 1 else 0.1),
+            )
             for (level, gbs), (kind, factor), threads in itertools.product(rates.items(), kinds.items(), (1, 2))
         ),
         flops=tuple(

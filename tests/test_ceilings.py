@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 
@@ -205,6 +206,19 @@ def test_the_level_follows_the_footprint(footprint: float, threads: int, level: 
     limit = ceilings.bound(0, 0, 1e9, footprint, "float32", threads, record())
     assert limit.level == level
     assert limit.seconds == pytest.approx(1 / gbs)
+
+
+def test_the_last_cache_counts_as_far_as_it_was_measured() -> None:
+    """Between what an L3 was measured with and twice its size the rate falls steadily: others may have the rest."""
+    bandwidth = [
+        dataclasses.replace(b, working_set_bytes=4 * MIB) if b.level == "L3" else b for b in record().bandwidth
+    ]
+    here = record(bandwidth=tuple(bandwidth))
+    sizes = (6, 8, 16, 32, 64)  # two threads measured 4 MiB each
+    times = [ceilings.bound(0, 0, 1e9, size * MIB, "float32", 1, here).seconds for size in sizes]
+    assert times[0] == times[1] == pytest.approx(1 / 100)
+    assert times[3] == pytest.approx((24 / 56) / 40 + (32 / 56) / 100)
+    assert times == sorted(times) and times[4] == pytest.approx(1 / 40)
 
 
 def test_just_beyond_the_last_cache_the_bound_is_continuous() -> None:

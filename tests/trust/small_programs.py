@@ -273,9 +273,11 @@ SIMPLE: dict[str, Run] = {
     "resized": lambda: [
         F.interpolate(IMAGE, scale_factor=2), F.interpolate(IMAGE, size=7, mode="bilinear"), F.pixel_shuffle(IMAGE, 2),
         F.interpolate(IMAGE, size=5, mode="bicubic"), F.unfold(IMAGE, 3), F.pad(IMAGE, (1, 1, 1, 1), mode="reflect"),
-        F.grid_sample(IMAGE, torch.rand(2, 3, 3, 2)), F.adaptive_max_pool2d(IMAGE, 3), F.adaptive_avg_pool2d(IMAGE, 3),
+        F.grid_sample(IMAGE, torch.rand(2, 3, 3, 2), align_corners=False),
+        F.adaptive_max_pool2d(IMAGE, 3), F.adaptive_avg_pool2d(IMAGE, 3),
     ],
-    "spectrum": lambda: [torch.fft.rfft(X), torch.fft.fft2(X).abs(), torch.stft(LINE[0], 8, return_complex=True)],
+    "spectrum": lambda: [torch.fft.rfft(X), torch.fft.fft2(X).abs(),
+        torch.stft(LINE[0], 8, window=LINE[0, 0, :8], return_complex=True)],
     "matrices": lambda: [torch.linalg.svdvals(A), torch.linalg.qr(A), torch.linalg.inv(A @ A.t() + 9 * torch.eye(8))],
     "lstm": module(nn.LSTM(16, 8, 2, batch_first=True, bidirectional=True), SEQUENCE),
     "gru": module(nn.GRU(16, 8, 2), SEQUENCE), "rnn": module(nn.RNN(16, 8), SEQUENCE),

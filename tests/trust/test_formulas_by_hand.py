@@ -41,7 +41,7 @@ CASES: dict[str, tuple[Callable[[], Any], float | None, float, float, float]] = 
     "pixel shuffle": (lambda: F.pixel_shuffle(IMAGE, 2), 0, 0, 4 * 288, 4 * 288),
     "nearest": (lambda: F.interpolate(IMAGE, scale_factor=2), 0, 0, 4 * 288, 16 * 288),
     "bilinear": (lambda: F.interpolate(IMAGE, size=3, mode="bilinear"), 8 * 72, 0, 4 * 288, 4 * 72),
-    "grid": (lambda: F.grid_sample(IMAGE, torch.zeros(2, 1, 1, 2)), 8 * 8, 0, 4 * 8 * 4 + 16, 32),
+    "grid": (lambda: F.grid_sample(IMAGE, torch.zeros(2, 1, 1, 2), align_corners=False), 8 * 8, 0, 4 * 8 * 4 + 16, 32),
     "im2col": (lambda: F.unfold(IMAGE, 3), 0, 0, 4 * 288, 4 * 2 * 36 * 16),
     "bags": (lambda: F.embedding_bag(BAGS, TABLE), 6 * 4, 0, 4 * 6 * 4 + 6 * 8 + 3 * 8, 4 * 3 * 4),
     "embedding": (lambda: F.embedding(BAGS, TABLE), 0, 0, 4 * 6 * 4 + 6 * 8, 4 * 6 * 4),

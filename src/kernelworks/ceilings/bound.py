@@ -76,19 +76,28 @@ def _may_use(isa: str, unit: str) -> bool:
 def _levels(ceilings: Ceilings, footprint_bytes: float, threads: int) -> list[tuple[str, float]]:
     """Where the footprint's bytes come from: levels and shares. L1 and L2 are a core's own, L3 is shared.
 
-    All of it from the innermost level that holds it. Between one and two times the outermost cache part of it still
-    hits there (measured: reads of 1.5 times the L3 go at neither rate), so the share falls in a straight line.
+    All of it from the innermost level that holds it; of an L3, which others share, only as much as it was measured with
+    (in a virtual machine a copy fell from 95 to 39 GB/s between a quarter of the L3 and all of it). From there to twice
+    the outermost cache part of it still hits (measured: reads of 1.5 times the L3 go at neither rate), so the share
+    falls in a straight line.
     """
-    last = "DRAM"
+    last, beyond = "DRAM", 0.0
     for level in ("L1", "L2", "L3"):
         if level in ceilings.cache_bytes:
             capacity = ceilings.cache_bytes[level] * (1 if level == "L3" else min(threads, ceilings.cores))
-            if footprint_bytes <= capacity:
+            held = _held(ceilings, capacity) if level == "L3" else capacity
+            if footprint_bytes <= held:
                 return [(level, 1.0)]
-            last, beyond = level, footprint_bytes / capacity - 1
+            last, beyond = level, (footprint_bytes - held) / (2 * capacity - held)
     if last != "DRAM" and beyond < 1:
         return [("DRAM", beyond), (last, 1 - beyond)]
     return [("DRAM", 1.0)]
+
+
+def _held(ceilings: Ceilings, capacity: int) -> int:
+    """The bytes up to which the L3's rate was measured."""
+    measured = [b.working_set_bytes * b.threads for b in ceilings.bandwidth if b.level == "L3"]
+    return min(max(measured), capacity) if measured else capacity
 
 
 def _bandwidths(ceilings: Ceilings, level: str, threads: int) -> dict[str, float]:

@@ -8,8 +8,10 @@ COPIES = frozenset({"contiguous", "clone", "reshape", "flatten"})
 
 
 def _dense(view: View) -> bool:
-    """Whether what is copied lies in order: then the copy is for something else, to keep it or to write on it."""
+    """Whether what is copied lies in order, or is expanded: then the copy is for something else than the order."""
     at = 1
+    if view.strides and 0 in view.strides[0]:
+        return True
     for size, stride in reversed(list(zip(view.shapes[0], view.strides[0], strict=True))) if view.strides else ():
         if size != 1 and stride != at:
             return False
