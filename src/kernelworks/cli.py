@@ -485,10 +485,12 @@ def swap(
 
     with _faults((ValueError, TypeError, AttributeError, FileNotFoundError)):
         done = put(model_of(model), verbose=False)
-        text = str(done)
+        text, outlooks = str(done), done.outlooks()
         done.undo()
     if json:
-        _print_json({"replaced": done.replaced, "left": done.left})
+        rows = [[list(o.rows) for o in of] for of in outlooks]
+        replaced = [{**vars(r), "rows": of} for r, of in zip(done.replaced, rows, strict=True)]
+        _print_json({"replaced": replaced, "left": done.left})
         return
     typer.echo(text)
 
