@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from architectures import ARCHITECTURES
 from torch import Tensor, nn
 
+from kernelworks.diagnose.costs import work
 from kernelworks.diagnose.patterns import ADAM, CACHE, FOLDABLE, GATE, NORM, ROPE, patterns
 from kernelworks.diagnose.places import Survey
 from kernelworks.diagnose.trace import record
@@ -28,6 +30,12 @@ def rms(x: Tensor, dim: int = -1) -> Tensor:
 def layer_norm(x: Tensor) -> Tensor:
     centred = x - x.mean(-1, keepdim=True)
     return centred / torch.sqrt((centred * centred).mean(-1, keepdim=True) + 1e-5) * W + W
+
+
+def centred_twice(x: Tensor) -> Tensor:
+    mean = x.mean(-1, keepdim=True)
+    variance = (x - mean).pow(2).mean(-1, keepdim=True)
+    return W * ((x - mean) * torch.rsqrt(variance + 1e-5))
 
 
 def by_variance(x: Tensor) -> Tensor:
@@ -128,6 +136,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "rms norm by sqrt": (lambda: X / torch.sqrt((X * X).mean(-1, keepdim=True) + 1e-6), {NORM}),
     "rms norm in 16 bits": (lambda: rms(X.bfloat16()), {NORM}),
     "layer norm": (lambda: layer_norm(X), {NORM}),
+    "layer norm, centred twice": (lambda: centred_twice(X), {NORM}),
     "layer norm by variance": (lambda: by_variance(X), {NORM}),
     "mean before the square": (lambda: X * torch.rsqrt(X.mean(-1, keepdim=True).pow(2) + 1) + X, set()),
     "norm over another dimension": (lambda: X * torch.rsqrt(X.pow(2).mean(1, keepdim=True) + 1e-6), set()),
@@ -163,6 +172,31 @@ def test_patterns_of_a_program(name: str) -> None:
         calls = record(run, survey=Survey()).calls
     found = {pattern for names in patterns(calls).values() for pattern in names}
     assert found == expected
+
+
+# What torch's own users run: what is in a forward, and what more in six steps of decoding.
+MODELS: dict[str, tuple[set[str], set[str]]] = {
+    "LlamaForCausalLM": ({NORM, ROPE, GATE}, {CACHE}), "CohereForCausalLM": ({NORM, GATE}, {CACHE}),
+    "PhiForCausalLM": ({ROPE}, {CACHE}), "MambaForCausalLM": ({NORM, GATE}, set()),
+    "GPT2LMHeadModel": (set(), {CACHE}), "T5ForConditionalGeneration": ({NORM}, {CACHE}),
+    "SwinModel": (set(), set()), "ConvNextModel": (set(), set()), "Wav2Vec2Model": (set(), set()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_are_modelled_and_seen_through(name: str) -> None:
+    architecture = next(a for a in ARCHITECTURES if a.name == name)
+    model, inputs = architecture.make().eval(), architecture.inputs(torch.Generator().manual_seed(0))
+    forward, decoding = MODELS[name]
+    runs = {"forward": lambda: model(**inputs)}
+    if architecture.generates:
+        runs["decoding"] = lambda: model.generate(**inputs, max_new_tokens=6, do_sample=False)
+    for kind, run in runs.items():
+        with torch.no_grad():
+            calls = record(run, survey=Survey()).calls
+        assert not {call.name for call in calls if work(call) is None}
+        found = {pattern for names in patterns(calls).values() for pattern in names}
+        assert found == (forward if kind == "forward" else forward | decoding), kind
 
 
 def test_a_program_that_trains_keeps_its_batch_norms() -> None:

@@ -102,6 +102,7 @@ FORMULAS: dict[str, f.Formula] = {
     **_each("native_layer_norm_backward native_group_norm_backward", f.norm_backward(14)),
     **_each("native_batch_norm_backward batch_norm_backward cudnn_batch_norm_backward", f.norm_backward(10)),
     "_fused_rms_norm_backward": f.norm_backward(11),
+    "_weight_norm_interface": f.loop(3), "_weight_norm_interface_backward": f.loop(6),
     # products
     **_each("mm bmm _int_mm _scaled_mm _sparse_addmm", p.mm), "addr": p.outer,
     **_each("addmm baddbmm addbmm addmv _addmm_activation", p.addmm), **_each("matmul mv dot vdot", p.matmul),

@@ -23,11 +23,16 @@ ATTENTION = frozenset({
     "kernelworks::attention",
 })  # fmt: skip
 CONVOLUTIONS = frozenset({"conv1d", "conv2d", "conv3d", "convolution", "_convolution"})
+SIGNS = frozenset(  # without one of these there is none
+    f"aten::{name}" for name in ("rsqrt", "sqrt", "neg", "silu", "cat", "addcdiv", "batch_norm")
+)
 MANY = 4  # turns of a loop
 
 
 def patterns(calls: Sequence[Call]) -> dict[int, frozenset[str]]:
     """What each call is part of, by its ``id``. Calls are given in the order of the program."""
+    if not any(call.name.rstrip("_") in SIGNS for call in calls):
+        return {}
     flow = Flow(calls)
     found: dict[int, set[str]] = {}
     for name, find in FINDERS.items():
@@ -81,21 +86,26 @@ def _norms(flow: Flow) -> Iterator[Step]:
             inverse += [s for s in root.readers if s.name == "reciprocal"]
         for step in inverse:
             for scaled in step.readers:
-                if scaled.name not in ("mul", "div") or not _scales(scaled, x, step):
+                if scaled.name not in ("mul", "div") or not _scales(scaled, x, step, squares):
                     continue
                 chain = {id(s): s for s in (root, added, spread, squares, step, scaled) if s is not None}
                 chain |= {id(s): s for s in _affine(scaled)}
                 yield from chain.values()
 
 
-def _scales(step: Step, x: Operand, by: Step) -> bool:
-    """Whether a product is x, or x less its mean, times what ``by`` made."""
+def _scales(step: Step, x: Operand, by: Step, squares: Step | None) -> bool:
+    """Whether a product is x, or x less its mean, times what ``by`` made; the mean may have been taken off twice."""
+    before = squares.maker() if squares is not None else None
+    taken = [o.storage for o in before.tensors] if before is not None and before.name == "sub" else None
     for operand, maker in zip(step.tensors, step.makers, strict=True):
         if maker is by or operand.shape != x.shape:
             continue
-        centred = maker is not None and maker.name == "sub" and any(_same(x, o) for o in maker.tensors)
-        if _same(operand, x) or centred:
+        if _same(operand, x):
             return True
+        if maker is not None and maker.name == "sub":
+            storages = [o.storage for o in maker.tensors]
+            if x.storage in storages or storages == taken:
+                return True
     return False
 
 

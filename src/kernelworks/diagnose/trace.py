@@ -92,6 +92,7 @@ class Call:
     tensors: list[Any] = field(default_factory=list)
     rooms: list[Any] = field(default_factory=list)
     made: tuple[tuple[int, int], ...] = ()
+    items: list[Any] | None = None  # what ``work.Arguments`` has made of them
     node: Any = None  # an outermost op's place in the profiler's tree, until the ops below it are asked for
     children: list[Call] = field(default_factory=list)
     place: Place = Place()
@@ -121,7 +122,7 @@ class Call:
                 its = inputs.get(call.correlation)
                 if its is not None:
                     call.pointers, call.tensors, call.listed = its.pointers, its.tensors, its.listed or call.listed
-                    call.made = its.made
+                    call.made, call.items = its.made, None
 
     @property
     def events(self) -> int:

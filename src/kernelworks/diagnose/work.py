@@ -93,7 +93,10 @@ def distinct(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 def broadcast(operands: Iterable[Operand]) -> tuple[int, ...]:
     """The shape that the operands have together."""
-    return tuple(torch.broadcast_shapes(*(o.shape for o in operands)))  # type: ignore[no-untyped-call]
+    shapes = [o.shape for o in operands]
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0] if shapes else ()
+    return tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
 
 
 class Arguments:
@@ -104,13 +107,15 @@ class Arguments:
         call.load()
         self.name = call.name.removeprefix("aten::")
         self.call = call
-        self.items = [self._item(i) for i in range(len(call.dtypes))]
+        if call.items is None:
+            call.items = [self._item(i) for i in range(len(call.dtypes))]
+        self.items = list(call.items)
         self.out: list[Operand] = []  # of an ``out=`` form: written, not read; every formula counts that itself
-        while self._writes_last():
+        while "out" in call.overload and self._writes_last():
             self.out.insert(0, self.items.pop())
 
     def _writes_last(self) -> bool:
-        if "out" not in self.call.overload or not self.items or not isinstance(self.items[-1], Operand):
+        if not self.items or not isinstance(self.items[-1], Operand):
             return False
         at = len(self.items) - 1
         return bool(self.schema.arguments[at].is_out) if self.schema else self.call.overload == "out" and not self.out
@@ -119,10 +124,12 @@ class Arguments:
         call = self.call
         dtype, shape = call.dtypes[i], call.shapes[i] if i < len(call.shapes) else []
         stride = call.strides[i] if i < len(call.strides) else []
+        if dtype is None and not shape:
+            return call.scalars[i] if i < len(call.scalars) else None
         known = [found[i] if i < len(found) else None for found in (call.tensors, call.pointers, call.rooms)]
         if dtype is not None:
             return Operand(tuple(shape), tuple(stride), dtype, *(value or 0 for value in known))
-        if shape and isinstance(shape[0], list):  # a list of tensors: the profiler does not tell their dtype
+        if isinstance(shape[0], list):  # a list of tensors: the profiler does not tell their dtype
             each = zip(*(value if isinstance(value, list) else [0] * len(shape) for value in known), strict=False)
             return [
                 Operand(tuple(s), tuple(t), self._list_dtype(), *(value or 0 for value in its))
