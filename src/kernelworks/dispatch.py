@@ -27,9 +27,11 @@ from kernelworks.contract import Contract, Mutant, Request, Row, spec
 from kernelworks.entry import entry
 from kernelworks.machine import kind_of
 from kernelworks.plain import (
+    LISTED,
     OTHER,
     RESOLVABLE,
     TRACED,
+    TRANSFORM,
     key_of,
     leaves,
     observed,
@@ -384,7 +386,7 @@ class Op:
         ``training(*args, needs=)`` returns the forward's result and what ``resumed(kept, grad)`` makes gradients of.
         """
         key = key_of("training", args, None, row, _get_threads())
-        if key not in self._plans:
+        if key is None or key not in self._plans:
             self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))
             taken = self._trainer(args, row)
             with self._planning:
@@ -458,10 +460,8 @@ class Op:
         """The same call in torch's own functions: for tensors and transforms that no kernel of ours may serve."""
         if row not in (None, "torch"):
             self.row(row)
-            raise RuntimeError(
-                f"row {row!r} of {self.name} cannot run: it reads memory, and a transform (torch.func, forward-mode "
-                "AD, jit.trace) or a tensor that is not plain memory needs torch's own operators; ask for no row"
-            )
+            why = TRANSFORM if transformed() else f"a tensor is {LISTED[OTHER]}"
+            raise RuntimeError(f"row {row!r} of {self.name} cannot run: {why}; ask for no row")
         if all(t.layout is torch.strided and not t.is_nested for t in leaves(args)):
             with _untraced():
                 self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))

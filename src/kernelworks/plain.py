@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.autograd import forward_ad, profiler
 
 __all__ = [
-    "LISTED", "MEMORY", "NAMES", "OTHER", "PLAIN", "PLAIN_TENSOR", "RESOLVABLE", "TRACED", "WATCHED",
+    "LISTED", "MEMORY", "NAMES", "OTHER", "PLAIN", "PLAIN_TENSOR", "RESOLVABLE", "TRACED", "TRANSFORM", "WATCHED",
     "exact_type", "is_plain", "key_of", "leaves", "observed", "resolved", "standing", "transformed",
 ]  # fmt: skip
 
@@ -103,8 +103,9 @@ LISTED = {
     MEMORY: "memory as address, shape and strides say: a row reads it",
     RESOLVABLE: "memory with a negative or conjugate bit: resolved by one copy, then a row reads that",
     TRACED: "no data, stands for a tensor (meta, fake, functional): torch's operator of the op runs",
-    OTHER: "anything else (a subclass, sparse, nested, a zero tensor, another device): the composite runs",
+    OTHER: "no plain memory (a subclass, sparse, nested, a zero tensor, another device): torch's own functions run",
 }
+TRANSFORM = "a transform (torch.func, forward-mode AD or torch.jit.trace) must see torch's own functions"
 _TRACERS = (
     ("torch._subclasses.fake_tensor", "FakeTensor"), ("torch._subclasses.functional_tensor", "FunctionalTensor")
 )  # fmt: skip

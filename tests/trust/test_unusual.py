@@ -14,7 +14,10 @@ import torch
 from calls import CALLS, Called
 from eligible import ROWS, only
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
+
+from kernelworks.dispatch import OPS
 
 NAMES = list(CALLS)
 
@@ -75,6 +78,87 @@ def test_unusual_tensors_forward_and_backward(name: str, kind: str) -> None:
             ours = torch.autograd.grad(called.ours(*inputs).as_subclass(Tensor), leaves, other)
             for a, b in zip(ours, theirs, strict=True):
                 close(a, b)
+
+
+# ---------------------------------------------------------------- no kernel is reached
+
+
+def reached(*args: object, **kwargs: object) -> None:
+    raise AssertionError("a kernel was handed what is not plain memory")
+
+
+@contextlib.contextmanager
+def no_kernels() -> Iterator[None]:
+    """Every plan there is, of every op and pass, fails if it is run."""
+    kept = [(op, dict(op._plans), [scope["quick"] for scope in op._finders]) for op in OPS.values()]
+    for op, plans, quick in kept:
+        op._plans.update(dict.fromkeys(plans, reached))
+        for scope, found in zip(op._finders, quick, strict=True):
+            scope["quick"] = found and (found[0], [reached] * len(found[1]))
+    try:
+        yield
+    finally:
+        for op, plans, quick in kept:
+            op._plans.update(plans)
+            for scope, found in zip(op._finders, quick, strict=True):
+                scope["quick"] = found
+
+
+def wrapped(transform):
+    """A call made inside a transform, which hands it wrappers."""
+    return lambda call, tensors: transform(call)(*tensors)
+
+
+def inside_a_dual_level(call, tensors):
+    with forward_ad.dual_level():
+        return call(*tensors)
+
+
+def of_tensors(make):
+    return lambda call, tensors: [call(*(make(t) if i == place else t for i, t in enumerate(tensors)))
+                                  for place in range(len(tensors))]  # fmt: skip
+
+
+UNREACHED = {
+    "zero tensor": of_tensors(lambda t: torch._efficientzerotensor(t.shape)),
+    "subclass": of_tensors(lambda t: t.as_subclass(Subclass)),
+    "sparse": of_tensors(lambda t: t.to_sparse()),
+    "mkldnn": of_tensors(lambda t: t.to_mkldnn()),
+    "nested": of_tensors(lambda t: torch.nested.nested_tensor([t, t])),
+    "meta": of_tensors(lambda t: t.to("meta")),
+    "vmap": wrapped(lambda f: lambda *t: torch.vmap(f)(*(torch.stack((v, v)) for v in t))),
+    "grad": wrapped(lambda f: torch.func.grad(lambda *t: f(*t).sum())),
+    "jvp": wrapped(lambda f: lambda *t: torch.func.jvp(f, t, t)),
+    "functionalize": wrapped(torch.func.functionalize),
+    "another level's transform": wrapped(lambda f: lambda *t: torch.vmap(lambda _: f(*t))(torch.zeros(2))),
+    "trace": wrapped(lambda f: lambda *t: torch.jit.trace(f, t, check_trace=False)),
+    "dual level": inside_a_dual_level,
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("graded", [False, True], ids=["no_grad", "grad"])
+@pytest.mark.parametrize("kind", UNREACHED)
+@pytest.mark.parametrize("name", NAMES)
+def test_no_kernel_is_reached(name: str, kind: str, graded: bool) -> None:
+    called, tensors = planned(name)
+    says_so = contextlib.suppress(RuntimeError, ValueError, TypeError, IndexError)  # torch may have no such function
+    with no_kernels(), torch.set_grad_enabled(graded), says_so:
+        UNREACHED[kind](called.ours, tensors)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_kernel_is_reached_in_a_backward(name: str) -> None:
+    called, tensors = planned(name)
+    leaves = [t.clone().requires_grad_() for t in tensors]
+    y = called.ours(*leaves)
+    flow = torch.ones_like(y)
+    with no_kernels():
+        torch.autograd.grad(y, leaves, torch._efficientzerotensor(y.shape), retain_graph=True)
+        torch.autograd.grad(y, leaves, flow, retain_graph=True, create_graph=True)
+        torch.autograd.grad(y, leaves, torch.stack((flow, flow)), retain_graph=True, is_grads_batched=True)
+        with forward_ad.dual_level():
+            torch.autograd.grad(y, leaves, forward_ad.make_dual(flow, flow))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -188,3 +272,16 @@ def test_tensors_without_data(name: str) -> None:
     called, tensors = planned(name)
     got = called.ours(*(t.to("meta") for t in tensors))
     assert got.is_meta and got.shape == called.theirs(*tensors).shape
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_tensors_that_stand_for_others(name: str) -> None:
+    called, tensors = planned(name)
+    got = called.ours(*(torch._to_functional_tensor(t) for t in tensors))
+    assert torch._is_functional_tensor(got)
+    close(torch._from_functional_tensor(got), called.theirs(*tensors))
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(t) for t in tensors]
+        inside = called.ours(*fakes)
+    for got in (inside, called.ours(*fakes)):
+        assert type(got) is FakeTensor and got.shape == called.theirs(*tensors).shape
