@@ -161,7 +161,9 @@ def test_the_torch_row_runs_and_explain_says_why(fault: str, tmp_path: Path) -> 
             (tmp_path / "cache").symlink_to("/dev/full")
             text = "the build cache"
     # As proved: only the build stands between the call and the row.
-    code = "from kernelworks import certificates\ncertificates.invalid = lambda op, row, kind=None: row.toolchain() and None\n"
+    code = (
+        "from kernelworks import certificates as c\nc.invalid = lambda op, row, kind=None: row.toolchain() and None\n"
+    )
     done = forked.python(code=code + FALLBACK, **env)
     assert done.returncode == 0, done.stderr
     right, row, declined, warned = json.loads(done.stdout)

@@ -77,9 +77,7 @@ def program(monkeypatch: pytest.MonkeyPatch, diagnosis: Diagnosis, tmp_path: Pat
     """A program whose diagnosis is at hand, in an empty working folder."""
     calls: list[tuple[Any, ...]] = []
 
-    def run(
-        target: str, args: tuple[str, ...] = (), fix: bool = False, progress: Any = None, counters: bool = False
-    ) -> Diagnosis:
+    def run(target: str, args: tuple[str, ...] = (), fix: bool = False, progress: Any = None, **more: Any) -> Diagnosis:
         progress("a step")
         calls.append((target, args))
         return dataclasses.replace(diagnosis, program=" ".join((target, *args)), fix=diagnosis.fix if fix else None)

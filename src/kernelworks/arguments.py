@@ -18,6 +18,7 @@ DTYPES = {
     str(d).removeprefix("torch."): d
     for d in (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.bool)
 }
+TRUE, FALSE = ("1", "true", "yes"), ("0", "false", "no")
 SHAPE = re.compile(r"(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
 
 
@@ -49,7 +50,10 @@ def _tensor(text: str, dtype: str, kind: str) -> torch.Tensor:
         raise ValueError(f"not a shape such as 16x4096 or 16x4096:bfloat16: {text!r}")
     shape = [int(size) for size in match["shape"].split("x")]
     chosen = _dtype(match["dtype"] or ("int64" if kind == "ids" else dtype))
-    return torch.ones(shape, dtype=chosen) if chosen.is_floating_point else torch.zeros(shape, dtype=chosen)
+    try:
+        return torch.ones(shape, dtype=chosen) if chosen.is_floating_point else torch.zeros(shape, dtype=chosen)
+    except RuntimeError as error:
+        raise ValueError(f"a tensor of {text} cannot be made here: {str(error).splitlines()[0][:200]}") from error
 
 
 def _value(text: str, kind: str, name: str, dtype: str) -> Any:
@@ -60,9 +64,14 @@ def _value(text: str, kind: str, name: str, dtype: str) -> Any:
     if bare == "Tensor":
         return _tensor(text, dtype, "ids" if name in ("ids", "target") else "")
     if bare == "bool":
-        return text.lower() in ("1", "true", "yes")
+        if text.lower() not in (*TRUE, *FALSE):
+            raise ValueError(f"{name} must be true or false, got {text!r}")
+        return text.lower() in TRUE
     if bare in ("int", "float"):
-        return int(text) if bare == "int" else float(text)
+        try:
+            return int(text) if bare == "int" else float(text)
+        except ValueError:
+            raise ValueError(f"{name} must be {'an' if bare == 'int' else 'a'} {bare}, got {text!r}") from None
     return text
 
 
@@ -94,6 +103,8 @@ def _named(op: Op, texts: Sequence[str], dtype: str, device: str) -> dict[str, A
             name, value = list(kinds)[index], text
         if name not in kinds:
             raise ValueError(f"{op.name} has no argument {name!r}; it has {', '.join(kinds)}")
+        if name in given:
+            raise ValueError(f"{name} is given twice")
         given[name] = _value(value, kinds[name], name, dtype)
     return given
 
@@ -101,13 +112,13 @@ def _named(op: Op, texts: Sequence[str], dtype: str, device: str) -> dict[str, A
 def model_of(where: str) -> nn.Module:
     """The module that the function ``FILE.py:FUNCTION`` returns when it is called without arguments.
 
-    Raises what ``diagnose.program.from_target`` raises, and ValueError where something else comes back.
+    Raises what ``diagnose.program.from_target`` raises, and its TargetError where something else comes back.
     """
-    from kernelworks.diagnose.program import from_target
+    from kernelworks.diagnose.program import NoFile, NotCallable, from_target
 
     if ".py:" not in where:
-        raise ValueError(f"the model must be given as FILE.py:FUNCTION, got {where!r}")
+        raise NoFile(f"the model must be given as FILE.py:FUNCTION, got {where!r}")
     found = from_target(where).run()
     if not isinstance(found, nn.Module):
-        raise ValueError(f"{where} returns {type(found).__name__}, not a torch.nn.Module")
+        raise NotCallable(f"{where} returns {type(found).__name__}, not a torch.nn.Module")
     return found

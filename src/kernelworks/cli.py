@@ -15,20 +15,19 @@ Every verb imports what it needs when it runs, so that ``--help`` need not wait 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from kernelworks.console import AMBIGUOUS, FAILED, apart, device_named, fail, faults, guarded, show, told, write
 
+if TYPE_CHECKING:
     from kernelworks.records import Diagnosis
 
 __all__ = ["app", "main"]
-
-FAILED, USAGE, AMBIGUOUS = 1, 2, 3
 
 app = typer.Typer(
     name="kernelworks",
@@ -66,65 +65,6 @@ Rough = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead of tables.")]
 
 
-# ---------------------------------------------------------------- what the verbs share
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    from rich.text import Text
-
-    from kernelworks.report.terminal import stderr
-
-    stderr().print(Text(f"kernelworks: {message}", style="red"), soft_wrap=True)
-    raise typer.Exit(code)
-
-
-@contextlib.contextmanager
-def _faults(usage: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turns the errors that a user can do something about into one line on stderr and an exit code."""
-    from kernelworks.build import BuildError
-    from kernelworks.ceilings import Ambiguous
-
-    try:
-        yield
-    except Ambiguous as error:
-        _fail(f"{error}; run it again when the machine is quiet", AMBIGUOUS)
-    except BuildError as error:
-        _fail(str(error), FAILED)
-    except usage as error:
-        _fail(str(error), USAGE)
-
-
-def _show(table: RenderableType) -> None:
-    from kernelworks.report.terminal import stdout
-
-    stdout().print(table)
-
-
-def _print_json(record: Any) -> None:
-    from kernelworks.records import to_json
-
-    typer.echo(to_json(record))
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        _fail(f"could not write {path}: {error}", FAILED)
-
-
-def _on(device: str | None) -> str:
-    """The device that was asked for, the CPU without any."""
-    from kernelworks.machine import has_gpu
-
-    if device not in (None, "cpu", "cuda"):
-        _fail(f"--device must be cpu or cuda, got {device!r}", USAGE)
-    if device == "cuda" and not has_gpu():
-        _fail("this machine has no CUDA device", USAGE)
-    return device or "cpu"
-
-
 # ---------------------------------------------------------------- the verbs
 
 
@@ -142,6 +82,9 @@ def diagnose(
         Path | None, typer.Option("--out", help="Folder for the page and the JSON.", show_default="kernelworks-out")
     ] = None,
     rough: Rough = False,
+    module: Annotated[
+        bool, typer.Option("-m", "--module", help="PROGRAM is a module, as after python -m, or MODULE:FUNCTION.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Where a program's time goes on this machine, what each part waits on, and what can be had back.
@@ -155,27 +98,28 @@ def diagnose(
     from kernelworks.report import page
     from kernelworks.report import terminal as console
 
-    if not Path(_file(program)).is_file():
-        _fail(f"there is no file {_file(program)}; give FILE.py or FILE.py:FUNCTION", USAGE)
-    with _faults(), console.progress("diagnose") as progress:
-        asked: dict[str, Any] = {"rough": True} if rough else {}
-        record: Diagnosis = run(program, tuple(arguments or ()), fix=fix, progress=progress, counters=counters, **asked)
+    with guarded(json=json), console.progress("diagnose") as progress:
+        record: Diagnosis = run(
+            program, tuple(arguments or ()), fix=fix, progress=progress, counters=counters, rough=rough, module=module
+        )
     if json:
-        _print_json(record)
+        told(record)
     else:
-        _show(report.diagnosis(record, console.stdout().width))
+        show(report.diagnosis(record, console.stdout().width))
     if out is not None or not json:
         folder = out or Path("kernelworks-out")
-        name = Path(_file(program)).stem
-        _write(folder / f"{name}.html", page.diagnosis(record))
-        _write(folder / f"{name}.json", to_json(record) + "\n")
+        name = _file(program, module=module)
+        write(folder / f"{name}.html", page.diagnosis(record))
+        write(folder / f"{name}.json", to_json(record) + "\n")
         console.stderr().print(f"\nthe page: {folder / name}.html   the record: {folder / name}.json", soft_wrap=True)
     raise typer.Exit({"": 0, "refused": FAILED, "ambiguous": AMBIGUOUS}[report.outcome(record)])
 
 
-def _file(program: str) -> str:
-    """``examples/minilm.py:embed`` -> ``examples/minilm.py``."""
-    return program.rsplit(":", 1)[0] if ".py:" in program else program
+def _file(program: str, *, module: bool) -> str:
+    """What the page is called: ``minilm`` for ``examples/minilm.py:embed``, the module's name for ``-m``."""
+    if module:
+        return program.partition(":")[0]
+    return Path(program.rsplit(":", 1)[0] if ".py:" in program else program).stem
 
 
 @app.command()
@@ -196,9 +140,9 @@ def machine(
     from kernelworks.records import Ceilings, GpuCeilings
     from kernelworks.report import terminal as console
 
-    first = _on(device)
+    first = device_named(device)
     records: list[Ceilings | GpuCeilings] = []
-    with _faults(), console.progress("measuring this machine") as progress:
+    with faults(), console.progress("measuring this machine") as progress:
         if first == "cpu":
             records.append(ceilings(progress, again=again))
         if first == "cuda" or (device is None and has_gpu()):
@@ -206,16 +150,16 @@ def machine(
     if html is not None:
         from kernelworks.report import page
 
-        _write(html, page.machine(*records))
+        write(html, page.machine(*records))
     if json:
-        _print_json(records[0] if len(records) == 1 else records)
+        told(records[0] if len(records) == 1 else records)
         return
     from kernelworks.report.gpu import gpu
     from kernelworks.report.machine import ceilings as picture
 
     width = console.stdout().width
     for record in records:
-        _show(gpu(record, width) if isinstance(record, GpuCeilings) else picture(record, width))
+        show(gpu(record, width) if isinstance(record, GpuCeilings) else picture(record, width))
 
 
 @app.command()
@@ -243,24 +187,24 @@ def prove(
 
     proofs: list[Proof] = []
     forget_failures()
-    with _faults((ValueError, RuntimeError)), console.progress("prove") as progress:
-        wanted = _to_prove(what, case, missing=missing)
+    with faults((ValueError, RuntimeError)), console.progress("prove") as progress:
+        wanted = _to_prove(what, case, dtype, missing=missing)
         if missing and case is None and dtype is None:
             proofs = prove_missing([(op, row) for op, row in wanted if row], progress=progress)
         else:
             for op, row in wanted:
                 proofs += run(op, row, case=case, dtype=dtype, jobs=jobs, progress=progress)
     if json:
-        _print_json(proofs)
+        told(proofs)
     elif proofs:
-        _show(report.proofs(proofs))
+        show(report.proofs(proofs))
     else:
         console.stderr().print("every row that runs here has a certificate that holds")
     if not all(report.held(proof) for proof in proofs):
         raise typer.Exit(FAILED)
 
 
-def _to_prove(what: str | None, case: str | None, *, missing: bool) -> list[tuple[str, str | None]]:
+def _to_prove(what: str | None, case: str | None, dtype: str | None, *, missing: bool) -> list[tuple[str, str | None]]:
     from kernelworks import certificates
     from kernelworks.arguments import ops_named
     from kernelworks.prove import provable
@@ -269,6 +213,9 @@ def _to_prove(what: str | None, case: str | None, *, missing: bool) -> list[tupl
     chosen = ops_named(op or None)
     if case is not None and not any(case == known.name for found in chosen for known in found.contract.cases):
         raise ValueError(f"no case of {op or 'any op'} is named {case!r}")
+    dtypes = list(dict.fromkeys(str(d).removeprefix("torch.") for found in chosen for d in found.contract.dtypes))
+    if dtype is not None and dtype not in dtypes:
+        raise ValueError(f"dtype must be one of {', '.join(dtypes)}, got {dtype!r}")
     if not missing:
         return [(found.name, row or None) for found in chosen]
     return [
@@ -306,9 +253,9 @@ def bench(
     from kernelworks.report import bench as report
     from kernelworks.report import terminal as console
 
-    where = _on(device)
+    where = device_named(device)
     results: list[BenchResult] = []
-    with _faults((ValueError,)), console.progress("bench") as progress:
+    with faults((ValueError,)), console.progress("bench") as progress:
         for found in ops_named(op):
             caches = ("warm", "cold") if cold else ("warm",)
             results += run(
@@ -330,9 +277,9 @@ def bench(
             " ".join(("kernelworks bench", *([op] if op else []), *(["--device", where] if device else []))),
         )
     if json:
-        _print_json(results)
+        told(results)
     else:
-        _show(report.benches(results))
+        show(report.benches(results))
     if any(result.gate for result in results):
         raise typer.Exit(FAILED)
 
@@ -356,12 +303,12 @@ def explain(
     from kernelworks.explanation import explain as ask
     from kernelworks.report.explain import explanation
 
-    with _faults((ValueError, TypeError)):
-        found = ask(op, **named(op_named(op), arguments or [], dtype, _on(device)))
+    with faults((ValueError, TypeError)):
+        found = ask(op, **named(op_named(op), arguments or [], dtype, device_named(device)))
     if json:
-        _print_json(found)
+        told(found)
     else:
-        _show(explanation(found))
+        show(explanation(found))
 
 
 @app.command(name="map")
@@ -379,21 +326,21 @@ def map_(
     from kernelworks.map import stale as without_certificate
     from kernelworks.report import map as report
 
-    with _faults((ValueError,)):
+    with faults((ValueError,)):
         if stale:
             lines = without_certificate(op)
             if json:
-                _print_json(lines)
+                told(lines)
             else:
                 typer.echo("\n".join(lines or ["every row has a certificate that holds"]))
             return
         found = kernel_map(op)
     if markdown is not None:
-        _write(markdown, report.markdown(found))
+        write(markdown, report.markdown(found))
     elif json:
-        _print_json(found)
+        told(found)
     else:
-        _show(report.kernel_map(found, here().kind))
+        show(report.kernel_map(found, here().kind))
 
 
 @app.command()
@@ -416,14 +363,14 @@ def tune(
     from kernelworks.tune import tune as run
 
     found: list[Tuned] = []
-    with _faults((ValueError, RuntimeError)), console.progress("tune") as progress:
+    with faults((ValueError, RuntimeError)), console.progress("tune") as progress:
         found, proofs = run(op, row, cases=cases, keep=keep, progress=progress)
     if json:
-        _print_json({"tuned": found, "proofs": proofs})
+        told({"tuned": found, "proofs": proofs})
     else:
-        _show(tuning(found))
+        show(tuning(found))
         if proofs:
-            _show(proofs_report.proofs(proofs))
+            show(proofs_report.proofs(proofs))
     if not all(proof.certified for proof in proofs):
         raise typer.Exit(FAILED)
 
@@ -455,7 +402,7 @@ def climb(
     from kernelworks import climbing
     from kernelworks.report.terminal import progress
 
-    with _faults((ValueError, RuntimeError)):
+    with faults((ValueError, RuntimeError)):
         if ladder == "new":
             typer.echo(climbing.begun(name, device))
             return
@@ -471,7 +418,7 @@ def climb(
             with progress(f"climb {ladder}") as advance:
                 found = climbing.climbed(ladder, rung, out, advance, json=json)
     if found.what:
-        _fail(found.said, AMBIGUOUS if found.what == "ambiguous" else FAILED)
+        fail(found.said, AMBIGUOUS if found.what == "ambiguous" else FAILED)
 
 
 @app.command()
@@ -483,18 +430,20 @@ def swap(
     from kernelworks.arguments import model_of
     from kernelworks.models import swap as put
 
-    with _faults((ValueError, TypeError, AttributeError, FileNotFoundError)):
-        done = put(model_of(model), verbose=False)
-        text, outlooks = str(done), done.outlooks()
+    with guarded(json=json):
+        found = model_of(model)
+        done = put(found, verbose=False)
+        text = str(done)
         done.undo()
     if json:
-        rows = [[list(o.rows) for o in of] for of in outlooks]
-        replaced = [{**vars(r), "rows": of} for r, of in zip(done.replaced, rows, strict=True)]
-        _print_json({"replaced": replaced, "left": done.left})
+        told({"replaced": done.replaced, "left": done.left})
         return
     typer.echo(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point of the ``kernelworks`` command."""
-    app(args=list(arguments) if arguments is not None else None, prog_name="kernelworks")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    with apart(given):
+        code = app(args=given, prog_name="kernelworks", standalone_mode=False)
+    sys.exit(code if isinstance(code, int) else 0)

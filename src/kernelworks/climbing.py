@@ -14,7 +14,7 @@ from kernelworks.climb.template import start
 from kernelworks.records import from_json, to_json
 from kernelworks.report import climb as report
 from kernelworks.report import climb_evidence, climb_page, climb_tile, climb_worklog
-from kernelworks.report.terminal import Advance, stderr, stdout
+from kernelworks.report.terminal import Advance, document, stderr, stdout
 from kernelworks.rungs import Climb, RungResult
 
 __all__ = [
@@ -67,7 +67,7 @@ def listed(*, json: bool) -> None:
             }
             for x in found
         ]
-        print(to_json(plain))
+        document(to_json(plain))
         return
     if not found:
         stderr().print("no ladders: run it in a checkout of kernelworks, or start one: kernelworks climb new NAME")
@@ -86,7 +86,7 @@ def checked(name: str, *, json: bool) -> Verdict:
     broken = [rung.number for rung, one in zip(ladder.rungs, found, strict=True) if one.error]
     outcome = Verdict("wrong", f"not compiled: rung {', '.join(map(str, broken))}") if broken else Verdict()
     if json:
-        print(to_json([dataclasses.asdict(one) for one in found]))
+        document(to_json([dataclasses.asdict(one) for one in found]))
         return outcome
     for rung, one in zip(ladder.rungs, found, strict=True):
         stdout().print(f"{rung.number:>2}  {rung.title}", style="bold")
@@ -111,7 +111,7 @@ def tile(out: Path | None, *, json: bool) -> None:
     """One tile's journey as text, and as a picture in a page."""
     record = journey()
     if json:
-        print(to_json(record))
+        document(to_json(record))
         return
     stdout().print(climb_tile.text(record))
     path = (out or OUT) / "tile.html"
@@ -131,7 +131,7 @@ def climbed(name: str, rung: int | None, out: Path | None, advance: Advance, *, 
     record = climb(ladder, rung, progress=advance, done=done)
     found = verdict(record.rungs)
     if json:
-        print(to_json(record))
+        document(to_json(record))
     else:
         stdout().print()
         if found.said:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import platformdirs
 
-__all__ = ["cache_dir", "compile_seconds", "compiler", "interpreting", "no_color"]
+__all__ = ["cache_dir", "compile_seconds", "compiler", "interpreting", "no_color", "put_back", "variables"]
 
 COMPILE_S = 120.0  # the largest room takes 4 s on a quiet core
 
@@ -41,6 +41,18 @@ def compile_seconds() -> float:
     except ValueError:
         return COMPILE_S
     return given if 0 < given < float("inf") else COMPILE_S
+
+
+def variables() -> dict[str, str]:
+    """All variables as they are, to be put back after a program of somebody else's."""
+    return dict(os.environ)
+
+
+def put_back(before: dict[str, str]) -> None:
+    """What was set since is unset, what was changed or unset is as it was."""
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
 
 
 def no_color() -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +15,7 @@ from kernelworks.diagnose.account import account, footer
 from kernelworks.diagnose.program import Program, from_function, from_target
 from kernelworks.diagnose.races import Races
 from kernelworks.diagnose.regions import regions
+from kernelworks.diagnose.surroundings import Surroundings
 from kernelworks.diagnose.timeline import observe
 from kernelworks.diagnose.timeline_gpu import uses_gpu
 from kernelworks.diagnose.told import told
@@ -48,7 +51,8 @@ def diagnose(
             alternation, and take the swap back. The gain is predicted before it is measured.
         program: the name to show, by default the function's.
         ceilings: what the machine can do; by default measured once (up to a minute) and cached.
-        budget_s: seconds for the timed runs; at least one plain and one profiled run are made.
+        budget_s: seconds for the timed runs and for sorting their calls; at least one plain and one profiled run are
+            made, and of a program of very many calls the first are surveyed for all.
         progress: called with one line of text at each step.
         rough: give figures where other processes use the machine too: their intervals are wide, and they are marked.
 
@@ -58,11 +62,15 @@ def diagnose(
         sentence; nothing is promised then, and nothing is fixed.
 
     Raises:
-        TypeError: ``fn`` cannot be called.
+        TypeError: ``fn`` cannot be called; ``budget_s`` is no number.
+        ValueError: ``budget_s`` is not above 0, or not finite.
+        RuntimeError: torch's profiler is running already or in ``fn``; ``fn`` exits with a code, or is async in a
+            running event loop.
         Ambiguous: the ceilings had to be measured and the machine was too busy, and ``rough`` was not asked for.
         Whatever ``fn`` raises.
     """
-    return _diagnose(from_function(fn, args, program), fix, ceilings, budget_s, progress or _silent, rough=rough)
+    made, say = from_function(fn, args, program), progress or _silent
+    return _diagnose(made, fix, ceilings, budget_s, say, given=args, rough=rough)
 
 
 def run(
@@ -75,21 +83,32 @@ def run(
     budget_s: float = BUDGET_S,
     counters: bool = False,
     rough: bool = False,
+    module: bool = False,
 ) -> Diagnosis:
     """``diagnose`` for a script with its arguments, or for ``file.py:function``.
 
-    ``counters`` (GPU programs only) also runs the program in a process of its own under Nsight Compute and holds our
-    flop and bytes against its counters; where they cannot be read a finding says why.
+    With ``module`` the target is what ``python -m`` takes. ``counters`` (GPU programs only) also runs the program in a
+    process of its own under Nsight Compute and holds our flop and bytes against its counters; where they cannot be read
+    a finding says why.
 
-    Raises FileNotFoundError, AttributeError or TypeError where ``target`` names no such program, RuntimeError where a
-    script exits with a code, and what ``diagnose`` raises.
+    Raises program.TargetError (a FileNotFoundError, AttributeError or TypeError) where ``target`` names no program that
+    can be run, RuntimeError where a script exits with a code, and what ``diagnose`` raises.
     """
-    program, say = from_target(target, args), progress or _silent
+    check_budget(budget_s)
+    program, say = from_target(target, args, module=module), progress or _silent
     return _diagnose(program, fix, ceilings, budget_s, say, (target, *args) if counters else (), rough=rough)
 
 
 def _silent(line: str) -> None:
     pass
+
+
+def check_budget(budget_s: float) -> None:
+    """Raises TypeError or ValueError where ``budget_s`` is no finite number above 0."""
+    if isinstance(budget_s, bool) or not isinstance(budget_s, (int, float)):
+        raise TypeError(f"budget_s must be a number of seconds, got {type(budget_s).__name__} {budget_s!r}"[:200])
+    if not 0 < budget_s < math.inf:
+        raise ValueError(f"budget_s must be a finite number of seconds above 0, got {budget_s}")
 
 
 def _diagnose(
@@ -99,8 +118,26 @@ def _diagnose(
     budget_s: float,
     say: Say,
     counters: tuple[str, ...] = (),
+    given: Sequence[Any] = (),
     *,
     rough: bool = False,
+) -> Diagnosis:
+    """The process is as it was when this returns; what the program changed in it is among the findings."""
+    check_budget(budget_s)
+    with Surroundings(given) as around:
+        found = _observed(program, fix, ceilings, budget_s, say, counters, rough=rough)
+        return dataclasses.replace(found, findings=(*found.findings, *around.look()))
+
+
+def _observed(
+    program: Program,
+    fix: bool,
+    ceilings: Ceilings | GpuCeilings | None,
+    budget_s: float,
+    say: Say,
+    counters: tuple[str, ...],
+    *,
+    rough: bool,
 ) -> Diagnosis:
     say("warming up")
     if uses_gpu(program.run):

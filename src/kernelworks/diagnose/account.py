@@ -19,15 +19,16 @@ The parts, in the footer's order:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from kernelworks.ceilings.bound import DISPATCH_CALLS, Bound, regime
 from kernelworks.diagnose import watch
 from kernelworks.diagnose.costs import work
 from kernelworks.diagnose.limits import Reuse, limit
 from kernelworks.diagnose.overhead import PAGE, Floors
-from kernelworks.diagnose.shapes import clusters, signature
+from kernelworks.diagnose.shapes import Signature, clusters, signature
 from kernelworks.diagnose.timeline import Timeline, fault_share
 from kernelworks.diagnose.trace import Call, Place
 from kernelworks.diagnose.work import NOTHING, Work
@@ -130,7 +131,8 @@ class Group:
 
 def account(timeline: Timeline, floors: Floors, threads: int, ceilings: Ceilings) -> list[Group]:
     """All groups, the gaps included, longest first. Their parts add to the wall clock."""
-    works = [work(m.call) for m in timeline.moments]
+    known: dict[int, Work | None] = {}
+    works = [_once(known, m.call, work) for m in timeline.moments]
     run_bytes = sum(w.read + w.written for w in works if w)
     reuse = Reuse(ceilings.cache_bytes.get("L3", 32 << 20), timeline.persistent, run_bytes)
     faulting = fault_share(timeline.faults, (m.call for m in timeline.moments)) * floors.fault
@@ -150,6 +152,18 @@ def account(timeline: Timeline, floors: Floors, threads: int, ceilings: Ceilings
         entry = Entry(Call("", 0, 0), timeline.taken, None, None, {TAKEN: timeline.taken})
         found.append(Group(TAKEN, Place(), "", [entry], gap="taken"))
     return sorted(found, key=lambda g: -g.seconds)
+
+
+T = TypeVar("T")
+
+
+def _once(known: dict[int, T], call: Call, ask: Callable[[Call], T]) -> T:
+    """What is the same for all calls that stand for one call of the survey."""
+    if not call.like:
+        return ask(call)
+    if call.like not in known:
+        known[call.like] = ask(call)
+    return known[call.like]
 
 
 def footer(groups: Iterable[Group], wall: float, parts: Iterable[str] = PARTS) -> dict[str, float]:
@@ -224,8 +238,9 @@ def grouped(entries: list[Entry]) -> list[Group]:
         name = call.name.removeprefix("aten::") + (" (backward)" if call.backward else "")
         alike.setdefault((name, call.place.module, call.place.source, entry.work is None), []).append(entry)
     groups = []
+    known: dict[int, Signature] = {}
     for (name, module, source, _), members in alike.items():
-        for text, indices in clusters([signature(e.call) for e in members]):
+        for text, indices in clusters([_once(known, e.call, signature) for e in members]):
             groups.append(Group(name, Place(module, source), text, [members[i] for i in indices]))
     return groups
 

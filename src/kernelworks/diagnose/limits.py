@@ -26,11 +26,16 @@ class Reuse:
         self.cache_bytes, self.persistent, self.run_bytes = cache_bytes, persistent, run_bytes
         self.clock = 0.0
         self.touched: dict[int, float] = {}
+        self._known: dict[int, list[tuple[int, int]]] = {}
 
     def far(self, call: Call, work: Work) -> float:
         """The share of the call's input bytes that comes from beyond the last cache."""
         far, total = 0.0, 0.0
-        tensors = list(_tensors(call))
+        tensors = self._known.get(call.like)
+        if tensors is None:
+            tensors = _tensors(call)
+            if call.like:
+                self._known[call.like] = tensors
         for pointer, size in tensors:
             total += size
             if pointer in self.touched:

@@ -1,32 +1,123 @@
-"""A program that can be run again and again: a function, ``file.py:function``, or a script with its arguments."""
+"""A program that can be run again and again: a function, ``file.py:function``, a module, or a script with arguments."""
 
 from __future__ import annotations
 
+import ast
+import asyncio
+import collections
 import contextlib
+import importlib
 import importlib.metadata
 import importlib.util
 import inspect
 import io
+import os
 import platform
 import runpy
 import sys
+import traceback
+import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
+from torch import nn
 
-__all__ = ["Program", "from_function", "from_target", "versions"]
+__all__ = ["NoFile", "NoFunction", "NotCallable", "Program", "TargetError", "from_function", "from_target", "versions"]
+
+LAZY = (types.GeneratorType, map, filter, zip)  # they have done nothing when they are returned
+
+
+class TargetError(Exception):
+    """What was named is no program that can be run; the text says what to name instead."""
+
+
+class NoFile(TargetError, FileNotFoundError):
+    pass
+
+
+class NoFunction(TargetError, AttributeError):
+    pass
+
+
+class NotCallable(TargetError, TypeError):
+    pass
 
 
 @dataclass(frozen=True)
 class Program:
-    """``run()`` does the whole work once and returns what the function returned (None for a script)."""
+    """``run()`` does the whole work once and returns what the function returned (None for a script).
+
+    Where the program only promises its work (a coroutine, a generator), the work is done: awaited, or run to its end.
+    ``run`` raises what the program raises, and RuntimeError where it exits with a code other than 0.
+    """
 
     name: str
     run: Callable[[], Any]
+
+
+# ---------------------------------------------------------------- one run
+
+
+def called(name: str, fn: Callable[..., Any], args: Sequence[Any] = ()) -> Any:
+    """One run. Its frame is the last of ours before the program's own (``report`` cuts tracebacks there).
+
+    A process that the program has forked, and that comes back from it, ends here.
+    """
+    here = os.getpid()
+    try:
+        result = fn(*args)
+        if type(result) in DEFERRED or isinstance(result, LAZY):
+            result = _done(name, result)
+    except SystemExit as leave:
+        result = None
+        if os.getpid() == here and leave.code not in (None, 0):
+            raise RuntimeError(f"{name} exited with {leave.code!r}") from leave
+    except BaseException:
+        if os.getpid() != here:
+            traceback.print_exc()
+            _leave(1)
+        raise
+    if os.getpid() != here:
+        _leave(0)
+    return result
+
+
+DEFERRED = (types.CoroutineType, types.AsyncGeneratorType)
+
+
+def _done(name: str, promised: Any) -> Any:
+    """The work that was only promised."""
+    if isinstance(promised, LAZY):
+        collections.deque(promised, maxlen=0)
+        return None
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_last(promised) if isinstance(promised, types.AsyncGeneratorType) else promised)
+    with contextlib.suppress(Exception):
+        promised.close()
+    raise RuntimeError(
+        f"{name} is async, and an event loop is running in this thread already: diagnose it where none is, "
+        "or in a thread of its own"
+    )
+
+
+async def _last(items: Any) -> None:
+    async for _ in items:
+        pass
+
+
+def _leave(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+# ---------------------------------------------------------------- what was named
 
 
 def from_function(fn: Callable[..., Any], args: Sequence[Any] = (), name: str = "") -> Program:
@@ -34,57 +125,101 @@ def from_function(fn: Callable[..., Any], args: Sequence[Any] = (), name: str = 
     if not callable(fn):
         raise TypeError(f"fn must be callable, got {type(fn).__name__}")
     shown = name or getattr(fn, "__qualname__", type(fn).__name__)
-    return Program(shown, lambda: fn(*args))
+    return Program(shown, lambda: called(shown, fn, args))
 
 
-def from_target(target: str, args: Sequence[str] = ()) -> Program:
-    """``file.py:function`` (a function without required arguments), or a script to be run as ``__main__`` each time.
+def from_target(target: str, args: Sequence[str] = (), *, module: bool = False) -> Program:
+    """``file.py:function`` (a function without required arguments), or a script to be run as ``__main__`` each time;
+    with ``module`` the dotted name of a module to be run so (``python -m``), or ``package.module:function``.
 
-    The file's folder stands first in ``sys.path`` and ``sys.argv`` holds the arguments, as ``python file.py`` has it.
-    A script's output is shown on its first run only.
+    The file's folder stands first in ``sys.path`` and ``sys.argv`` holds the arguments, as ``python file.py`` has it; a
+    file with relative imports is imported as a part of its package. What is printed is shown on the first run only.
 
-    Raises:
-        FileNotFoundError: there is no such file.
-        AttributeError: the file has no such function.
-        TypeError: it is not callable, or wants arguments.
+    Raises TargetError (by its kind a FileNotFoundError, AttributeError or TypeError): there is no such file, it has no
+    such function, or that cannot be called without arguments; and what the file raises as it is imported.
     """
-    file, colon, function = target.rpartition(":")
-    if not colon or file == "" or function.endswith(".py") or "/" in function:
-        file, function = target, ""
+    if module:
+        return _module(target, args)
+    file, function = _split(target)
     path = Path(file)
+    if path.is_dir():
+        raise NoFile(f"program must be a Python file, got the folder {file!r}; a package is run with -m")
     if not path.is_file():
-        raise FileNotFoundError(f"program must be a Python file or file.py:function, got {target!r}: no file {file!r}")
+        raise NoFile(f"program must be a Python file or file.py:function, got {target!r}: no file {file!r}")
+    if path.suffix not in (".py", ".pyw", ""):
+        raise NoFile(f"program must be a Python file, got {file!r}")
+    path = path.resolve()
     if not function:
         return Program(" ".join((path.name, *args)), _Script(path, tuple(args)))
     with _as_main(path, args):
-        module = _imported(path)
-    found = getattr(module, function, None)
+        found = _function(_imported(path), function, f"{path.name}:{function}")
+    return Program(f"{path.name}:{function}", _Repeated(f"{path.name}:{function}", found, path, tuple(args)))
+
+
+def _split(target: str) -> tuple[str, str]:
+    """The file and the function, which is empty for a script."""
+    file, colon, function = target.rpartition(":")
+    if not colon or not file or "/" in function or (function.endswith(".py") and not Path(file).is_file()):
+        return target, ""
+    if not function:
+        raise NoFunction(f"{target!r} names no function after the colon; give {file}:FUNCTION, or {file} to run it all")
+    return file, function
+
+
+def _module(target: str, args: Sequence[str]) -> Program:
+    name, _, function = target.partition(":")
+    with _as_main(Path("x"), args):
+        try:
+            spec = importlib.util.find_spec(name)
+            if spec is not None and spec.submodule_search_locations is not None and not function:
+                spec = importlib.util.find_spec(f"{name}.__main__")
+        except (ImportError, ValueError):
+            spec = None
+        if spec is None:
+            raise NoFile(f"program must be a module that python -m finds from here, got {name!r}")
+        path = Path(spec.origin or name)
+        if not function:
+            return Program(" ".join((f"-m {name}", *args)), _Script(path, tuple(args), module=name))
+        found = _function(importlib.import_module(name), function, target)
+    return Program(target, _Repeated(target, found, Path.cwd() / "x", tuple(args)))
+
+
+def _function(module: ModuleType, name: str, target: str) -> Callable[..., Any]:
+    """Raises TargetError where the module has nothing of this name that can be called without arguments."""
+    if "." in name:
+        raise NoFunction(f"{target} must name a function of the file, got {name!r}; wrap the method in a function")
+    found = getattr(module, name, None)
     if found is None:
-        raise AttributeError(f"{path.name} has no function {function!r}")
+        raise NoFunction(f"{target.rpartition(':')[0]} has no function {name!r}")
     if not callable(found):
-        raise TypeError(f"{target} must be a function, got {type(found).__name__}")
+        raise NotCallable(f"{target} must be a function, got {type(found).__name__}")
+    if inspect.isclass(found) and issubclass(found, nn.Module):
+        raise NotCallable(f"{target} must be a function, got a class; wrap in a function what makes one and calls it")
+    run: Callable[..., Any] = found
+    try:
+        parameters = inspect.signature(found.forward if isinstance(found, nn.Module) else found).parameters
+    except (ValueError, TypeError):  # of what is not written in Python
+        return run
     needed = [
-        p.name
-        for p in inspect.signature(found).parameters.values()
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        p.name for p in parameters.values() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
     if needed:
-        raise TypeError(
+        raise NotCallable(
             f"{target} must take no arguments, got {', '.join(needed)}; wrap it in a function that gives them"
         )
-
-    def run() -> Any:
-        with _as_main(path, args):
-            return found()
-
-    return Program(f"{path.name}:{function}", run)
+    return run
 
 
 def _imported(path: Path) -> ModuleType:
-    """The file as a module of its own name, so that what it defines can be pickled and found again."""
+    """The file as a module of its own name, so that what it defines can be pickled and found again; one with relative
+    imports as a part of its package."""
+    package = _package(path)
+    if package:
+        sys.path.insert(0, str(path.parents[package.count(".") + 1]))
+        return importlib.import_module(f"{package}.{path.stem}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise FileNotFoundError(f"program must be a Python file, got {path}")
+        raise NoFile(f"program must be a Python file, got {path}")
     module = importlib.util.module_from_spec(spec)
     before = sys.modules.get(path.stem)
     sys.modules[path.stem] = module
@@ -92,16 +227,32 @@ def _imported(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except BaseException:
         if before is None:
-            del sys.modules[path.stem]
+            sys.modules.pop(path.stem, None)
         else:
             sys.modules[path.stem] = before
         raise
     return module
 
 
+def _package(path: Path) -> str:
+    """The dotted name of the package that a file with relative imports is in; empty for other files."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, OSError):  # whoever runs it will say so
+        return ""
+    if not any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree)):
+        return ""
+    names: list[str] = []
+    folder = path.parent
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(names)
+
+
 @contextlib.contextmanager
 def _as_main(path: Path, args: Sequence[str]) -> Iterator[None]:
-    argv, search = sys.argv, list(sys.path)
+    argv, search, folder = sys.argv, list(sys.path), os.getcwd()
     sys.argv = [str(path), *args]
     sys.path.insert(0, str(path.resolve().parent))
     try:
@@ -109,22 +260,39 @@ def _as_main(path: Path, args: Sequence[str]) -> Iterator[None]:
     finally:
         sys.argv = argv
         sys.path[:] = search
+        if os.getcwd() != folder:
+            os.chdir(folder)
 
 
-class _Script:
-    def __init__(self, path: Path, args: tuple[str, ...]) -> None:
-        self.path, self.args, self.runs = path, args, 0
+class _Repeated:
+    """Runs again and again; what is printed is shown once."""
 
-    def __call__(self) -> None:
-        """Raises RuntimeError where the script exits with a code other than 0."""
+    def __init__(self, name: str, fn: Callable[..., Any], path: Path, args: tuple[str, ...]) -> None:
+        self.name, self.fn, self.path, self.args, self.runs = name, fn, path, args, 0
+
+    def __call__(self) -> Any:
         self.runs += 1
         silent = contextlib.redirect_stdout(io.StringIO()) if self.runs > 1 else contextlib.nullcontext()
         with _as_main(self.path, self.args), silent:
-            try:
-                runpy.run_path(str(self.path), run_name="__main__")
-            except SystemExit as leave:
-                if leave.code not in (None, 0):
-                    raise RuntimeError(f"{self.path.name} exited with {leave.code!r}") from leave
+            return called(self.name, self.fn)
+
+
+class _Script(_Repeated):
+    """A file, or a module by its dotted name, run as ``__main__``; a file with relative imports as its package's."""
+
+    def __init__(self, path: Path, args: tuple[str, ...], module: str = "") -> None:
+        package = "" if module else _package(path)
+        name = module or (f"{package}.{path.stem}" if package else "")
+        folder = path.parents[package.count(".") + 1] if package else None
+
+        def whole() -> None:
+            if not name:
+                runpy.run_path(str(path), run_name="__main__")
+                return
+            sys.path.insert(0, str(folder) if folder else os.getcwd())
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+        super().__init__(f"-m {module}" if module else path.name, whole, path, args)
 
 
 def versions() -> dict[str, str]:

@@ -30,6 +30,8 @@ MOST_ROUNDS = 3
 RUNS_A_ROUND = 5  # what a round costs, in plain runs: one plain, one profiled, and sorting its calls
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
 FEW_FAULTS = 0.03  # of the wall clock
+LEAST_SURVEYED = 2048  # calls
+SURVEY_S = 250e-6  # what one of them costs: to record, to read, to sort
 NOTABLE_GAPS = 0.03  # of the wall clock
 WINDOWS = 0.05  # of the budget, that a window of short plain runs takes at most
 PATIENCE = 0.3  # of the budget, after which no quieter window is waited for
@@ -63,6 +65,7 @@ class Timeline:
     taken: float = 0.0  # seconds of a run for which its threads had no core, because others had them
     noise: Noise = QUIET  # of the windows that were kept
     loud: bool = False  # no window was quiet
+    surveyed: int | None = None  # how many calls were surveyed, for all others like them; None where all were
 
 
 def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say) -> Timeline:
@@ -93,7 +96,7 @@ def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say
     )  # fmt: skip
     timed, faults = [trace for trace, _ in profiled.samples], [faults for _, faults in profiled.samples]
     say("surveying shapes and places")
-    survey = Survey()
+    survey = Survey(max(LEAST_SURVEYED, max(budget_s, first.wall) / SURVEY_S))
     surveyed = _without_output(record(run, survey=survey))
     wall = statistics.median(p.wall for p in plain.samples)
     taken = wall * statistics.median(n.taken_s / n.wall_s if n.wall_s else 0.0 for n in plain.noises)
@@ -198,6 +201,7 @@ def settle(
     return Timeline(
         wall, moments, tail, survey.freed, scale, persistent or {}, middle.elsewhere, noisy, walls or (wall,), faults,
         taken=taken,
+        surveyed=len(survey.calls) if survey.cut else None,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch._C._profiler import _ExperimentalConfig
+from torch.autograd import profiler as autograd_profiler
 from torch.autograd.profiler import profile, record_function
 
 from kernelworks.diagnose.inputs import Inputs, below, inputs_of
@@ -36,6 +37,7 @@ __all__ = [
     "without_collection",
 ]
 
+OWN_PROFILER = "the program starts torch's profiler itself, which ends ours: take it out to diagnose the program"
 RUN = "kernelworks run"  # the annotation around one run of the program
 COMPILED = "## Call CompiledFxGraph"  # the annotation around a graph that torch.compile made
 MEMORY = "[memory]"
@@ -101,6 +103,7 @@ class Call:
     correlation: int = 0  # by which what the device did for the call names it
     runtime: list[Runtime] = field(default_factory=list)  # calls of the device's driver made in it or below
     event: Any = None  # the profiler's own record, until it is loaded
+    like: int = 0  # the same number for calls that have their shapes of one call of the survey
 
     def load(self) -> Call:
         """Reads shapes and the like from the profiler's record. Cost: tens of us once, so it waits."""
@@ -193,6 +196,7 @@ class Trace:
     between: list[Runtime] = field(default_factory=list)
     lost: float = 0.0  # seconds of device work that no call of the driver was found for
     others: dict[str, tuple[int, float]] = field(default_factory=dict)  # ops of other threads -> calls, seconds
+    cut: bool = False  # a survey that ended before the program did
 
     @property
     def device_seconds(self) -> float:
@@ -218,7 +222,7 @@ def _quiet() -> Iterator[None]:
 def record(
     run: Callable[[], Any],
     *,
-    survey: contextlib.AbstractContextManager[list[Place]] | None = None,
+    survey: Any = None,
     gpu: bool = False,
     raw: Callable[[Any, list[Place]], None] | None = None,
     every_thread: bool = False,
@@ -226,7 +230,7 @@ def record(
     """Runs the program once under the profiler. With ``survey`` (a ``places.Survey``) shapes and places are recorded,
     with ``gpu`` what the device did too; the program is then to wait for the device before it returns. ``raw`` is
     given the profiler's own results and the places. Ops that the program's other threads run are seen with
-    ``every_thread`` alone.
+    ``every_thread`` alone. A survey that has seen enough ends the profiler before the program ends.
 
     Raises what the program raises.
     """
@@ -245,17 +249,34 @@ def record(
             whole.enter_context(_quiet())  # the memory profiler warns of every block that is older than it
         with _quiet():
             profiler.__enter__()  # type: ignore[no-untyped-call]
+        ended = False
+
+        def end() -> None:
+            nonlocal ended
+            if not ended:
+                ended = True
+                with _quiet():
+                    profiler.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+        if survey is not None:
+            survey.full = end
         try:
             with survey or contextlib.nullcontext(places) as places, record_function(RUN):
                 output = run()
+                if not (ended or autograd_profiler._is_profiler_enabled):
+                    raise RuntimeError(OWN_PROFILER)
+        except RuntimeError as error:
+            if "rofiler is already enabled" in str(error):
+                raise RuntimeError(OWN_PROFILER) from error
+            raise
         finally:
-            with _quiet():
-                profiler.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            end()
     results: Any = profiler.kineto_results
     if raw is not None:
         raw(results, places)
     with without_collection():
-        return read(results.events(), places, output, inputs_of(results) if survey_too else None)
+        cut = survey is not None and survey.cut
+        return read(results.events(), places, output, inputs_of(results) if survey_too else None, cut=cut)
 
 
 @contextlib.contextmanager
@@ -270,13 +291,18 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def read(events: Iterable[Any], places: list[Place], output: Any, inputs: dict[int, Inputs] | None) -> Trace:
-    """The trace of one run from the profiler's events, or from recorded ones. ``inputs`` only of a survey."""
+def read(
+    events: Iterable[Any], places: list[Place], output: Any, inputs: dict[int, Inputs] | None, *, cut: bool = False
+) -> Trace:
+    """The trace of one run from the profiler's events, or from recorded ones. ``inputs`` only of a survey, which may
+    have been ``cut``: the run goes to its last event then."""
     events = list(events)
     run = next((e for e in events if e.name() == RUN and not _on_device(e)), None)
     if run is None:
         raise RuntimeError("torch's profiler recorded nothing: is another profiler running in this process?")
     start, end, thread = run.start_ns(), run.end_ns(), run.start_thread_id()
+    if cut:
+        end = max(event.end_ns() for event in events) + 1
     surveyed = inputs is not None
     flat: dict[int, list[Call]] = defaultdict(list)  # by thread
     frees: list[tuple[int, int]] = []
@@ -313,7 +339,7 @@ def read(events: Iterable[Any], places: list[Place], output: Any, inputs: dict[i
                 _know(each, inputs)
                 each.listed = each.listed or call.listed  # the tree may have been asked about the outermost op alone
     aside = [found for t, found in flat.items() if t not in threads]
-    trace = Trace(start, end, calls, len(seen), sum(map(len, aside)), output)
+    trace = Trace(start, end, calls, len(seen), sum(map(len, aside)), output, cut=cut)
     for found in aside:
         for call in _outermost(_nest(found), places):
             count, seconds = trace.others.get(call.name, (0, 0.0))
@@ -439,7 +465,9 @@ def _prune(call: Call) -> None:
 def join(timed: Trace, survey: Trace) -> list[Call]:
     """The timed calls, each with the shapes and place of the survey's call of the same name and turn.
 
-    A timed call that the survey never saw keeps empty shapes: it ends up unmodelled, never dropped.
+    A timed call that the survey never saw keeps empty shapes: it ends up unmodelled, never dropped. Where the program
+    made more calls of a name than the survey saw, the last stands for the rest; where the survey was cut, all of them
+    in turn do, as in a loop.
     """
     same = len(timed.calls) == len(survey.calls) and all(
         a.name == b.name for a, b in zip(timed.calls, survey.calls, strict=True)
@@ -456,11 +484,11 @@ def join(timed: Trace, survey: Trace) -> list[Call]:
             joined.append(call)
             continue
         known = queue.popleft()
-        if not queue:
-            queue.append(known)  # more calls than the survey saw: the last one stands for the rest
+        if survey.cut or not queue:
+            queue.append(known)
         joined.append(_dressed(call, known))
     return joined
 
 
 def _dressed(timed: Call, known: Call) -> Call:
-    return replace(known.load(), start=timed.start, end=timed.end, runtime=timed.runtime)
+    return replace(known.load(), start=timed.start, end=timed.end, runtime=timed.runtime, like=id(known))

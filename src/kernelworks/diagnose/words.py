@@ -155,6 +155,11 @@ def findings(problems: Mapping[str, Problem], timeline: Timeline | GpuTimeline) 
             f"under the profiler, its own time taken off, the program took {1 / timeline.scale:.2f} times as long as "
             "without it; the times of single ops were scaled to fit"
         )
+    if isinstance(timeline, Timeline) and timeline.surveyed is not None:
+        lines.append(
+            f"of {len(timeline.moments)} calls the first {timeline.surveyed} were surveyed, as the budget allows; the "
+            "others are taken for calls of the same names among them"
+        )
     if timeline.elsewhere:
         lines.append(f"{timeline.elsewhere} ops ran on other threads: not on the critical path, not counted")
     if isinstance(timeline, Timeline) and timeline.outside is not None and timeline.outside.elsewhere:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from kernelworks import environment
 
-__all__ = ["bar", "progress", "stderr", "stdout", "style_of"]
+__all__ = ["bar", "claim_stdout", "document", "progress", "stderr", "stdout", "style_of"]
 
 PIPED_WIDTH = 132  # where neither a terminal nor COLUMNS says how wide it is; rich itself would take 80 then
 RICH_FALLBACK_WIDTH = 80
@@ -49,7 +51,27 @@ def style_of(text: str) -> str:
 def _console(*, error: bool) -> Console:
     probe = Console(stderr=error)
     width = PIPED_WIDTH if not probe.is_terminal and probe.width == RICH_FALLBACK_WIDTH else None
-    return Console(stderr=error, width=width, no_color=environment.no_color() or None, highlight=False)
+    return Console(stderr=error, width=width, no_color=environment.no_color() or None, highlight=False, markup=False)
+
+
+_documents: TextIO | None = None  # what stdout was, once it was claimed
+
+
+def claim_stdout() -> None:
+    """Keeps stdout for documents alone: from here on all that is written to the file descriptor goes to stderr."""
+    global _documents
+    if _documents is None:
+        sys.stdout.flush()
+        with contextlib.suppress(OSError):  # a closed stdout has nothing to be kept from
+            _documents = os.fdopen(os.dup(1), "w", encoding="utf-8")
+            os.dup2(2, 1)
+
+
+def document(text: str) -> None:
+    """One document on stdout."""
+    to = _documents or sys.stdout
+    to.write(text + "\n")
+    to.flush()
 
 
 def stdout() -> Console:
