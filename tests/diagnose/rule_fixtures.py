@@ -33,7 +33,7 @@ FIXTURES: dict[str, tuple[View, View]] = {
         _view(op="linear", dtypes=("bfloat16", "bfloat16"), unit="bfloat16", bound=0.0001),
     ),
     "decode_attention": (
-        _view(op="scaled_dot_product_attention", shapes=(QUERY, CACHE, CACHE)),
+        _view(op="scaled_dot_product_attention", shapes=(QUERY, CACHE, CACHE), row="kw.attention: avx512"),
         _view(op="scaled_dot_product_attention", shapes=((1, 16, 512, 128), CACHE, CACHE)),
     ),
     "gemv": (

@@ -23,6 +23,9 @@ ALSO: dict[str, list[Look]] = {
         {"op": "matmul", "shapes": ((1, 4096), MATRIX)}, {"op": "mm", "shapes": (MATRIX, (4096, 2))},
         {"op": "addmv", "shapes": (VECTOR, MATRIX, VECTOR)}, {"op": "addmm", "shapes": (VECTOR, (4, 4096), MATRIX)},
     ],
+    "decode_attention": [
+        {"op": "scaled_dot_product_attention", "shapes": ((1, 1, 1, 128), (1, 1, 513, 128)), "threads": 8},
+    ],
     "unfused_optimizer": [{"op": "lerp_", "shares": {ADAM: 1.0}, "device": "cpu"}],
     "decomposed_norm": [{"op": "mean", "shares": {NORM: 0.5}}],
     "strided_copies": [{"op": "reshape", "shapes": ((8, 4, 16),), "strides": ((64, 1, 4),)}],
@@ -38,6 +41,14 @@ NOT: dict[str, list[Look]] = {
         {"op": "matmul", "shapes": (MATRIX, MATRIX)}, {"op": "matmul", "shapes": (VECTOR, VECTOR)},
         {"op": "linear", "shapes": ((1, 64), (64, 64))}, {"op": "addmm", "shapes": (MATRIX, MATRIX, MATRIX)},
         {"op": "mv", "shapes": (MATRIX, VECTOR), "bound": 0.009},
+    ],
+    "decode_attention": [
+        {"op": "scaled_dot_product_attention", "shapes": ((64, 16, 1, 128), (64, 16, 513, 128))},
+        {"op": "scaled_dot_product_attention", "shapes": ((1, 1, 1, 128), (1, 1, 32, 128)), "threads": 8},
+    ],
+    "stored_logits": [
+        {"op": "to", "shapes": ((4096, 32000),), "source": "loss_utils.py:3", "device": "cuda"},
+        {"op": "log_softmax", "shapes": ((4096, 1000),), "device": "cuda"},
     ],
     "decomposed_norm": [{"op": "mul", "siblings": frozenset({"pow", "mean", "add", "rsqrt", "mul", "to"})}],
     "decomposed_rope": [{"op": "neg", "siblings": frozenset({"neg", "cat", "mul", "add"})}, {"shares": {GATE: 1.0}}],

@@ -111,6 +111,13 @@ def test_a_product_under_autocast_is_done_in_16_bits() -> None:
     assert (found.flop, found.written) == (2 * N * 16 * 8, 2 * N * 8)
 
 
+def test_attention_under_autocast_is_done_in_16_bits() -> None:
+    q = torch.randn(1, 2, 4, 8)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        found = counted(lambda: F.scaled_dot_product_attention(q, q, q), "scaled_dot")
+    assert (found.dtype, found.written) == ("bfloat16", 2 * 64)
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_loss_backward_through_a_mask(masked: bool) -> None:
     """The backward of a convolution whose input needs no gradient is one product, not two."""

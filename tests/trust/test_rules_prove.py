@@ -12,7 +12,7 @@ from architectures import ARCHITECTURES
 from torch import Tensor, nn
 
 from kernelworks.diagnose.costs import work
-from kernelworks.diagnose.patterns import ADAM, CACHE, FOLDABLE, GATE, NORM, ROPE, patterns
+from kernelworks.diagnose.patterns import ADAM, CACHE, FOLDABLE, GATE, LOGITS, NORM, ROPE, patterns
 from kernelworks.diagnose.places import Survey
 from kernelworks.diagnose.trace import record
 
@@ -54,6 +54,10 @@ def rotated_slices(x: Tensor) -> Tensor:
 
 def crelu(x: Tensor) -> Tensor:
     return torch.relu(torch.cat([x, -x], -1)) * 0.5 + 1
+
+
+def loss_of(logits: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), torch.zeros(12, dtype=torch.long))
 
 
 def scan(x: Tensor) -> Tensor:
@@ -159,6 +163,8 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "adam": (lambda: adam([torch.randn(4, 4, requires_grad=True)]), {ADAM}),
     "addcdiv of no optimiser": (lambda: X.clone().addcdiv_(X, X.abs().sqrt() + 1), set()),
     "batch norm after a convolution": (lambda: normed(False), {FOLDABLE}),
+    "logits widened for their loss": (lambda: loss_of((X @ torch.randn(16, 9)).bfloat16().float()), {LOGITS}),
+    "a tensor widened for its loss": (lambda: loss_of(X.bfloat16().float()), set()),
     "batch norm in training": (lambda: normed(True), set()),
     "batch norm of an input": (lambda: F.batch_norm(IMAGE, BATCH.running_mean, BATCH.running_var), set()),
     "convolution needed beside": (beside, set()),

@@ -12,9 +12,10 @@ from kernelworks.diagnose.flow import Flow, Step
 from kernelworks.diagnose.trace import Call
 from kernelworks.diagnose.work import Operand
 
-__all__ = ["ADAM", "CACHE", "FOLDABLE", "GATE", "NORM", "ROPE", "patterns"]
+__all__ = ["ADAM", "CACHE", "FOLDABLE", "GATE", "LOGITS", "NORM", "ROPE", "patterns"]
 
-NORM, ROPE, GATE, CACHE, ADAM, FOLDABLE = "norm", "rope", "gate", "cache", "adam", "foldable"
+NORM, ROPE, GATE, CACHE = "norm", "rope", "gate", "cache"
+ADAM, FOLDABLE, LOGITS = "adam", "foldable", "logits"
 MOVES = frozenset(
     {"to", "_to_copy", "contiguous", "clone", "reshape", "type_as", "float", "repeat", "repeat_interleave"}
 )
@@ -22,10 +23,11 @@ ATTENTION = frozenset({
     "matmul", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu",
     "kernelworks::attention",
 })  # fmt: skip
+PRODUCTS = frozenset({"linear", "mm", "addmm", "matmul"})
 CONVOLUTIONS = frozenset({"conv1d", "conv2d", "conv3d", "convolution", "_convolution"})
-SIGNS = frozenset(  # without one of these there is none
-    f"aten::{name}" for name in ("rsqrt", "sqrt", "neg", "silu", "cat", "addcdiv", "batch_norm")
-)
+# Without one of these there is none.
+STARTS = "rsqrt sqrt neg silu cat addcdiv batch_norm cross_entropy_loss log_softmax _log_softmax"
+SIGNS = frozenset(f"aten::{name}" for name in STARTS.split())
 MANY = 4  # turns of a loop
 
 
@@ -225,6 +227,18 @@ def _foldable(flow: Flow) -> Iterator[Step]:
             yield norm
 
 
+def _logits(flow: Flow) -> Iterator[Step]:
+    """What lies between a product and the loss of its classes: casts and copies."""
+    for loss in flow.of("cross_entropy_loss", "log_softmax", "_log_softmax"):
+        between, step = list[Step](), loss.maker()
+        while step is not None and (step.name in MOVES or step.name in ("pad", "constant_pad_nd")):
+            between.append(step)
+            step = step.maker()
+        if step is not None and step.name in PRODUCTS:
+            yield from between
+
+
 FINDERS: dict[str, Callable[[Flow], Iterator[Step]]] = {
     NORM: _norms, ROPE: _ropes, GATE: _gates, CACHE: _caches, ADAM: _adams, FOLDABLE: _foldable,
+    LOGITS: _logits,
 }  # fmt: skip

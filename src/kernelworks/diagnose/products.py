@@ -17,7 +17,9 @@ __all__ = [
 ]  # fmt: skip
 
 Formula = Callable[[Arguments], Work | None]
-PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "mkldnn_linear"})
+PRODUCTS = frozenset({
+    "mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "mkldnn_linear", "scaled_dot_product_attention",
+})  # fmt: skip
 
 
 def _unit(a: Arguments, operand: Operand) -> str:
@@ -126,9 +128,10 @@ def attention(a: Arguments) -> Work | None:
         return None
     scores = pairs(q.shape[-2], k.shape[-2], a["is_causal"] is True) * math.prod(q.shape[:-2])
     mask = next((o.bytes for o in a.operands[3:] if o.shape), 0)
-    written = math.prod(q.shape[:-1]) * v.shape[-1] * q.dtype.itemsize
+    unit = _unit(a, q)
+    written = math.prod(q.shape[:-1]) * v.shape[-1] * int(getattr(torch, unit).itemsize)
     flop = scores * (2.0 * (q.shape[-1] + v.shape[-1]) + 4.0)
-    return Work(flop, scores, together([q, k, v]) + mask, written, name_of(q.dtype))
+    return Work(flop, scores, together([q, k, v]) + mask, written, unit)
 
 
 def attention_backward(a: Arguments) -> Work | None:

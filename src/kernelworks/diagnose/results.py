@@ -6,6 +6,7 @@ output padding, and whether a ``reshape`` copies.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -74,7 +75,8 @@ def _run(a: Arguments) -> list[Operand] | None:
                 named[argument.name] = value
             else:
                 positional.append(value)
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        with torch.no_grad(), torch._C.DisableTorchFunction(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the program's own run has given them
             made = op(*positional, **named)
     except Exception:  # a kernel for meta may raise anything: then torch does not tell
         return None

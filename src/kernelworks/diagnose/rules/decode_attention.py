@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from kernelworks.diagnose.rules.rule import REACH, Advice, Rule, View
 
 ATTENTION = frozenset({"scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"})
@@ -13,6 +15,9 @@ def applies(view: View) -> Advice | None:
         return None
     queries, keys = view.shapes[0][-2], view.shapes[1][-2]
     if queries > FEW or keys < LONG:
+        return None
+    sharing = math.prod(view.shapes[0][:-2])  # what torch's kernel can share out: heads of sequences
+    if not view.row and sharing >= view.threads:
         return None
     action = f"swap in {view.row}" if view.row else "use an attention kernel that splits the cache, not the queries"
     return Advice("decode attention far from memory speed", action, view.excess(REACH), view.excess())

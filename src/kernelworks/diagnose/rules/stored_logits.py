@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from kernelworks.diagnose.patterns import LOGITS
 from kernelworks.diagnose.rules.rule import Advice, Rule, View
 
 LOSSES = frozenset(
@@ -26,7 +27,7 @@ def applies(view: View) -> Advice | None:
     rows = view.shapes[0][:-1] if view.shapes and view.shapes[0] else ()
     if view.plain not in STEPS or math.prod(rows) < ROWS or not rows or view.shapes[0][-1] < VOCABULARY:
         return None
-    if view.plain not in LOSSES and "loss" not in view.source:
+    if view.plain not in LOSSES and not view.within(LOGITS):
         return None
     action = "kw.linear_cross_entropy: the last product and the loss in one op, the logits never stored"
     return Advice("logits stored for the loss", action, 0.5 * view.seconds, 0.9 * view.seconds)
