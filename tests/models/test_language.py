@@ -214,3 +214,23 @@ def test_loss_and_gradients_as_one_operator(frozen, with_bias) -> None:
     operator = torch.ops.kernelworks.linear_cross_entropy_with_gradients.default
     result = torch.library.opcheck(operator, (x, weight, target, bias, -100, needs))
     assert set(result.values()) == {"SUCCESS"}
+
+
+def test_the_operator_under_transforms_and_differentiated_twice() -> None:
+    x, weight, target = torch.randn(6, 8), torch.randn(5, 8), torch.arange(6) % 5
+
+    def ours(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return loss_with_gradients(x, weight, target, None, -100)
+
+    def theirs(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(x @ weight.mT, target)
+
+    for transform in (
+        lambda f: torch.func.grad(f, (0, 1))(x, weight),
+        lambda f: torch.func.jvp(f, (x, weight), (x, weight)),
+        lambda f: torch.vmap(f, (0, None))(torch.stack((x, -x)), weight),
+    ):
+        torch.testing.assert_close(transform(ours), transform(theirs))
+    x.requires_grad_()
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(ours(x, weight), x, create_graph=True)

@@ -3,6 +3,8 @@
 In eager training the row of ``linear_cross_entropy`` makes the gradients together with the loss, while the logits of a
 chunk are at hand. A compiled graph has a forward and a backward; as two operators they would make all logits twice, a
 third more arithmetic. Here the forward returns the gradients for a 1 that flows in, and the backward scales them.
+Transforms of torch.func that meet it get the loss in torch's own functions. It keeps no input, so a second derivative
+is refused.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._library.autograd import Info, make_autograd_impl
 
 from kernelworks.ops.reduction.linear_cross_entropy import OP
+from kernelworks.plain import transformed
 
 __all__ = ["loss_with_gradients"]
 
@@ -57,9 +61,24 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Made) -> None:
 
 
 def _backward(ctx: Any, grad: Tensor, *others: Tensor) -> tuple[Tensor | None, ...]:
+    if torch.is_grad_enabled():
+        raise RuntimeError("a compiled model's fused loss has no second derivative, which create_graph=True asks for")
     dx, dw, db = ((made.float() * grad).to(made.dtype) for made in ctx.saved_tensors)
     needs = ctx.needs
     return dx if needs[0] else None, dw if needs[1] else None, None, db if needs[2] else None, None, None
+
+
+def _composed(
+    x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, needs: list[bool]
+) -> Made:
+    """The loss for who looks inside. Nobody asks for the gradients: they are the transform's to make."""
+    none = x.new_empty(0)
+    return OP.composite(x, weight, target, bias, ignore_index), none, none, none
+
+
+def _autograd(keyset: Any, *args: Any) -> Made:
+    made: Made = _composed(*args) if transformed() else _record(keyset, *args)
+    return made
 
 
 LIBRARY.define(
@@ -67,5 +86,7 @@ LIBRARY.define(
     "-> (Tensor, Tensor, Tensor, Tensor)"
 )
 LIBRARY.impl(NAME, _run, "CompositeExplicitAutograd")
+LIBRARY.impl(NAME, _composed, "FuncTorchBatchedDecomposition")
 torch.library.register_fake(f"kernelworks::{NAME}", _fake, lib=LIBRARY)
-torch.library.register_autograd(f"kernelworks::{NAME}", _backward, setup_context=_setup_context, lib=LIBRARY)
+_record = make_autograd_impl(getattr(torch.ops.kernelworks, NAME).default, Info(_backward, _setup_context))
+LIBRARY.impl(NAME, _autograd, "Autograd", with_keyset=True)
