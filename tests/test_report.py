@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html.parser
+import itertools
 import json
 import os
 import re
@@ -17,7 +18,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelworks.records import BenchResult, Ceilings, Diagnosis, MapOp, Proof, from_json, to_json
+import machines
+from kernelworks.records import (
+    BenchResult,
+    Ceilings,
+    Diagnosis,
+    FlopRate,
+    GpuCeilings,
+    MapOp,
+    Proof,
+    from_json,
+    to_json,
+)
 from kernelworks.report import bench, diagnose, machine, page, plot, prove, quantity, roofs, terminal
 from kernelworks.report import map as kernel_map
 from printed import printed
@@ -225,7 +237,7 @@ def test_the_diagnosis_page_holds_everything(diagnosis: Diagnosis) -> None:
     reader = read(page.diagnosis(diagnosis))
     assert reader.tags["table"] == 1
     assert reader.tags["tr"] == 1 + len(diagnosis.regions)
-    assert reader.tags["svg"] == 1
+    assert reader.tags["svg"] == 2  # for wide windows and for narrow ones
     assert {"regions", "roofline", "fix", "dot-0"} <= set(reader.ids)
     for expected in (diagnosis.sentence, "<lambda> & co", "unexplained", "100.0%", *diagnosis.findings):
         assert expected in reader.text, expected
@@ -254,7 +266,7 @@ def test_pages_without_dots_rates_or_a_fix_are_drawn(diagnosis: Diagnosis, ceili
     empty = dataclasses.replace(diagnosis, regions=(), fix=None, findings=(), unmodelled=(), ceilings=bare)
     assert read(page.diagnosis(empty)).tags.get("svg") is None
     assert "no roofline" in printed(machine.ceilings(bare, 120))
-    assert read(page.machine(bare)).tags["svg"] == 1
+    assert read(page.machine(bare)).tags["svg"] == 2  # the pyramid, for wide windows and for narrow ones
 
 
 def test_pictures_take_their_colours_from_the_page(ceilings: Ceilings, diagnosis: Diagnosis) -> None:
@@ -269,7 +281,7 @@ def test_pictures_take_their_colours_from_the_page(ceilings: Ceilings, diagnosis
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-extensions",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--enable-logging=stderr",
-    "--window-size=1280,900", "--virtual-time-budget=2000", "--dump-dom",
+    "--virtual-time-budget=2000", "--dump-dom",
 )  # fmt: skip
 
 # Runs in the page after its own script: sorts by each column and looks for texts that lie on each other.
@@ -288,7 +300,8 @@ const first = shown();
 document.getElementById("more")?.click();
 found.shown = [first, shown()];
 found.overlaps = [];
-for (const svg of document.querySelectorAll("svg")) {
+const drawn = [...document.querySelectorAll("svg")].filter((svg) => svg.getBoundingClientRect().height > 0);
+for (const svg of drawn) {
   const texts = [...svg.querySelectorAll("text")].filter((t) => !t.closest("title"));
   const flat = texts.filter((t) => !/rotate\\(-(?!0[ )])/.test(t.getAttribute("transform") ?? ""));
   const boxes = flat.map((t) => [t.textContent, t.getBoundingClientRect()]);
@@ -298,7 +311,9 @@ for (const svg of document.querySelectorAll("svg")) {
   }));
 }
 found.tables = [...document.querySelectorAll("table")].map((t) => t.getBoundingClientRect().height);
-found.svgs = [...document.querySelectorAll("svg")].map((s) => s.getBoundingClientRect().height);
+found.svgs = drawn.map((s) => s.getBoundingClientRect().height);
+const boxed = [...document.querySelectorAll(".scroll, .picture")];
+found.scrolling = boxed.filter((e) => e.scrollWidth > e.clientWidth + 1).length;
 found.paths = document.querySelectorAll("svg path").length;
 found.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
 const note = document.createElement("output");
@@ -312,14 +327,22 @@ def browser() -> str | None:
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-def opened(text: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
+def opened(text: str, folder: Path, width: int = 1280) -> tuple[dict[str, Any], list[str]]:
     """What the probe found in the page, and the console's messages. Without a browser, fails under CI."""
     chromium = browser()
     assert chromium is not None, "no chromium on the PATH (Debian: apt install chromium)"
     file = folder / "page.html"
     # the probe is an inline script like the page's own, so the page's policy against requests stays in force
-    file.write_text(text.replace("</body>", PROBE + "</body>"), encoding="utf-8")
-    command = [chromium, *FLAGS, f"--user-data-dir={folder / 'profile'}", file.as_uri()]
+    # no window of chromium's is narrower than 500 pixels, a page may be
+    narrow = f"<style>html {{ width: {width}px }}</style></head>" if width < 500 else "</head>"
+    file.write_text(text.replace("</head>", narrow).replace("</body>", PROBE + "</body>"), encoding="utf-8")
+    command = [
+        chromium,
+        *FLAGS,
+        f"--window-size={max(width, 500)},900",
+        f"--user-data-dir={folder / 'profile'}",
+        file.as_uri(),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     messages = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     noted = re.search(r'<output id="probe">(.*?)</output>', done.stdout, re.S)
@@ -359,6 +382,90 @@ def test_a_browser_shows_the_machine(ceilings: Ceilings, tmp_path: Path) -> None
     assert len(found["svgs"]) == 2
     assert found["overlaps"] == []
     assert found["wide"] <= 0
+
+
+def _machines() -> dict[str, Ceilings | GpuCeilings]:
+    """Machines whose levels and rates lie near each other, as those that labels once overlapped on."""
+    known = machines.record()
+    near = {"L1": 110.0, "L2": 104.0, "L3": 100.0, "DRAM": 91.0}
+    bandwidth = tuple(dataclasses.replace(b, gbs=near[b.level] * b.threads) for b in known.bandwidth)
+    rates = tuple(FlopRate(f"float{32 + i}", "avx2", t, 100.0 * t * 1.3**i) for i in range(4) for t in (1, 2))
+    return {
+        "apart": known,
+        "levels alike": dataclasses.replace(known, bandwidth=bandwidth),
+        "rates alike": dataclasses.replace(known, flops=rates),
+        "both": dataclasses.replace(known, flops=rates, bandwidth=bandwidth),
+        "GPU": machines.gpu_record(),
+    }
+
+
+@pytest.mark.parametrize("width", [plot.WIDE, plot.NARROW])
+@pytest.mark.parametrize("name", _machines())
+def test_names_of_levels_lie_on_no_other(name: str, width: float) -> None:
+    here = _machines()[name]
+    slopes, tops = roofs.slopes(here, 2), roofs.best_flops(here, 2)
+    figure, axes = plot.canvas(width, 5.6, "test")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=10)
+    axes.set_xlim(1 / 32, 512)
+    axes.set_ylim(min(slopes.values()) / 12, tops[-1].gflops * 2.2)
+    plot.draw_roofs(axes, slopes, tops, 1 / 32, 512)
+    figure.draw_without_rendering()
+    names = [text for text in axes.texts if text.get_rotation()]
+    assert len(names) == len(slopes)
+    boxes = []
+    for text in names:
+        x, y = text.xy
+        along, across = plot._turned(axes, x, y, text.get_rotation())
+        boxes.append((along, across, plot.LETTER * len(text.get_text())))
+    for (u, v, w), (p, q, _) in itertools.permutations(boxes, 2):
+        assert abs(v - q) >= 0.9 * plot.LINE or p >= u + w or p < u
+
+
+@pytest.mark.parametrize("dots", [[(128.0, 1.0)], [(128.0, 1.0), (300.0, 1.1)], [(2.0**i, 1.02) for i in range(3, 9)]])
+def test_names_of_roofs_keep_clear_of_dots(dots: list[tuple[float, float]], diagnosis: Diagnosis) -> None:
+    """Regions that run near a roof: its name stands beside them where there is room."""
+    here = machines.record()
+    top = roofs.best_flops(here, 2)[0].gflops
+    found = [
+        dataclasses.replace(diagnosis.regions[0], flop=x * 1e9, bytes=1e9, seconds=x * 1e9 / (top * y * 1e9))
+        for x, y in dots
+    ]
+    picture = plot.roofline(here, 2, found)
+    assert picture.count('class="dot"') == len(dots)
+    figure, axes = plot.canvas(plot.WIDE, 5.6, "test")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=10)
+    axes.set_xlim(1 / 32, 512)
+    axes.set_ylim(1, top * 4)
+    places = [(x, top * y, 8.0) for x, y in dots]
+    plot.draw_roofs(axes, roofs.slopes(here, 2), roofs.best_flops(here, 2), 1 / 32, 512, places)
+    figure.draw_without_rendering()
+    label = next(text for text in axes.texts if not text.get_rotation() and "float32" in text.get_text())
+    box = label.get_window_extent()
+    for x, y, _ in places:
+        across, up = axes.transData.transform((x, y))
+        assert not (box.x0 < across < box.x1 and box.y0 < up < box.y1)
+
+
+def test_a_predicted_loss_has_a_bar(diagnosis: Diagnosis) -> None:
+    assert diagnosis.fix is not None
+    lost = dataclasses.replace(diagnosis.fix, predicted_gain_s=-0.045, gain_s=0.135)
+    text = page.diagnosis(dataclasses.replace(diagnosis, fix=lost))
+    assert "margin-left:0.0%;width:25.0%;background:var(--dispatch)" in text
+    assert "margin-left:25.0%;width:75.0%;background:var(--useful)" in text
+
+
+@pytest.mark.parametrize("width", [390, 640, 1280])
+def test_nothing_scrolls_sideways(width: int, diagnosis: Diagnosis, ceilings: Ceilings, tmp_path: Path) -> None:
+    if without_browser():
+        return
+    for number, text in enumerate((page.diagnosis(diagnosis), page.machine(ceilings, machines.gpu_record()))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found, messages = opened(text, folder, width)
+        assert messages == [] and found["overlaps"] == []
+        assert found["wide"] <= 0 and found["scrolling"] == 0
 
 
 def test_a_browser_shows_the_first_rows_and_then_all(diagnosis: Diagnosis, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ Every text that comes from a program (module names, sources, sentences) passes t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from html import escape
 from pathlib import Path
 
@@ -16,11 +16,12 @@ from kernelworks.report.diagnose import ROUGH, SILENT, headline, hit, whole_perc
 __all__ = ["context_line", "diagnosis", "document", "machine"]
 
 HERE = Path(__file__).resolve().parent
+STYLES = ("page.css", "narrow.css")  # of a page whose pictures are there twice
 NO_REQUESTS = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
-def document(title: str, body: Iterable[str]) -> str:
-    style = (HERE / "page.css").read_text(encoding="utf-8")
+def document(title: str, body: Iterable[str], styles: Iterable[str] = ("page.css",)) -> str:
+    style = "".join((HERE / name).read_text(encoding="utf-8") for name in styles)
     script = (HERE / "page.js").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -62,11 +63,12 @@ def diagnosis(record: Diagnosis) -> str:
             context_line(context),
             *(() if record.ambiguous else _measured(record, ordered, mark)),
         ),
+        STYLES,
     )
 
 
 def _measured(record: Diagnosis, ordered: list[Region], mark: str) -> tuple[str, ...]:
-    picture = plot.roofline(record.ceilings, record.threads, ordered)
+    picture = _both(lambda width: plot.roofline(record.ceilings, record.threads, ordered, width))
     return (
         _went(record.footer, record.wall_s, mark),
         _fix(record.fix, mark) if record.fix else "",
@@ -170,6 +172,9 @@ def _sorted_by(name: str) -> str:
 
 def _region(index: int, region: Region, mark: str) -> str:
     colour = f"var(--{plot.cause(region.regime)})"
+    chip = f'<span class="chip" style="color:{colour}">{escape(region.regime)}</span>'
+    time, share = quantity.seconds(region.seconds), quantity.percent(region.share, 1)
+    achieved = -1.0 if region.achieved is None else region.achieved
     module = escape(region.module).replace(".", ".<wbr>")
     lines = "".join(f'<div class="small">{text}</div>' for text in (module, escape(region.source)) if text)
     ceiling = f'<div class="small">{escape(region.ceiling)}</div>' if region.ceiling else ""
@@ -179,16 +184,17 @@ def _region(index: int, region: Region, mark: str) -> str:
         meter = f'<div class="meter"><span style="width:{width:.0f}%;background:{colour}"></span></div>'
     return (
         f'<tr id="region-{index}">'
-        f'<td class="where" title="{escape(region.shapes)}"><div class="op">{escape(region.op)}</div>{lines}</td>'
-        f'<td class="number">{region.calls}</td>'
-        f'<td class="number" data-value="{region.seconds:.9g}">{quantity.seconds(region.seconds)}{mark}</td>'
-        f'<td class="number" data-value="{region.share:.9g}">{quantity.percent(region.share, 1)}</td>'
-        f'<td class="waits"><span class="chip" style="color:{colour}">{escape(region.regime)}</span>{ceiling}</td>'
-        f'<td class="number" data-value="{-1.0 if region.achieved is None else region.achieved:.9g}">'
+        f'<td class="where" data-label="" title="{escape(region.shapes)}">'
+        f'<div class="op">{escape(region.op)}</div>{lines}</td>'
+        f'<td class="number" data-label="calls">{region.calls}</td>'
+        f'<td class="number" data-label="time" data-value="{region.seconds:.9g}">{time}{mark}</td>'
+        f'<td class="number" data-label="of wall" data-value="{region.share:.9g}">{share}</td>'
+        f'<td class="waits" data-label="waits on">{chip}{ceiling}</td>'
+        f'<td class="number" data-label="achieved" data-value="{achieved:.9g}">'
         f"{quantity.percent(region.achieved)}{meter}</td>"
-        f'<td class="number" data-value="{region.high_s:.9g}">'
+        f'<td class="number" data-label="can be had back" data-value="{region.high_s:.9g}">'
         f"{quantity.seconds_range(region.low_s, region.high_s)}{_bound_allows(region)}</td>"
-        f'<td class="action">{escape(region.action)}</td></tr>'
+        f'<td class="action" data-label="next action">{escape(region.action)}</td></tr>'
     )
 
 
@@ -196,6 +202,12 @@ def _bound_allows(region: Region) -> str:
     if region.allows_s <= region.high_s:
         return ""
     return f'<div class="small">the bound allows {quantity.seconds(region.allows_s)}</div>'
+
+
+def _both(draw: Callable[[float], str]) -> str:
+    """A picture twice, for wide windows and for narrow ones; page.css shows the one that fits."""
+    wide = draw(plot.WIDE)
+    return f'<div class="wide-only">{wide}</div><div class="narrow-only">{draw(plot.NARROW)}</div>' if wide else ""
 
 
 def _roofline(picture: str) -> str:
@@ -237,12 +249,14 @@ def _fix(fix: Fix, mark: str) -> str:
 
 
 def _pairs(pairs: Iterable[tuple[str, float, str]]) -> str:
-    """Bars one below the other on one scale."""
+    """Bars one below the other on one scale; a loss goes to the left of zero, in the colour of what costs."""
     listed = list(pairs)
-    longest = max((value for _, value, _ in listed), default=0.0) or 1.0
+    least = min((0.0, *(value for _, value, _ in listed)))
+    whole = max((0.0, *(value for _, value, _ in listed))) - least or 1.0
     return "".join(
-        f'<div class="pair"><span>{name}</span><span class="track"><span style="width:'
-        f'{100 * max(value, 0.0) / longest:.1f}%;background:var(--{colour})"></span></span>'
+        f'<div class="pair"><span>{name}</span><span class="track"><span style="margin-left:'
+        f"{100 * (min(value, 0.0) - least) / whole:.1f}%;width:{100 * abs(value) / whole:.1f}%;"
+        f'background:var(--{colour if value >= 0 else "dispatch"})"></span></span>'
         f'<span class="figure">{quantity.seconds(value)}</span></div>'
         for name, value, colour in listed
     )
@@ -256,25 +270,26 @@ def machine(*records: Ceilings | GpuCeilings) -> str:
     parts: list[str] = ["<h1>What this machine was measured to do</h1>"]
     for record in records:
         parts += _gpu(record) if isinstance(record, GpuCeilings) else _cpu(record)
-    return document(f"{records[0].name} - kernelworks machine", parts)
+    return document(f"{records[0].name} - kernelworks machine", parts, STYLES)
 
 
 def _cpu(record: Ceilings) -> list[str]:
     counts = roofs.thread_counts(record)
-    picture = plot.roofline(record, counts[-1]) if counts else ""
+    picture = _both(lambda width: plot.roofline(record, counts[-1], (), width)) if counts else ""
     share = f"other processes took {quantity.percent(record.foreign_share)} of the cores meanwhile"
     context = (f"{record.cores} cores", record.kind, _versions(record.versions), f"measured {record.date}", share)
     return [
         f'<p class="sentence">{escape(record.name)}</p>',
         context_line(context),
-        f'<h2>Memory pyramid</h2>\n<div class="picture" id="pyramid">{plot.pyramid(record)}</div>',
+        '<h2>Memory pyramid</h2>\n<div class="picture" id="pyramid">'
+        f"{_both(lambda width: plot.pyramid(record, width))}</div>",
         f'<h2>Roofline</h2>\n<div class="picture" id="roofline">{picture}</div>' if picture else "",
         _machine_tables(record, counts),
     ]
 
 
 def _gpu(record: GpuCeilings) -> list[str]:
-    picture = plot.roofline(record, 1)
+    picture = _both(lambda width: plot.roofline(record, 1, (), width))
     points = roofs.ridges(record, 1)
     levels = list(dict.fromkeys(r.level for r in points))
     found = {(r.dtype, r.level): quantity.figures(r.flop_per_byte) for r in points}
@@ -293,7 +308,7 @@ def _gpu(record: GpuCeilings) -> list[str]:
         "<h2>Memory</h2>\n"
         '<p class="note">Solid: one launch, L2 emptied before it, less the time of an empty launch. Dashed: a launch '
         "that walks the same bytes again and again, which come from L2 where they fit.</p>\n"
-        f'<div class="picture" id="gpu-memory">{plot.bandwidths(record)}</div>',
+        f'<div class="picture" id="gpu-memory">{_both(lambda width: plot.bandwidths(record, width))}</div>',
         f'<h2>Roofline</h2>\n<div class="picture" id="gpu-roofline">{picture}</div>' if picture else "",
         '<div class="columns wide">'
         + _table("Arithmetic", ("dtype, by", "burst", "sustained, after 1 s"), rates)
@@ -307,9 +322,12 @@ def _gpu(record: GpuCeilings) -> list[str]:
 
 def _table(title: str, headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """A plain table; every column after the first holds numbers."""
-    head = "".join(f'<th scope="col"{_number(i)}>{escape(h)}</th>' for i, h in enumerate(headings))
+    titles = list(headings)
+    head = "".join(f'<th scope="col"{_number(i)}>{escape(h)}</th>' for i, h in enumerate(titles))
+    labels = [f' data-label="{escape(title if i else "")}"' for i, title in enumerate(titles)]
     body = "\n".join(
-        "<tr>" + "".join(f"<td{_number(i)}>{escape(cell)}</td>" for i, cell in enumerate(row)) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td{_number(i)}{labels[i]}>{escape(cell)}</td>" for i, cell in enumerate(row)) + "</tr>"
+        for row in rows
     )
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div><h2>{escape(title)}</h2>\n<div class="scroll">{table}</div></div>'

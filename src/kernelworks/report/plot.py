@@ -89,7 +89,10 @@ def canvas(width: float, height: float, salt: str) -> tuple[Figure, Axes]:
 # ---------------------------------------------------------------- roofline
 
 
-def roofline(ceilings: roofs.Machine, threads: int, found: Sequence[Region] = ()) -> str:
+WIDE, NARROW = 10.5, 4.6  # inches: a picture beside a table, and one on a telephone
+
+
+def roofline(ceilings: roofs.Machine, threads: int, found: Sequence[Region] = (), width: float = WIDE) -> str:
     """The roofline with its ridge points, and a dot for each region that has flop and bytes.
 
     A dot lies at the region's flop per byte of compulsory traffic and at the rate it ran at; its area goes with the
@@ -103,7 +106,8 @@ def roofline(ceilings: roofs.Machine, threads: int, found: Sequence[Region] = ()
         for index, r in enumerate(found)
         if r.flop > 0 and r.bytes > 0 and r.seconds > 0
     ]
-    figure, axes = canvas(10.5, 5.6, "roofline")
+    narrow = "-narrow" if width < WIDE else ""
+    figure, axes = canvas(width, 5.6, f"roofline{narrow}")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=10)
     widest = 8192.0 if isinstance(ceilings, GpuCeilings) else 512.0
@@ -112,9 +116,11 @@ def roofline(ceilings: roofs.Machine, threads: int, found: Sequence[Region] = ()
     bottom = max(min([min(slopes.values()) / 12, *(y / 2 for _, _, y in dots)]), top / 10**MOST_DECADES)
     axes.set_xlim(left, right)
     axes.set_ylim(bottom, top)
-    draw_roofs(axes, slopes, tops, left, right)
     # What lies outside is drawn on the edge; its tooltip has the true figures.
-    _dots(axes, found, [(i, max(x, left * 1.15), max(y, bottom * 1.4)) for i, x, y in dots])
+    drawn = [(i, max(x, left * 1.15), max(y, bottom * 1.4)) for i, x, y in dots]
+    radii = {i: math.sqrt(size) / 2 for i, size in _sizes(found, drawn).items()}
+    draw_roofs(axes, slopes, tops, left, right, [(x, y, radii[i]) for i, x, y in drawn])
+    _dots(axes, found, drawn)
     axes.set_xlabel("flop per byte of compulsory traffic", color=stand_in("muted"))
     axes.set_ylabel("FLOP/s" if top > 1e5 else "GFLOP/s", color=stand_in("muted"))
     axes.xaxis.set_major_formatter(lambda x, _: f"1/{round(1 / x)}" if x < 1 else f"{x:g}")
@@ -125,11 +131,20 @@ def roofline(ceilings: roofs.Machine, threads: int, found: Sequence[Region] = ()
     text = svg_text(figure, f"Roofline of this machine{at}")
     for index, intensity, rate in dots:
         title = html.escape(_tooltip(found[index], intensity, rate))
-        text = text.replace(f'<g id="dot-{index}">', f'<g id="dot-{index}" class="dot"><title>{title}</title>', 1)
+        its = f'<g id="dot{narrow}-{index}" class="dot"><title>{title}</title>'
+        text = text.replace(f'<g id="dot-{index}">', its, 1)
     return text
 
 
-def draw_roofs(axes: Axes, slopes: dict[str, float], tops: list[roofs.Roof], left: float, right: float) -> None:
+def draw_roofs(
+    axes: Axes,
+    slopes: dict[str, float],
+    tops: list[roofs.Roof],
+    left: float,
+    right: float,
+    dots: Sequence[tuple[float, float, float]] = (),
+) -> None:
+    """The slopes and roofs with their names. ``dots`` (flop per byte, GFLOP/s, radius in points) are kept clear of."""
     highest = tops[-1]
     for level, gbs in slopes.items():
         colour = stand_in(LEVEL_VARIABLES.get(level.split()[0], "muted"))
@@ -143,22 +158,69 @@ def draw_roofs(axes: Axes, slopes: dict[str, float], tops: list[roofs.Roof], lef
         )
     for height, label in roofs.labels(tops):
         axes.annotate(
-            label, (right, height), xytext=(-4, 3), textcoords="offset points", ha="right", va="bottom", fontsize=9.5,
-            color=stand_in("ink"),
+            label, (_clear_of(axes, label, height, right, dots), height), xytext=(-4, 3), textcoords="offset points",
+            ha="right", va="bottom", fontsize=9.5, color=stand_in("ink"),
         )  # fmt: skip
     _slope_labels(axes, slopes)
 
 
+def _clear_of(axes: Axes, label: str, height: float, right: float, dots: Sequence[tuple[float, float, float]]) -> float:
+    """Where a roof's name may end so that no dot lies on it: at the right, or as little to the left as can be."""
+    if not dots:
+        return right
+    figure: Any = axes.figure
+    figure.draw_without_rendering()
+    unit, length = 72 / figure.dpi, LETTER * len(label) + 8
+    places = [(*axes.transData.transform((x, y)) * unit, radius) for x, y, radius in dots]
+    edge, level = axes.transData.transform((right, height)) * unit
+    least = axes.transData.transform((axes.get_xlim()[0], height))[0] * unit + length
+    end = edge
+    while end > least:
+        beside = [(x, r) for x, y, r in places if level - 2 < y + r and y - r < level + LINE]
+        hit = [x - r for x, r in beside if end - length < x + r and x - r < end]
+        if not hit:
+            return float(axes.transData.inverted().transform((end / unit, level / unit))[0])
+        end = min(hit) - 1
+    return right
+
+
 def _slope_labels(axes: Axes, slopes: dict[str, float]) -> None:
-    """Each level's name along its own line, low on the left where dots are rare, each a step further to the right."""
+    """Each level's name along its own line, low on the left where dots are rare, each a step further to the right.
+
+    The lines are parallel, so two names lie on each other where their lines are nearer than a line of text is high and
+    they begin within a name's length of each other: then the later one begins where the earlier one ends.
+    """
     left, bottom = axes.get_xlim()[0], axes.get_ylim()[0]
+    placed: list[tuple[float, float, float]] = []  # along the lines, across them, length; in points
     for index, (level, gbs) in enumerate(slopes.items()):
+        text = f"{level} {quantity.gbs(gbs)}"
+        angle, length = _angle(axes, gbs), LETTER * len(text)
         place = max(left * 1.2, bottom / gbs * 1.2) * 2 ** (0.5 * index)
+        for _ in range(len(placed)):
+            along, across = _turned(axes, place, place * gbs, angle)
+            ends = [u + w for u, v, w in placed if abs(v - across) < LINE and u - length < along < u + w + LETTER]
+            if not ends:
+                break
+            step, _ = _turned(axes, 2 * place, 2 * place * gbs, angle)
+            place *= 2 ** ((max(ends) + 2 * LETTER - along) / (step - along))
+        placed.append((*_turned(axes, place, place * gbs, angle), length))
         axes.annotate(
-            f"{level} {quantity.gbs(gbs)}", (place, place * gbs), xytext=(0, 4), textcoords="offset points",
-            rotation=_angle(axes, gbs), rotation_mode="anchor", ha="left", va="bottom", fontsize=9.5,
+            text, (place, place * gbs), xytext=(0, 4) if angle < STEEP else (-5, 1), textcoords="offset points",
+            rotation=angle, rotation_mode="anchor", ha="left", va="bottom", fontsize=9.5,
             color=stand_in(LEVEL_VARIABLES.get(level.split()[0], "muted")),
         )  # fmt: skip
+
+
+STEEP = 50.0  # degrees, from which a name is moved off its line sideways
+LETTER, LINE = 5.6, 14.0  # points: a letter's width and a line's height, with room
+
+
+def _turned(axes: Axes, x: float, y: float, degrees: float) -> tuple[float, float]:
+    """Where a point lies along a direction and across it, in points."""
+    figure: Any = axes.figure
+    across, up = axes.transData.transform((x, y)) * 72 / figure.dpi
+    cosine, sine = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    return across * cosine + up * sine, up * cosine - across * sine
 
 
 def _angle(axes: Axes, gbs: float) -> float:
@@ -169,9 +231,14 @@ def _angle(axes: Axes, gbs: float) -> float:
     return math.degrees(math.atan2(y1 - y0, x1 - x0))
 
 
+def _sizes(found: Sequence[Region], dots: Sequence[tuple[int, float, float]]) -> dict[int, float]:
+    """A dot's area in square points goes with its region's time."""
+    longest = max((found[index].seconds for index, _, _ in dots), default=1.0) or 1.0
+    return {index: 30 + 420 * found[index].seconds / longest for index, _, _ in dots}
+
+
 def _dots(axes: Axes, found: Sequence[Region], dots: list[tuple[int, float, float]]) -> None:
-    longest = max((found[index].seconds for index, _, _ in dots), default=1.0)
-    sizes = {index: 30 + 420 * found[index].seconds / longest for index, _, _ in dots}  # in square points
+    sizes = _sizes(found, dots)
     for index, intensity, rate in dots:
         marks = axes.scatter(
             [intensity], [rate], s=sizes[index], color=stand_in(cause(found[index].regime)), alpha=0.75,
@@ -193,6 +260,9 @@ def _dot_labels(axes: Axes, dots: list[tuple[str, float, float, float]]) -> None
     unit = figure.dpi / 72  # pixels a point
     inside = axes.get_window_extent()
     taken, written = [], set[str]()
+    for text in axes.texts:  # the names of roofs and slopes
+        extent = text.get_window_extent()
+        taken.append((extent.x0 / unit, extent.y0 / unit, extent.x1 / unit, extent.y1 / unit))
     for _, intensity, rate, radius in dots:
         x, y = axes.transData.transform((intensity, rate)) / unit
         taken.append((x - radius, y - radius, x + radius, y + radius))
@@ -239,9 +309,10 @@ CURVES = {"read": "useful", "write": "compute", "copy": "memory", "memcpy": "dis
 CURVE_NAMES = {"memcpy": "torch copy_"}
 
 
-def bandwidths(ceilings: GpuCeilings) -> str:
+def bandwidths(ceilings: GpuCeilings, width: float = WIDE) -> str:
     """Bandwidth over bytes moved: solid where one launch begins with an empty L2, dashed where it walks in place."""
-    figure, axes = canvas(10.5, 4.6, "bandwidths")
+    narrow = width < WIDE
+    figure, axes = canvas(width, 6.4 if narrow else 4.6, f"bandwidths{'-narrow' if narrow else ''}")
     axes.set_xscale("log", base=2)
     highest = max((b.gbs for b in ceilings.bandwidth), default=1.0)
     for kind, variable in CURVES.items():
@@ -261,16 +332,24 @@ def bandwidths(ceilings: GpuCeilings) -> str:
     axes.set_ylabel("GB/s", color=stand_in("muted"))
     axes.xaxis.set_major_formatter(lambda x, _: quantity.size(x))
     axes.grid(which="major", color=stand_in("line"), linewidth=0.5, alpha=0.5)
-    axes.legend(loc="upper right", fontsize=9, frameon=False, labelcolor=stand_in("ink"))
+    if narrow:
+        axes.legend(
+            loc="upper center", bbox_to_anchor=(0.45, -0.14), ncols=2, fontsize=9, frameon=False,
+            labelcolor=stand_in("ink"),
+        )  # fmt: skip
+    else:
+        axes.legend(loc="upper right", fontsize=9, frameon=False, labelcolor=stand_in("ink"))
     return svg_text(figure, "Bandwidth of this GPU over bytes moved")
 
 
 # ---------------------------------------------------------------- pyramid
 
 
-def pyramid(ceilings: Ceilings) -> str:
-    """The memory pyramid: smaller and faster upwards, each level with its read and copy bandwidths."""
-    counts = roofs.thread_counts(ceilings)
+def pyramid(ceilings: Ceilings, width: float = WIDE) -> str:
+    """The memory pyramid: smaller and faster upwards, each level with its read and copy bandwidths; on a narrow picture
+    those with the most threads alone."""
+    narrow = width < WIDE
+    counts = roofs.thread_counts(ceilings)[-1 if narrow else 0 :]
     levels = [lv for lv in roofs.LEVELS if any(b.level == lv for b in ceilings.bandwidth)]
     if not levels:
         return ""
@@ -281,8 +360,10 @@ def pyramid(ceilings: Ceilings) -> str:
         for kind, title in kinds
         if any(b.kind == kind and b.threads == threads for b in ceilings.bandwidth)
     ]
-    figure, axes = canvas(10.5, 0.8 * len(levels) + 1.0, "pyramid")
+    threads_said = f"{counts[-1]} threads,\n" if narrow else ""
+    figure, axes = canvas(width, 0.8 * len(levels) + 1.0, f"pyramid{'-narrow' if narrow else ''}")
     axes.set_axis_off()
+    size_at, first_at, step = (5.6, 8.0, 2.0) if narrow else (4.1, 5.4, 1.15)
     count = len(levels)
     for index, level in enumerate(levels):
         top, bottom = count - index, count - index - 0.94
@@ -293,20 +374,28 @@ def pyramid(ceilings: Ceilings) -> str:
         axes.text(0, middle, level, ha="center", va="center", fontsize=14, weight="bold", color=stand_in("paper"))
         tried = next(b for b in ceilings.bandwidth if b.level == level)
         size = quantity.size(tried.working_set_bytes)
-        axes.text(4.1, middle, size, ha="right", va="center", color=stand_in("muted"))
+        axes.text(size_at, middle, size, ha="right", va="center", color=stand_in("muted"))
         for column, (kind, _, threads) in enumerate(columns):
             found = roofs.bandwidth(ceilings, level, kind, threads)
             text = quantity.figures(found.gbs) if found else "-"
-            axes.text(5.4 + 1.15 * column, middle, text, ha="right", va="center", color=stand_in("ink"))
+            axes.text(first_at + step * column, middle, text, ha="right", va="center", color=stand_in("ink"))
     axes.text(
-        4.1, count + 0.25, "tried with\n(a thread)", ha="right", va="bottom", color=stand_in("muted"), fontsize=10
+        size_at,
+        count + 0.25,
+        f"{threads_said}tried with\n(a thread)",
+        ha="right",
+        va="bottom",
+        color=stand_in("muted"),
+        fontsize=10,
     )
     for column, (_, title, threads) in enumerate(columns):
-        heading = f"{title}\n{threads} thread{'s' if threads > 1 else ''}"
+        heading = title if narrow else f"{title}\n{threads} thread{'s' if threads > 1 else ''}"
         axes.text(
-            5.4 + 1.15 * column, count + 0.25, heading, ha="right", va="bottom", fontsize=10, color=stand_in("ink")
+            first_at + step * column, count + 0.25, heading, ha="right", va="bottom", fontsize=10, color=stand_in("ink")
         )
-    axes.text(5.4 + 1.15 * (len(columns) - 1), 0.0, "GB/s", ha="right", va="top", fontsize=10, color=stand_in("muted"))
-    axes.set_xlim(-2.8, 5.5 + 1.15 * (len(columns) - 1))
+    axes.text(
+        first_at + step * (len(columns) - 1), 0.0, "GB/s", ha="right", va="top", fontsize=10, color=stand_in("muted")
+    )
+    axes.set_xlim(-2.8, first_at + 0.1 + step * (len(columns) - 1))
     axes.set_ylim(-0.3, count + 0.9)
     return svg_text(figure, "Memory pyramid of this machine")
