@@ -48,6 +48,25 @@ def row_over_itself() -> Any:
     return kw.rope(rows.view(1, 1, 5, 16), rows.view(1, 1, 5, 16), x(1, 5, 16), x(1, 5, 16), out=(x(1, 1, 5, 16),) * 2)
 
 
+def over_itself() -> Any:
+    square, weight = x(16, 16), x(16, 16)
+    want = F.linear(square, weight)
+    return kw.linear(square, weight, out=square), want
+
+
+def into_inference_tensor() -> Any:
+    with torch.inference_mode():
+        kept = torch.empty(4, 16)
+    kw.gelu(x(), out=kept)
+
+
+def tangent_of_attention() -> Any:
+    q, k, v = heads()
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        want = torch.func.jvp(F.scaled_dot_product_attention, (q, k, v), (v, q, k))[1]
+    return torch.func.jvp(kw.attention, (q, k, v), (v, q, k))[1], want
+
+
 def swapped(model: nn.Module, *args: Any, **how: Any) -> tuple[Any, Any]:
     """What a model gives after a swap, and what it gave before."""
     want = model(*args, **how)
@@ -242,6 +261,21 @@ OPS = [
     ),
     Limit(
         "Second derivatives, forward-mode derivatives and `vmap` are torch's own kernels, not ours.", second_derivative
+    ),
+    Limit(
+        "There a row cannot be asked for by name.",
+        lambda: torch.func.jvp(lambda t: kw.gelu(t, row="scalar"), (x(),), (x(),)),
+        RuntimeError,
+        "must see torch's own functions",
+    ),
+    Limit("There `attention` forms the matrix of scores.", tangent_of_attention),
+    Limit(
+        "A tensor that is no plain memory (sparse, a subclass, another device) is served by torch's own functions.",
+        lambda: (kw.linear(x().to_sparse(), x(8, 16)), F.linear(x(), x(8, 16))),
+    ),
+    Limit("`out=` that shares memory with an argument costs a copy: all arguments are read first.", over_itself),
+    Limit(
+        "Inference tensors are not written outside inference mode.", into_inference_tensor, RuntimeError, "inference"
     ),
 ]
 
