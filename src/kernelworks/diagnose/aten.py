@@ -43,7 +43,7 @@ FORMULAS: dict[str, f.Formula] = {
     **_each(
         "add sub rsub mul div neg abs sign reciprocal sqrt rsqrt square relu floor ceil round trunc clamp clamp_min "
         "clamp_max minimum fmin fmax remainder fmod floor_divide threshold bitwise_and bitwise_or bitwise_xor "
-        "bitwise_not __and__ __or__ __xor__ __lshift__ __rshift__",
+        "bitwise_not __and__ __or__ __xor__ __lshift__ __rshift__ __iand__ __ior__ __ixor__ __ilshift__ __irshift__",
         f.elementwise(),
     ),
     **_each("hardtanh hardsigmoid hardswish leaky_relu relu6 threshold_backward", f.elementwise(2)),
@@ -173,7 +173,8 @@ FORMULAS: dict[str, f.Formula] = {
     # filled
     **_each("fill zero", f.fresh()),
     **_each("normal uniform bernoulli random exponential cauchy geometric log_normal", f.fresh(1)),
-    "multinomial": f.loop(1), **_each("native_dropout native_dropout_backward", f.loop(2)),
+    **_each("multinomial poisson binomial _standard_gamma _sample_dirichlet", f.loop(1)),
+    **_each("native_dropout native_dropout_backward", f.loop(2)),
     # windows
     **_each(
         "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d "

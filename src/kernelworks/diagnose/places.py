@@ -94,6 +94,8 @@ class Survey(TorchFunctionMode):
             self.cut = True
             self.full()
             return func(*args, **kwargs)
+        if torch._C._get_tracing_state() is not None:  # torch.jit.trace would write the annotation into its graph
+            return func(*args, **kwargs)
         path = self._stack[-1] if self._stack else ""
         source = line_of(sys._getframe(1))
         number = len(self.places)
