@@ -24,7 +24,7 @@ from kernelworks.build.cache import BuildError, entry
 from kernelworks.build.launcher import SERIALIZATION, launcher, load, succeed
 from kernelworks.build.sources import hash_of, with_includes
 
-__all__ = ["Kernel", "built", "cubin", "cuobjdump", "resources", "source_hash", "tensor_map", "toolchain"]
+__all__ = ["Kernel", "box_map", "built", "cubin", "cuobjdump", "resources", "source_hash", "tensor_map", "toolchain"]
 
 TILE = Path(__file__).resolve().parent.parent / "tile"
 ARCHITECTURE = "sm_90a"
@@ -214,6 +214,29 @@ def tensor_map(matrix: Tensor, rows: int, columns: int, stride: int, box_rows: i
             kind, pitch = ELEMENTS.index(matrix.dtype), stride * matrix.element_size()
             status = launcher().tensor_map(found, key[0], kind, rows, columns, pitch, box_rows, box_columns)
             succeed(status, f"encoding a tensor map of {rows} x {columns}, row stride {stride}")
+        if len(_maps) >= MOST_MAPS:
+            _maps.clear()
+        _maps[key] = found
+    return found
+
+
+def box_map(tensor: Tensor, box_rows: int, box_columns: int) -> Tensor:
+    """A CUtensorMap of a [batch, head, row, column] tensor, for boxes that lie in one head; else as ``tensor_map``.
+
+    Rows that a head does not have are read as zero and not written. The columns are contiguous; the address and the
+    strides of dimensions longer than 1 are multiples of 16 bytes, and none is 0.
+    """
+    shape, strides = tensor.shape, tensor.stride()
+    key = (tensor.data_ptr(), shape, strides, tensor.dtype, box_rows, box_columns)
+    found = _maps.get(key)
+    if found is None:
+        found = torch.zeros(128, dtype=torch.uint8)
+        if not tensor.is_meta:
+            size, kind = tensor.element_size(), ELEMENTS.index(tensor.dtype)
+            # A dimension of 1 may have any stride in torch; here it is one that the driver takes.
+            pitches = [strides[i] * size if shape[i] > 1 else 16 * -(-shape[3] * size // 16) for i in (2, 1, 0)]
+            status = launcher().box_map(found, key[0], kind, *reversed(shape), *pitches, box_rows, box_columns)
+            succeed(status, f"encoding a tensor map of {list(shape)}, strides {list(strides)}")
         if len(_maps) >= MOST_MAPS:
             _maps.clear()
         _maps[key] = found

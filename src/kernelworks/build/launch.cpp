@@ -364,6 +364,25 @@ KW_ANSWER(tensor_map) {
     return code;
 }
 
+// box_map(result, address, element, columns, rows, heads, batch, row, head and batch strides in bytes, box rows, box
+// columns): the same of a [batch, head, row, column] tensor, for boxes that lie in one head.
+KW_ANSWER(box_map) {
+    if (!driver().open) return NO_DRIVER;
+    enum { SWIZZLE_128 = 3, PROMOTE_256 = 3 };
+    constexpr int ELEMENTS[] = {6, 9, 7};  // as above
+    alignas(64) char map[128];
+    uint64_t shape[4], strides[3];
+    for (int i = 0; i < 4; ++i) shape[i] = static_cast<uint64_t>(args.integer(3 + i));
+    for (int i = 0; i < 3; ++i) strides[i] = static_cast<uint64_t>(args.integer(7 + i));
+    const unsigned box[4] = {static_cast<unsigned>(args.integer(11)), static_cast<unsigned>(args.integer(10)), 1, 1};
+    const unsigned steps[4] = {1, 1, 1, 1};
+    auto address = reinterpret_cast<void*>(args.integer(1));
+    CUresult code = driver().encode(map, ELEMENTS[args.integer(2)], 4, address, shape, strides, box, steps, 0,
+                                    SWIZZLE_128, PROMOTE_256, 0);
+    std::memcpy(args.tensor(0).data, map, sizeof map);
+    return code;
+}
+
 // error(text, code): the driver's words for a code, into `text` (uint8 on the CPU), zero-terminated.
 KW_ANSWER(error) {
     kw::Tensor text = args.tensor(0);

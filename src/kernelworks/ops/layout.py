@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-__all__ = ["as_rows"]
+__all__ = ["as_rows", "new_output"]
 
 
 def as_rows(x: Tensor) -> Tensor:
@@ -22,3 +23,10 @@ def as_rows(x: Tensor) -> Tensor:
         except RuntimeError:  # no single row stride describes it
             pass
     return x.contiguous()
+
+
+def new_output(q: Tensor) -> Tensor:
+    """A tensor like q [B, H, L, D], laid out as [B, L, H, D]."""
+    heads, length, dim = q.shape[1:]
+    strides = (length * heads * dim, dim, heads * dim, 1)
+    return torch.empty_strided(q.shape, strides, dtype=q.dtype, device=q.device)

@@ -17,14 +17,16 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kernelworks.build.cpp import built, differs, library, source_hash
-from kernelworks.build.rows import cpp_rows, in_float64, python_row, threads, triton_row
+from kernelworks.build.rows import cpp_rows, cuda_row, in_float64, python_row, threads, triton_row
 from kernelworks.contract import Request, Row
 from kernelworks.dispatch import Op, Pass
 from kernelworks.ops.attention.attention.contract import CONTRACT, is_plain, reference, shift_of, visible
 from kernelworks.ops.attention.attention.mutants import MUTANTS
+from kernelworks.ops.attention.attention.sm90 import guard as sm90_guard
+from kernelworks.ops.layout import new_output
 from kernelworks.plain import transformed
 
-__all__ = ["OP", "attention"]
+__all__ = ["OP", "attention", "new_output", "readable"]
 
 ROOM = Path(__file__).parent
 FEW = 8  # rows (queries times heads of a group) that decode.cpp takes at most
@@ -92,12 +94,6 @@ def _recorded(*tensors: Any) -> bool:
 
 def readable(x: Tensor) -> Tensor:
     return x if x.stride(3) == 1 or x.shape[3] == 1 else x.contiguous()
-
-
-def new_output(q: Tensor) -> Tensor:
-    heads, length, dim = q.shape[1:]
-    strides = (length * heads * dim, dim, heads * dim, 1)
-    return torch.empty_strided(q.shape, strides, dtype=q.dtype, device=q.device)
 
 
 def _options(
@@ -324,6 +320,7 @@ def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *args: Any) ->
 OP = Op(
     CONTRACT,
     [
+        replace(cuda_row(ROOM, guard=sm90_guard), inner="input"),
         triton_row(ROOM, inner="input", guard=_triton_guard),
         *_rows(),
         python_row("torch", _torch, _torch_backward),

@@ -316,11 +316,11 @@ def _masked(name: str, shape: tuple[int, int, int, int], hide: tuple[int, ...] =
     return Case(name, make, layouts=name == "mask per query")
 
 
-def _special(name: str, tensor: str, value: float) -> Case:
+def _special(name: str, tensor: str, value: float, dim: int = 33) -> Case:
     """One NaN or infinity, where every query sees it."""
 
     def make(generator: Generator, dtype: torch.dtype, queries: int = 19) -> dict[str, Any]:
-        args = _make(generator, dtype, heads=(4, 2), lengths=(queries, 70), dim=33, with_lse=tensor == "v")
+        args = _make(generator, dtype, heads=(4, 2), lengths=(queries, 70), dim=dim, with_lse=tensor == "v")
         args[tensor][0, 1, 11, 32] = value
         return args
 
@@ -391,6 +391,17 @@ DEVICE_CASES = (
     _case("tiles, whole", heads=(48, 48), lengths=(384, 512), dim=128, with_lse=True, gradients=False),
     _case("tiles, more queries than keys", heads=(24, 24), lengths=(700, 300), dim=128, causal="bottom_right"),
     _case("tiles, window", heads=(48, 16), lengths=(300, 300), dim=128, causal="top_left", window=100),
+    _case("tiles, D=64 whole", heads=(36, 12), lengths=(384, 500), dim=64, batch=4, with_lse=True, gradients=False),
+    _case("tiles, D=64 one a head", heads=(66, 66), lengths=(250, 260), dim=64, batch=4, gradients=False),
+    _case("tiles, D=64 few", heads=(4, 2), lengths=(100, 300), dim=64, causal="bottom_right", scale=0.3, with_lse=True),
+    _case("tiles, D=64 long", heads=(2, 1), lengths=(3100, 3100), dim=64, causal="top_left", gradients=False),
+    _case("tiles, layouts", heads=(4, 2), lengths=(130, 150), dim=64, batch=2, causal="bottom_right", layouts=True),
+    *(
+        _case(f"tiles, {kind}", heads=(4, 2), lengths=(70, 200), dim=64, kind=kind, with_lse=True, gradients=False)
+        for kind in ("tiny", "subnormal", "large", "large_mean", "constant", "zeros")
+    ),
+    *(_special(f"tiles, {value} in {tensor}", tensor, value, 64) for tensor in "qkv" for value in (math.inf, math.nan)),
+    _case("tiles, drawn", heads=(72, 9), lengths=(200, 8192), dim=128, causal="bottom_right", gradients=False),
     _case("tiles, scale", heads=(48, 16), lengths=(300, 260), dim=64, scale=-0.2),
     _masked("tiles, mask", (1, 64, 300, 130), (5, 299), heads=(64, 8), lengths=(300, 130), dim=80),
     _case("decode, split", heads=(32, 8), lengths=(1, 8192), dim=128, with_lse=True),
