@@ -433,10 +433,16 @@ def swap(
     with guarded(json=json):
         found = model_of(model)
         done = put(found, verbose=False)
-        text = str(done)
+        text, outlooks = str(done), done.outlooks()
         done.undo()
     if json:
-        told({"replaced": done.replaced, "left": done.left})
+        rows = [[list(o.rows) for o in of] for of in outlooks]
+        told(
+            {
+                "replaced": [{**vars(r), "rows": of} for r, of in zip(done.replaced, rows, strict=True)],
+                "left": done.left,
+            }
+        )
         return
     typer.echo(text)
 

@@ -42,7 +42,7 @@ from kernelworks.plain import (
 from kernelworks.registration import register
 from kernelworks.written import announce, check_out, overlap, put, refuse_crossed
 
-__all__ = ["OPS", "Choice", "Op", "Pass", "choose", "eligible", "on_meta", "preferences"]
+__all__ = ["OPS", "Choice", "Op", "Pass", "choose", "eligible", "foreseen", "on_meta", "preferences"]
 
 OPS: dict[str, Op] = {}  # filled by the rooms that `kernelworks.ops` lists, in that order
 
@@ -152,9 +152,18 @@ def eligible(op: Op, request: Request, kind: str | None = None) -> Row:
 
     ``kind`` is the kind of machine, by default this one. Raises RuntimeError where no row serves the request.
     """
-    for candidate in _order(op, request, kind)[0]:
-        if _declines(op, candidate, request, certified=True, kind=kind) is None:
-            return candidate
+    return foreseen(op, request, kind).row
+
+
+def foreseen(op: Op, request: Request, kind: str | None = None) -> Choice:
+    """``eligible``, with the reason why each row before it declined."""
+    declined: list[tuple[str, str]] = []
+    rows, because = _order(op, request, kind)
+    for candidate in rows:
+        reason = _declines(op, candidate, request, certified=True, kind=kind)
+        if reason is None:
+            return Choice(candidate, tuple(declined), because)
+        declined.append((candidate.name, reason))
     raise RuntimeError(f"no row of {op.name} serves the request")
 
 

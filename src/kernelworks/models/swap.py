@@ -15,6 +15,7 @@ from kernelworks.models import attention, language
 from kernelworks.models.decoder import decoder_layer, parts_of
 from kernelworks.models.forwards import activations, known, reason_left
 from kernelworks.models.install import Installed, installed_on, take_off_strangers
+from kernelworks.models.outlook import Outlook, outlook, setting_of
 from kernelworks.models.rebind import Rebinder, guarded
 from kernelworks.models.rotary import known_rotary
 
@@ -71,13 +72,35 @@ class Swap:
     ) -> None:
         self.undo()
 
+    def outlooks(self) -> tuple[tuple[Outlook, ...], ...]:
+        """For each of ``replaced`` the rows that its ops will take, in the dtype and on the device that the model has
+        now; asked of the dispatcher, for the sizes that the ops' benches time."""
+        known: dict[tuple[Any, ...], Outlook] = {}
+
+        def ask(op: str, path: str) -> Outlook:
+            key = (op, *setting_of(self.model, path))
+            if key not in known:
+                known[key] = outlook(*key)
+            return known[key]
+
+        return tuple(tuple(ask(op, r.path) for op in r.ops) for r in self.replaced)
+
     def lines(self) -> list[str]:
-        """What was replaced and what was left and why, one line for each group of like modules."""
-        done = _grouped((r.path, r.type, f"{r.kind} -> {', '.join(r.ops)}") for r in self.replaced)
+        """What was replaced, by which row of ours, where torch's own rows run all the same, and what was left, each
+        with why; one line for each group of like modules."""
+        pairs = [
+            (r, of, f"{r.kind} -> {', '.join(map(str, of))}")
+            for r, of in zip(self.replaced, self.outlooks(), strict=True)
+        ]
+        done = _grouped((r.path, r.type, text) for r, of, text in pairs if any(o.ours for o in of))
+        same = _grouped((r.path, r.type, text) for r, of, text in pairs if not any(o.ours for o in of))
         kept = _grouped((item.path, item.type, item.reason) for item in self.left)
+        ours = sum(any(o.ours for o in of) for _, of, _ in pairs)
+        nothing = "" if ours else " nothing will run otherwise than before"
         return [
-            f"replaced {len(self.replaced)} of {len(self.replaced) + len(self.left)}:",
-            *(f"  {line}" for line in done or ["nothing"]),
+            f"replaced {ours} of {len(self.replaced) + len(self.left)}:{nothing}",
+            *(f"  {line}" for line in done),
+            *(["an op is in place, and torch's own row runs:", *(f"  {line}" for line in same)] if same else []),
             *(["left as they are:", *(f"  {line}" for line in kept)] if kept else []),
         ]
 
