@@ -46,7 +46,7 @@ IN_PYTHON = {name for name in ROOM_FILES if not name.endswith(".cpp")}
 # A room whose kernels take too long to compile together splits them: few queries, and gradients.
 ROOM_MAY_HOLD = (
     ROOM_FILES
-    | {"tuning.toml", "triton.py", "sm90.cu", "decode.cpp", "backward.cpp"}
+    | {"tuning.toml", "triton.py", "sm90.cu", "sm90_backward.cu", "decode.cpp", "backward.cpp"}
     | {f"{target}.cpp" for target in TARGETS}
 )
 # Modules that nothing imports because something else starts them.

@@ -23,6 +23,7 @@ from kernelworks.dispatch import Op, Pass
 from kernelworks.ops.attention.attention.contract import CONTRACT, is_plain, reference, shift_of, visible
 from kernelworks.ops.attention.attention.mutants import MUTANTS
 from kernelworks.ops.attention.attention.sm90 import guard as sm90_guard
+from kernelworks.ops.attention.attention.sm90_backward import guard as sm90_backward_guard
 from kernelworks.ops.layout import new_output
 from kernelworks.plain import transformed
 
@@ -185,6 +186,19 @@ def _loader(row: Row, sources: list[Path]) -> Callable[[str], Callable[..., Any]
     return load
 
 
+def _hopper_backward() -> Row:
+    """Hopper's gradients after Triton's forward, which its certificate speaks for too."""
+    row = cuda_row(
+        ROOM, source="sm90_backward.cu", name="sm90_backward", guard=sm90_backward_guard, passes=("forward", "backward")
+    )
+    return replace(row, inner="input", hash=lambda: sha256((row.hash() + _triton().hash()).encode()).hexdigest())
+
+
+@functools.cache
+def _triton() -> Row:
+    return triton_row(ROOM, inner="input", guard=_triton_guard)
+
+
 def _triton_guard(request: Request) -> str | None:
     q = request.args["q"]
     if q.dtype == torch.float32 and q.shape[3] > 128:
@@ -321,7 +335,8 @@ OP = Op(
     CONTRACT,
     [
         replace(cuda_row(ROOM, guard=sm90_guard), inner="input"),
-        triton_row(ROOM, inner="input", guard=_triton_guard),
+        _triton(),
+        _hopper_backward(),
         *_rows(),
         python_row("torch", _torch, _torch_backward),
         python_row("reference", _reference, functools.partial(_torch_backward, exact=True)),

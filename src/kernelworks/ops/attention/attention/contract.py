@@ -280,6 +280,7 @@ def dims(request: Request) -> dict[str, int]:
         "B": q.shape[0], "H": q.shape[1], "Hkv": k.shape[1], "Lq": q.shape[2], "Lk": k.shape[2], "D": q.shape[3],
         "rows": q.shape[0] * q.shape[1] * q.shape[2], "lse": int(request.args.get("with_lse", True)),
         "plain": int(is_plain(request.args["causal"], request.args["window"], request.args["mask"], q, k)),
+        "causal": int(request.args["causal"] is not None),
     }  # fmt: skip
 
 
@@ -389,6 +390,8 @@ DEVICE_CASES = (
     _case("tiles, causal", heads=(32, 8), lengths=(400, 400), dim=128, batch=2, causal="top_left", with_lse=True),
     _case("tiles, D=64 bottom right", heads=(16, 4), lengths=(257, 777), dim=64, batch=4, causal="bottom_right"),
     _case("tiles, whole", heads=(48, 48), lengths=(384, 512), dim=128, with_lse=True, gradients=False),
+    _case("tiles, whole, gradients", heads=(6, 2), lengths=(333, 450), dim=128, batch=2),
+    _case("tiles, D=64 causal, gradients", heads=(8, 8), lengths=(520, 520), dim=64, causal="top_left"),
     _case("tiles, more queries than keys", heads=(24, 24), lengths=(700, 300), dim=128, causal="bottom_right"),
     _case("tiles, window", heads=(48, 16), lengths=(300, 300), dim=128, causal="top_left", window=100),
     _case("tiles, D=64 whole", heads=(36, 12), lengths=(384, 500), dim=64, batch=4, with_lse=True, gradients=False),
