@@ -54,7 +54,7 @@ _SUPPORTED = frozenset(FLOATS)
 _autocast = torch.is_autocast_enabled
 _is_compiling = torch.compiler.is_compiling
 _grad_enabled = torch.is_grad_enabled
-_is_tracing = torch._C._is_tracing
+_is_tracing = torch.jit.is_tracing  # type: ignore[attr-defined]
 
 
 _cross_entropy, _gelu, _layer_norm, _linear, _rms_norm, _attention, _silu, _softmax = TORCHS.values()
@@ -63,24 +63,20 @@ _cross_entropy, _gelu, _layer_norm, _linear, _rms_norm, _attention, _silu, _soft
 REFUSED = (TypeError, ValueError)
 
 
-def _readable(x: Tensor) -> bool:
-    """Whether a tensor is memory with a shape and strides, or stands for such, and no subclass that means something by
-    a call. What is exported is torch's own operators: it may be run where kernelworks is not installed."""
-    if type(x) not in PLAIN and (type(x) is not FakeTensor or torch.compiler.is_exporting()):
-        return False
-    return x.layout is torch.strided and not x.is_nested
+def _standing_in(x: Tensor) -> bool:
+    """Whether a tensor that is no plain one stands for such while a program is looked at. What is exported is torch's
+    own operators: it may be run where kernelworks is not installed."""
+    return type(x) is FakeTensor and not torch.compiler.is_exporting()
 
 
 def expressible(x: Tensor, *others: Tensor | None) -> bool:
-    """Whether kernelworks has rows for these tensors: all on the CPU or on one GPU, all of one of the three dtypes, and
-    no autocast."""
-    if not _readable(x):
+    """Whether kernelworks has rows for these tensors: no subclass that means something by a call, all on the CPU or on
+    one GPU, all of one of the three dtypes, no autocast and no trace. (What else a tensor may be, sparse or without
+    memory, the op's entry asks, and takes torch's own operators.)"""
+    if (type(x) not in PLAIN and not _standing_in(x)) or x.is_nested:
         return False
     dtype, device = x.dtype, x.get_device()
-    if dtype not in _SUPPORTED:
-        return False
-    # a trace takes torch's own operators; what was made in inference mode may not be kept for a backward
-    if not _is_compiling() and (_is_tracing() or (_grad_enabled() and x.is_inference())):
+    if dtype not in _SUPPORTED or _is_tracing():  # type: ignore[no-untyped-call]
         return False
     if device < 0:
         if not x.is_cpu or _autocast("cpu"):
@@ -88,9 +84,14 @@ def expressible(x: Tensor, *others: Tensor | None) -> bool:
     elif not x.is_cuda or _autocast("cuda"):
         return False
     for other in others:
-        if other is not None and (other.dtype is not dtype or other.get_device() != device or not _readable(other)):
+        if other is not None and (
+            other.dtype is not dtype
+            or other.get_device() != device
+            or (type(other) not in PLAIN and not _standing_in(other))
+        ):
             return False
-    return True
+    # what was made in inference mode may not be kept for a backward
+    return not _grad_enabled() or _is_compiling() or not x.is_inference()
 
 
 def takes_rows(x: Tensor, weight: Tensor) -> bool:
@@ -110,7 +111,7 @@ def pays_fused(x: Tensor) -> bool:
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``F.linear``."""
-    ours = _readable(input) and (not input.is_cuda or _few_rows(input, weight, bias))
+    ours = type(input) is FakeTensor or (type(input) in PLAIN and (not input.is_cuda or _few_rows(input, weight, bias)))
     if ours and expressible(input, weight, bias) and weight.dim() == 2:
         try:
             return linear_op(input, weight, bias)  # type: ignore[no-any-return]
@@ -125,7 +126,7 @@ _FEW: dict[tuple[Any, ...], bool] = {}
 
 def _few_rows(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether a matrix product on a GPU is one of few rows that the dispatcher does not leave to torch."""
-    if _is_compiling() or input.numel() > FEW_ROWS * input.shape[-1]:
+    if _is_compiling() or input.is_nested or input.numel() > FEW_ROWS * input.shape[-1]:
         return False
     if _grad_enabled() and (input.requires_grad or weight.requires_grad):
         return False
@@ -228,7 +229,8 @@ def cross_entropy(
     """``F.cross_entropy``: of rows of logits with integer classes it goes to kernelworks."""
     plain = weight is None and size_average is None and reduce is None and not label_smoothing
     if plain and reduction in REDUCTIONS and expressible(input) and input.dim() == 2 and pays(input):
-        classes = _readable(target) and target.dim() == 1 and target.dtype is torch.int64
+        plain = type(target) in PLAIN or _standing_in(target)
+        classes = plain and target.dim() == 1 and target.dtype is torch.int64
         if classes and target.get_device() == input.get_device():
             try:
                 loss: Tensor = cross_entropy_op(input, target, ignore_index=ignore_index, reduction=reduction)
@@ -306,7 +308,7 @@ def attends(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, g
         return False
     if mask is not None:
         if (
-            not _readable(mask)
+            (type(mask) not in PLAIN and not _standing_in(mask))
             or mask.dtype is not torch.bool
             or mask.dim() != 4
             or mask.get_device() != query.get_device()
