@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from kernelworks.models import swap
 
@@ -254,3 +255,28 @@ def test_a_forked_process_uses_and_undoes_it() -> None:
     assert swapped.active
     torch.testing.assert_close(model(x), want)
     swapped.undo()
+
+
+class OwnLayer(LlamaDecoderLayer):
+    """Copies its entries one by one, and asks nobody for a state."""
+
+    def __deepcopy__(self, memo):
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
+        return made
+
+
+@torch.no_grad()
+def test_a_layer_in_one_piece_is_its_own() -> None:
+    model = llama().eval()
+    model.model.layers[0].__class__ = OwnLayer
+    x = given(model)
+    with swap(model, verbose=False) as swapped:
+        assert any(r.kind == "decoder layer in one piece" for r in swapped.replaced)
+        want = answer(model, x)
+        other = copy.deepcopy(model)
+        for parameter in other.parameters():
+            parameter.zero_()
+        assert torch.equal(answer(model, x), want)
+        assert not answer(other, x).any()

@@ -16,6 +16,7 @@ import functools
 import operator
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -38,7 +39,7 @@ from kernelworks.ops.activation.silu_mul import OP as SILU_MUL
 from kernelworks.ops.linear.linear import OP as LINEAR
 from kernelworks.ops.norm.rms_norm import OP as RMS_NORM
 from kernelworks.ops.position.rope import OP as ROPE
-from kernelworks.plain import is_plain, observed, transformed
+from kernelworks.plain import PLAIN, is_plain, observed, transformed
 
 __all__ = ["Bound", "Parts", "decoder_layer", "parts_of"]
 
@@ -167,7 +168,9 @@ class Parts:
     forwards: tuple[Any, ...]
     hooks: tuple[Mapping[Any, Any], ...]
     slots: tuple[tuple[Mapping[str, Any], str], ...]  # weight and bias of each linear, then the norms' weights
+    shapes: tuple[torch.Size | None, ...]
     epsilons: tuple[float, ...]
+    layer: weakref.ref[nn.Module]
     attention: Any
     classes: tuple[type, ...]  # of the parts, and their forwards
     of_classes: tuple[Any, ...]
@@ -175,8 +178,8 @@ class Parts:
     settings: Mapping[str, Any]  # the attributes of config, which looks them up slowly
     bound: dict[Any, tuple[Bound, list[Any]]] = field(default_factory=dict)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "bound": {}}  # a copy binds its own calls
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parts:
+        return self  # of a copy of the layer these are not the parts, and ``layer`` says so
 
     def weights(self, hidden_states: Tensor) -> list[Any] | None:
         """The parameters in the order of ``slots``, or None where the layer's own forward must run."""
@@ -192,8 +195,16 @@ class Parts:
             return None
         weights = [parameters.get(name) for parameters, name in self.slots]
         dtype, device = hidden_states.dtype, hidden_states.get_device()
-        for weight in weights:
-            if weight is not None and (weight.dtype is not dtype or weight.get_device() != device):
+        for weight, shape in zip(weights, self.shapes, strict=True):
+            if weight is None:
+                if shape is not None:
+                    return None
+            elif (
+                weight.dtype is not dtype
+                or weight.shape != shape
+                or type(weight) not in PLAIN
+                or weight.get_device() != device
+            ):
                 return None
         return weights
 
@@ -234,9 +245,9 @@ def decoder_layer(
     """The forward that a swap gives to layers that ``parts_of`` recognises."""
     weights = None
     if not _is_compiling() and position_embeddings is not None and kwargs.keys() <= _HARMLESS:
-        parts: Parts = self._kernelworks_parts
-        module = parts.attention
-        if module.config is parts.config and parts.settings.get(attention.INTERNAL) == attention.IMPLEMENTATION:
+        parts: Parts | None = self.__dict__.get("_kernelworks_parts")
+        own = parts is not None and parts.layer() is self and parts.attention.config is parts.config
+        if parts is not None and own and parts.settings.get(attention.INTERNAL) == attention.IMPLEMENTATION:
             weights = parts.weights(hidden_states)
     if weights is None:
         output: Tensor = type(self).forward(
@@ -244,7 +255,7 @@ def decoder_layer(
             past_key_values=past_key_values, use_cache=use_cache, position_embeddings=position_embeddings, **kwargs,
         )  # fmt: skip
         return output
-    return _in_one_piece(parts, weights, hidden_states, attention_mask, past_key_values, *position_embeddings)  # type: ignore[misc]
+    return _in_one_piece(parts, weights, hidden_states, attention_mask, past_key_values, *position_embeddings)  # type: ignore[misc,arg-type]
 
 
 def _in_one_piece(
@@ -341,7 +352,14 @@ def parts_of(layer: nn.Module) -> Parts | None:
     read = [(parts[path].__dict__, *item) for path, p in zip(norms, proofs, strict=True) for item in p.numbers]  # type: ignore[union-attr]
     names = [*read, (type(module).forward.__globals__, rotary.__name__, rotary), *still_rotary(rotary)]
     links = [(layer.get_submodule(path.rpartition(".")[0])._modules, path.rpartition(".")[2]) for path in parts]
-    classes = tuple(dict.fromkeys(type(part) for part in parts.values()))
+    classes = tuple(dict.fromkeys(type(part) for part in (layer, *parts.values())))
+    held = [parts[path]._parameters[name] for path, name in wanted]
+    shapes = tuple(None if p is None else p.shape for p in held)
+    widths = {path: parts[path].weight.shape[0] for path in (*_LINEARS, *norms)}
+    for (path, name), p in zip(wanted, held, strict=True):
+        matrix = name == "weight" and path in _LINEARS
+        if p is not None and (p.dim() != (2 if matrix else 1) or p.shape[0] != widths[path]):
+            return None  # it broadcasts, or is nothing that torch takes
     return Parts(
         links=(*links, *((space, name) for space, name, _ in names)),
         parts=(*parts.values(), *(value for _, _, value in names)),
@@ -349,7 +367,9 @@ def parts_of(layer: nn.Module) -> Parts | None:
         forwards=tuple(part.__dict__.get("forward") for part in parts.values()),
         hooks=tuple(getattr(part, hooks) for part in parts.values() for hooks in _HOOKS),
         slots=tuple((parts[path]._parameters, name) for path, name in wanted),
+        shapes=shapes,
         epsilons=tuple(p.number for p in proofs if p is not None),
+        layer=weakref.ref(layer),
         attention=module,
         classes=classes,
         of_classes=tuple(cls.forward for cls in classes),
