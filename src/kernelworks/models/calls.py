@@ -262,12 +262,19 @@ def scaled_dot_product_attention(
         if not query.is_cuda or attention_taken(query, key, value, causal, None, attn_mask):
             try:
                 output: Tensor = attention_op(query, key, value, causal=causal, scale=scale, mask=attn_mask)
-                return output
+                return output.contiguous() if attn_mask is None and _lies_plainly(query, key, value) else output
             except REFUSED:
                 pass
     return _attention(  # type: ignore[no-any-return]
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
+
+
+def _lies_plainly(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether torch's attention without a mask returns a contiguous tensor, which callers may view: its quick kernel's
+    lies as the queries do, and its plain one, which takes elements that are apart, makes a new one."""
+    apart = any(x.stride(-1) != 1 for x in (query, key, value))
+    return apart or query.is_contiguous() or torch.empty_like(query).is_contiguous()
 
 
 # what an attention on a GPU looks like -> whether the dispatcher has a row for it that is not torch's

@@ -34,7 +34,7 @@ from kernelworks.models.gates import is_silu
 from kernelworks.models.identify import prove
 from kernelworks.models.rebind import same_code
 from kernelworks.models.rotary import known_rotary, still_rotary
-from kernelworks.models.shipped import FORWARDS, TORCHS, comes_with, unwrapped
+from kernelworks.models.shipped import FORWARDS, TORCHS, comes_with, forward_of, unwrapped
 from kernelworks.ops.activation.silu_mul import OP as SILU_MUL
 from kernelworks.ops.linear.linear import OP as LINEAR
 from kernelworks.ops.norm.rms_norm import OP as RMS_NORM
@@ -322,20 +322,20 @@ def shipped(function: Any) -> Any:
 
 def parts_of(layer: nn.Module) -> Parts | None:
     """The parts of a decoder layer that a swap has been through, or None where it is not one that is known."""
-    if "transformers" not in sys.modules or not {"self_attn", "mlp", *_NORMS} <= layer._modules.keys():
+    if "transformers" not in sys.modules or not {"self_attn", "mlp", *_NORMS} <= set(layer._modules.keys()):
         return None
     known_layer, known_attentions, known_mlp = _known()
     module, mlp = layer.get_submodule("self_attn"), layer.get_submodule("mlp")
-    if not same_code(unwrapped(type(layer).forward, "transformers"), known_layer) or "forward" in layer.__dict__:
+    if not same_code(unwrapped(forward_of(layer), "transformers"), known_layer) or "forward" in layer.__dict__:
         return None
-    if not any(same_code(type(module).forward, a) for a in known_attentions):
+    if not any(same_code(forward_of(module), a) for a in known_attentions):
         return None
     rotary = type(module).forward.__globals__.get("apply_rotary_pos_emb")
     if not isinstance(rotary, FunctionType) or known_rotary(rotary) is None:
         return None
-    if not same_code(type(mlp).forward, known_mlp):
+    if not same_code(forward_of(mlp), known_mlp):
         return None
-    norms = [*_NORMS, *(_HEAD_NORMS if {"q_norm", "k_norm"} <= module._modules.keys() else ())]
+    norms = [*_NORMS, *(_HEAD_NORMS if {"q_norm", "k_norm"} <= set(module._modules.keys()) else ())]
     parts: dict[str, Any] = {
         path: layer.get_submodule(path) for path in ("self_attn", "mlp", "mlp.act_fn", *_LINEARS, *norms)
     }
@@ -344,7 +344,7 @@ def parts_of(layer: nn.Module) -> Parts | None:
         return None
     if not is_silu(parts["mlp.act_fn"]):
         return None
-    if any(type(parts[path]).forward is not FORWARDS[nn.Linear] for path in _LINEARS):
+    if any(forward_of(parts[path]) is not FORWARDS[nn.Linear] for path in _LINEARS):
         return None
     wanted = [(path, name) for path in _LINEARS for name in ("weight", "bias")] + [(path, "weight") for path in norms]
     if any(name not in parts[path]._parameters for path, name in wanted):

@@ -16,7 +16,7 @@ from torch import nn
 
 from kernelworks.models.gates import is_silu, learn_silu
 from kernelworks.models.identify import prove
-from kernelworks.models.shipped import TORCHS
+from kernelworks.models.shipped import TORCHS, forward_of
 from kernelworks.models.torch_modules import TORCH_MODULES
 
 __all__ = ["Known", "activations", "known", "reason_left"]
@@ -33,7 +33,7 @@ class Known:
 
 def known(module: nn.Module) -> Known | None:
     """What ``module`` is, or None where its forward is none of those above."""
-    forward = type(module).forward
+    forward = forward_of(module)
     for shipped, kind, op, ours in TORCH_MODULES:
         if forward is shipped:
             return Known(kind, (op,), ours) if getattr(F, op) is TORCHS[op] else None
@@ -59,7 +59,7 @@ _NOT_OURS: tuple[tuple[type[nn.Module], str], ...] = (
 def reason_left(module: nn.Module) -> str:
     """Why a module without a known forward stays as it is."""
     for shipped, _, op, _ in TORCH_MODULES:
-        if type(module).forward is shipped:
+        if forward_of(module) is shipped:
             return f"torch.nn.functional.{op} was replaced, by somebody else"
     for cls, reason in _NOT_OURS:
         if isinstance(module, cls):

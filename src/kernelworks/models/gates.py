@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import functools
-import linecache
 import types
 from typing import Any
 
@@ -24,11 +22,12 @@ from torch import Tensor, nn
 
 from kernelworks.models import calls
 from kernelworks.models.identify import prove
-from kernelworks.models.shipped import FORWARDS, TORCHS
+from kernelworks.models.shipped import FORWARDS, TORCHS, forward_of
+from kernelworks.models.sources import compiled, definition, parsed
 from kernelworks.models.torch_modules import linear_forward
 from kernelworks.plain import PLAIN
 
-__all__ = ["GATES", "equal_code", "hooked", "is_silu", "learn_silu", "with_fused_gates"]
+__all__ = ["GATES", "hooked", "is_silu", "learn_silu", "with_fused_gates"]
 
 _silu = TORCHS["silu"]
 _LINEAR, _SILU = FORWARDS[nn.Linear], FORWARDS[nn.SiLU]
@@ -75,7 +74,7 @@ def _computes(part: Any) -> bool:
     """Whether calling a module, or passing a tensor to one, computes and does nothing else: a plain linear layer."""
     if type(part) in PLAIN:
         return True
-    if not isinstance(part, nn.Module) or type(part).forward is not _LINEAR or hooked(part):
+    if not isinstance(part, nn.Module) or forward_of(part) is not _LINEAR or hooked(part):
         return False
     own = part.__dict__.get("forward")
     if own is not None and getattr(own, "__func__", None) is not linear_forward:
@@ -90,7 +89,7 @@ def is_silu(activation: Any) -> bool:
         return True
     if not isinstance(activation, nn.Module) or hooked(activation) or "forward" in activation.__dict__:
         return False
-    forward = type(activation).forward
+    forward = forward_of(activation)
     if forward is _SILU:
         return not activation.inplace and F.silu is _silu
     return any(forward is known for known in _SILUS) and F.silu is _silu
@@ -99,7 +98,7 @@ def is_silu(activation: Any) -> bool:
 def learn_silu(activation: nn.Module) -> None:
     """Remembers the forward of an activation's class if it is proved to be SiLU of its argument and nothing else."""
     global _SILUS
-    forward = type(activation).forward
+    forward = forward_of(activation)
     if any(forward is known for known in _SILUS):
         return
     proof = prove(activation)
@@ -196,54 +195,11 @@ def with_fused_gates(function: types.FunctionType, own: frozenset[str]) -> types
     names = set(code.co_names)
     if not ("silu" in names or own & names):
         return None
-    tree = _parsed(code.co_filename)
-    if tree is None or not equal_code(_compiled(tree, code), code):
+    if definition(code) is None:
         return None
-    tree = copy.deepcopy(tree)
+    tree = copy.deepcopy(parsed(code.co_filename))
+    node = definition(code, tree)
+    assert tree is not None and node is not None
     fuse = _Fuse(function, own)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name == code.co_name and _first_line(node) == code.co_firstlineno:
-            node.body = [fuse.visit(statement) for statement in node.body]
-    return _compiled(tree, code) if fuse.found else None
-
-
-@functools.cache
-def _parsed(filename: str) -> ast.Module | None:
-    """The syntax tree of a whole file: what a name stands for in it decides how CPython compiles a call."""
-    try:
-        return ast.parse("".join(linecache.getlines(filename)))
-    except SyntaxError:
-        return None
-
-
-def _first_line(node: ast.FunctionDef) -> int:
-    return min([node.lineno, *(d.lineno for d in node.decorator_list)])
-
-
-def _compiled(tree: ast.Module, wanted: types.CodeType) -> types.CodeType | None:
-    """The code that compiling ``tree`` gives for the function whose code is ``wanted``."""
-    queue = [compile(tree, wanted.co_filename, "exec", dont_inherit=True)]
-    while queue:
-        code = queue.pop()
-        if code.co_qualname == wanted.co_qualname and code.co_firstlineno == wanted.co_firstlineno:
-            return code
-        queue += [c for c in code.co_consts if isinstance(c, types.CodeType)]
-    return None
-
-
-def equal_code(a: types.CodeType | None, b: types.CodeType | None) -> bool:
-    """Whether two codes do the same: bytecode, names and constants, wherever the lines stand."""
-    if a is None or b is None:
-        return False
-    if (a.co_code, a.co_names, a.co_varnames, a.co_freevars, a.co_cellvars, a.co_exceptiontable) != (
-        b.co_code, b.co_names, b.co_varnames, b.co_freevars, b.co_cellvars, b.co_exceptiontable,
-    ):  # fmt: skip
-        return False
-    if len(a.co_consts) != len(b.co_consts):
-        return False
-    return all(
-        equal_code(x, y)
-        if isinstance(x, types.CodeType) and isinstance(y, types.CodeType)
-        else type(x) is type(y) and repr(x) == repr(y)
-        for x, y in zip(a.co_consts, b.co_consts, strict=True)
-    )
+    node.body = [fuse.visit(statement) for statement in node.body]
+    return compiled(tree, code) if fuse.found else None

@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from kernelworks.models import calls
-from kernelworks.models.shipped import TORCHS
+from kernelworks.models.shipped import TORCHS, forward_of
 from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm_op
 
 __all__ = ["FAILURES", "Proof", "Seen", "Unproved", "check", "prove", "quiet"]
@@ -315,7 +315,7 @@ _PROOFS: dict[Any, Proof | None] = {}
 def prove(module: nn.Module) -> Proof | None:
     """A proof that ``module``'s forward is one of ``FORMULAS``, or None. It runs no code of the user's that could do
     anything but arithmetic."""
-    forward = type(module).forward
+    forward = forward_of(module)
     code = getattr(forward, "__code__", None)
     parameters = module._parameters
     if code is None or code.co_argcount != 2 or code.co_kwonlyargcount or code.co_posonlyargcount:

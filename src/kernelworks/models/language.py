@@ -27,7 +27,7 @@ from kernelworks.contract import FLOATS, TensorSpec
 from kernelworks.dispatch import choose
 from kernelworks.models.compiled_loss import loss_with_gradients
 from kernelworks.models.rebind import same_code
-from kernelworks.models.shipped import FORWARDS, TORCHS, comes_with, unwrapped
+from kernelworks.models.shipped import FORWARDS, TORCHS, comes_with, forward_of, unwrapped
 from kernelworks.ops.reduction.linear_cross_entropy import OP, linear_cross_entropy
 from kernelworks.plain import PLAIN
 
@@ -45,9 +45,9 @@ def recognised(model: nn.Module) -> bool:
     if "transformers" not in sys.modules or "forward" in model.__dict__:
         return False
     head = model._modules.get("lm_head")
-    if head is None or type(head).forward is not FORWARDS[nn.Linear] or getattr(model, "loss_type", None) != LOSS:
+    if head is None or forward_of(head) is not FORWARDS[nn.Linear] or getattr(model, "loss_type", None) != LOSS:
         return False
-    same = same_code(unwrapped(type(model).forward, "transformers"), _forwards())
+    same = same_code(unwrapped(forward_of(model), "transformers"), _forwards())
     loss = getattr(model, "loss_function", None)
     return same and loss is _loss() and comes_with("transformers", loss)
 

@@ -25,8 +25,9 @@ import torch
 import torch.nn.functional as F
 
 from kernelworks.models import calls
-from kernelworks.models.gates import GATES, equal_code, with_fused_gates
+from kernelworks.models.gates import GATES, with_fused_gates
 from kernelworks.models.shipped import TORCHS
+from kernelworks.models.sources import equal_code, only_called
 
 __all__ = ["Rebinder", "guarded", "same_code"]
 
@@ -181,7 +182,7 @@ class Rebinder:
             if ours is not None:
                 found[name] = (space[name], *ours[:2])
                 replaced += [(space, name, space[name]), *ours[2]]
-        if not found:
+        if not found or not only_called(function, set(found), _ours()):
             return None
         names = {name: _name_for(space, name, original) for name, (original, _, _) in found.items()}
         copy = types.FunctionType(

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-__all__ = ["FORWARDS", "TORCHS", "comes_with", "unwrapped"]
+__all__ = ["FORWARDS", "TORCHS", "comes_with", "forward_of", "unwrapped"]
 
 
 def _function(name: str) -> Any:
@@ -48,6 +48,11 @@ FORWARDS: dict[type[nn.Module], Any] = {
     cls: _forward(cls)
     for cls in (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.GELU, nn.Softmax, nn.CrossEntropyLoss, nn.SiLU)
 }
+
+
+def forward_of(module: nn.Module) -> Any:
+    """The forward of a module's class, or None where it has none in Python (``torch.jit.script`` made it)."""
+    return None if isinstance(module, torch.jit.ScriptModule) else type(module).forward
 
 
 def comes_with(package: str, function: Any) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import FunctionType, MethodType, TracebackType
 from typing import Any
 
+import torch
 from torch import nn
 
 from kernelworks.models import attention, language
@@ -228,6 +229,8 @@ class _Walk:
     def _module(self, module: nn.Module) -> tuple[str, tuple[str, ...]] | str:
         """(kind, ops) of what was replaced in a module, or why it was left, or "" for one that only holds others."""
         worth_a_line = not any(True for _ in module.children()) or bool(module._parameters)
+        if isinstance(module, torch.jit.ScriptModule):
+            return "torch.jit.script made it: its code is no longer Python's"
         if "forward" in module.__dict__:
             return "its forward was already replaced on the instance, by somebody else"
         entry = known(module)

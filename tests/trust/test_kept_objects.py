@@ -1,0 +1,124 @@
+"""What a forward compares or hands on is the object that its author means; what it is given lies as torch's would."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from eligible import ROWS, only
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+
+import kernelworks as kw
+from kernelworks.models import calls
+
+TABLE = {F.gelu: 2.0}
+
+
+class ByIdentity(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = F.gelu
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(x) if self.act is F.gelu else -x
+
+
+class ByTwoNames(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return gelu(x) if gelu is torch.nn.functional.gelu else -x
+
+
+class InATable(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(x) * TABLE.get(F.gelu, -1.0)
+
+
+class AmongOthers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = F.gelu
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(x) if self.act in (F.relu, F.gelu) else -x
+
+
+class ByAnotherName(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = F.gelu
+
+    def forward(self, x: Tensor) -> Tensor:
+        act = F.gelu
+        return act(x) if act == self.act else -x
+
+
+class TheModule(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        where = F
+        return F.gelu(x) if where is torch.nn.functional else -x
+
+
+class WithoutSource(nn.Module):
+    act = staticmethod(F.gelu)
+    exec("def forward(self, x):\n    return F.gelu(x) if self.act is F.gelu else -x\n")
+
+
+KEEPING = [ByIdentity, ByTwoNames, InATable, AmongOthers, ByAnotherName, TheModule, WithoutSource]
+
+
+@pytest.mark.parametrize("kind", KEEPING)
+def test_the_object_is_the_one_that_is_meant(kind: type[nn.Module]) -> None:
+    model, x = kind(), torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    want = model(x)
+    with only(ROWS[-1]), kw.swap(model, verbose=False):
+        torch.testing.assert_close(model(x), want)
+
+
+class Calling(nn.Module):
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        y = x if y is None else y
+        kind = torch.float32 if x.dtype is torch.float32 else x.dtype
+        return F.gelu(x).to(kind) + torch.nn.functional.softmax(y, dim=-1) * (1 if x.dim() == 2 else 2)
+
+
+def test_a_forward_that_compares_other_things_is_still_swapped() -> None:
+    with only(ROWS[-1]) as taken, kw.swap(model := Calling(), verbose=False):
+        model(torch.randn(3, 8))
+    assert taken == {("gelu", "forward"), ("softmax", "forward")}
+
+
+def laid_out(kind: str, B: int, H: int, L: int, D: int) -> Tensor:
+    if kind == "rows of heads":
+        return torch.randn(B, L, H, D).transpose(1, 2)
+    if kind == "one of three":
+        return torch.randn(B, L, H, 3, D)[:, :, :, 1].transpose(1, 2)
+    if kind == "every other":
+        return torch.randn(B, H, L, 2 * D + 1)[..., 1::2]
+    if kind == "every other of rows of heads":
+        return torch.randn(B, L, 2 * H * D)[..., ::2].unflatten(-1, (H, D)).transpose(1, 2)
+    return torch.randn(B, H, L, D)
+
+
+@pytest.mark.parametrize("kind", ["", "rows of heads", "one of three", "every other", "every other of rows of heads"])
+def test_what_torchs_attention_lets_be_viewed_may_be_viewed(kind: str) -> None:
+    with only(ROWS[-1]):
+        for B, H, L, S, D in itertools.product((1, 2), (1, 4), (1, 5), (1, 5), (1, 3, 8)):
+            q, k, v = laid_out(kind, B, H, L, D), laid_out(kind, B, H, S, D), laid_out(kind, B, H, S, D)
+            for more in ({}, {"is_causal": True}, {"attn_mask": torch.ones(L, S, dtype=torch.bool)}):
+                if F.scaled_dot_product_attention(q, k, v, **more).is_contiguous():
+                    assert calls.scaled_dot_product_attention(q, k, v, **more).is_contiguous()
+
+
+def test_what_torch_jit_script_made_is_left() -> None:
+    import transformers.models.llama.modeling_llama  # noqa: F401  then decoder layers are looked for
+
+    model = nn.Sequential(torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.SiLU())), nn.Linear(4, 4))
+    x = torch.randn(2, 4)
+    want = model(x)
+    with kw.swap(model, verbose=False) as swapped:
+        torch.testing.assert_close(model(x), want)
+    assert [r.path for r in swapped.replaced] == ["1"]
+    assert {item.reason for item in swapped.left} == {"torch.jit.script made it: its code is no longer Python's"}
