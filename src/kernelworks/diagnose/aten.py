@@ -12,7 +12,6 @@ from kernelworks.diagnose import formulas as f
 from kernelworks.diagnose import linalg as g
 from kernelworks.diagnose import products as p
 from kernelworks.diagnose import windows as w
-from kernelworks.diagnose.formulas_cuda import CUDA_FORMULAS
 
 __all__ = ["FORMULAS", "VIEWS", "formula"]
 
@@ -115,8 +114,16 @@ FORMULAS: dict[str, f.Formula] = {
         w.convolution,
     ),
     "convolution_backward": w.convolution_backward,
-    **_each("scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu", p.attention),
-    "_scaled_dot_product_flash_attention_for_cpu_backward": p.attention_backward,
+    **_each(
+        "scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "
+        "_scaled_dot_product_cudnn_attention _scaled_dot_product_efficient_attention",
+        p.attention,
+    ),
+    **_each(
+        "_scaled_dot_product_flash_attention_for_cpu_backward _scaled_dot_product_flash_attention_backward "
+        "_scaled_dot_product_cudnn_attention_backward _scaled_dot_product_efficient_attention_backward",
+        p.attention_backward,
+    ),
     **_each("_transformer_encoder_layer_fwd _native_multi_head_attention", p.encoder_layer),
     **_each("mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn _cudnn_rnn_backward", p.recurrent),
     **_each("_thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl", f.loop(3, "exp", 1.25)),
@@ -212,7 +219,6 @@ FORMULAS: dict[str, f.Formula] = {
     **_each("_foreach_addcmul _foreach_addcdiv _foreach_lerp", f.lists(3)), "_foreach_zero": f.zeroed,
     "_foreach_copy": f.lists(0), "_foreach_norm": f.lists(2, 0), "_fused_adamw": f.adamw, "_fused_adam": f.adamw,
     "_fused_sgd": f.lists(4, 1), "_fused_adagrad": f.lists(6),
-    **CUDA_FORMULAS,
     **dict.fromkeys(VIEWS, f.nothing),
 }  # fmt: skip
 
