@@ -16,6 +16,7 @@ from typing import Any
 from kernelworks import certificates, environment
 from kernelworks.arguments import ops_named
 from kernelworks.bench import OURS, read, save
+from kernelworks.build import BuildError
 from kernelworks.contract import Row
 from kernelworks.dispatch import Op, preferences
 from kernelworks.machine import has_gpu, kind_of
@@ -61,7 +62,7 @@ def stale(op: str | None = None) -> list[str]:
     for found in ops_named(op):
         for row in (r for r in found.rows if r.source is not None):
             for kind in _kinds(row):
-                reason = certificates.invalid(found.name, row, kind)
+                reason = _missing(found.name, row, kind)
                 if reason:
                     lines.append(f"{found.name}.{row.name}: {reason.split('; run')[0]}" + _on(reason, kind))
             if not _kinds(row):
@@ -76,6 +77,14 @@ def source_hashes() -> dict[str, str]:
 
 def _on(reason: str, kind: str) -> str:
     return "" if kind in reason else f" (on {kind})"
+
+
+def _missing(op: str, row: Row, kind: str) -> str:
+    """Why a row has no certificate that holds, or nothing. Where its compiler is not here, that is why."""
+    try:
+        return certificates.invalid(op, row, kind) or ""
+    except BuildError as error:
+        return str(error).splitlines()[0]
 
 
 def _kinds(row: Row) -> list[str]:
@@ -122,7 +131,7 @@ def _span(wanted: Sequence[Any]) -> str:
 
 
 def _row(op: Op, row: Row, kind: str, benches: Iterable[BenchResult]) -> MapRow:
-    reason = (certificates.invalid(op.name, row, kind) or "") if kind else "not proved on any GPU"
+    reason = _missing(op.name, row, kind) if kind else "not proved on any GPU"
     certificate, worst = "", None
     if row.source is not None and not reason:
         held = next(c for c in certificates.find(op.name, row.name, kind) if c.source_hash == row.hash())

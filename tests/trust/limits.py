@@ -6,6 +6,7 @@ A limit of an op is an error that says what is wrong; a limit of a swap is a cal
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -318,7 +319,43 @@ SWAP = [
 ]
 
 
-SECTIONS = {"Ops called by name": OPS, "Swapped models": SWAP}
+def profiled() -> Any:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        return kw.diagnose(x)
+
+
+def async_in_a_loop() -> Any:
+    async def program() -> None: ...
+
+    async def loop() -> None:
+        from kernelworks.diagnose.program import from_function
+
+        from_function(program).run()
+
+    asyncio.run(loop())
+
+
+def target(text: str, **how: Any) -> Callable[[], Any]:
+    from kernelworks.diagnose.program import from_target
+
+    return lambda: from_target(text, **how)
+
+
+PROGRAMS = [
+    Limit("A budget is a finite number of seconds above 0.", lambda: kw.diagnose(x, budget_s=float("nan")), ValueError,
+          "budget_s must be a finite number of seconds above 0"),
+    Limit("torch's profiler cannot run beside a diagnosis.", profiled, RuntimeError, "torch's profiler is running"),
+    Limit("An async program is not diagnosed in a running event loop.", async_in_a_loop, RuntimeError,
+          "an event loop is running"),
+    Limit("A program on the command line is a Python file; a notebook is not.", target(f"{__file__[:-3]}.ipynb"),
+          FileNotFoundError, "program must be a Python file"),
+    Limit("A method needs an object: wrap it in a function.", target(f"{__file__}:Limit.method"), AttributeError,
+          "must name a function of the file"),
+    Limit("A function on the command line takes no arguments.", target(f"{__file__}:swapped"), TypeError,
+          "must take no arguments"),
+]  # fmt: skip
+
+SECTIONS = {"Ops called by name": OPS, "Swapped models": SWAP, "Programs under diagnosis": PROGRAMS}
 
 
 def page() -> str:

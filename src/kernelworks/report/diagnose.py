@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -36,6 +37,7 @@ MOST_ROWS = 12  # on the terminal; the JSON and the page hold every region
 SILENT = ("native code outside torch", "waiting", "other threads", "taken by other processes")
 WORTH_HAVING = 0.005  # of the wall clock
 ROUGH = " rough"  # behind the figures of every line, where others used the machine
+NOTABLE = 0.001  # of the wall clock: what takes less has no line of its own
 WIDE = 118  # columns from which the next action stands in the table's own column
 WIDEST = 150
 BAR_WIDTH = 60
@@ -111,11 +113,28 @@ def _room(width: int, *, wide: bool) -> int:
 
 
 def _where(region: Region, room: int) -> Text:
-    text = Text.assemble((region.op, "bold" if region.modelled else "bold dim"), f" x {region.calls}")
+    name = whole_words(region.op, room)
+    text = Text.assemble((name, "bold" if region.modelled else "bold dim"), f" x {region.calls}")
     for line in (_end(region.module, room), region.source):
         if line:
-            text.append(f"\n{line}", style="dim")
+            text.append(f"\n{whole_words(line, room)}", style="dim")
     return text
+
+
+def whole_words(text: str, room: int) -> str:
+    """Breaks what is too long for a line of ``room`` cells after a full stop, a stroke or an underline in it, so that
+    no word is cut in two."""
+    return re.sub(rf"\S{{{room + 1},}}", lambda match: _cut(match[0], max(room, 8)), text)
+
+
+def _cut(word: str, room: int) -> str:
+    lines = []
+    while len(word) > room:
+        at = max(word.rfind(mark, 1, room) for mark in "._/-:") + 1
+        at = at if at > 1 else room
+        lines.append(word[:at])
+        word = word[at:]
+    return "\n".join([*lines, word])
 
 
 def _end(path: str, room: int) -> str:
@@ -152,7 +171,8 @@ def _back(region: Region) -> Text:
 def regions(record: Diagnosis, width: int, most_rows: int = MOST_ROWS) -> Table:
     """The table of regions, worst first; the ones left out are counted in its caption."""
     ordered = worst_first(record.regions)
-    shown, mark = ordered[:most_rows], ROUGH if record.rough else ""
+    notable = [r for r in ordered if max(r.seconds, r.high_s) >= NOTABLE * record.wall_s] or ordered
+    shown, mark = notable[:most_rows], ROUGH if record.rough else ""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, caption_justify="left")
     table.expand, table.width = True, min(width, WIDEST)
     wide = width >= WIDE
@@ -167,7 +187,7 @@ def regions(record: Diagnosis, width: int, most_rows: int = MOST_ROWS) -> Table:
     for region in shown:
         where = _where(region, room)
         if not wide and region.action:
-            where.append(f"\n> {region.action}", style="italic")
+            where.append(f"\n> {whole_words(region.action, room)}", style="italic")
         cells: list[RenderableType] = [
             where,
             f"{quantity.seconds(region.seconds)}{mark}\n{quantity.percent(region.share, 1)}",
@@ -175,8 +195,8 @@ def regions(record: Diagnosis, width: int, most_rows: int = MOST_ROWS) -> Table:
             _of_ceiling(region),
             _back(region),
         ]
-        table.add_row(*cells, *([region.action] if wide else []))
-    rest = ordered[most_rows:]
+        table.add_row(*cells, *([whole_words(region.action, room)] if wide else []))
+    rest = [r for r in ordered if all(r is not one for one in shown)]
     if rest:
         together = quantity.seconds(sum(r.seconds for r in rest))
         part = quantity.percent(sum(r.share for r in rest), 1)

@@ -6,6 +6,7 @@ import math
 
 __all__ = ["figures", "gbs", "gflops", "percent", "ratio", "seconds", "seconds_range", "short_flops", "size"]
 
+LEAST_S = 0.5e-9
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
@@ -26,8 +27,8 @@ def _time_unit(value: float) -> tuple[float, str]:
 
 
 def seconds(value: float) -> str:
-    """A time: ``12.3 ms``. Exactly zero is ``0``."""
-    if value == 0:
+    """A time: ``12.3 ms``. Less than half a nanosecond, which nothing here can measure, is ``0``."""
+    if abs(value) < LEAST_S:
         return "0"
     scale, name = _time_unit(value)
     return f"{figures(value / scale)} {name}"
@@ -35,7 +36,8 @@ def seconds(value: float) -> str:
 
 def seconds_range(low: float, high: float) -> str:
     """A range of times in the larger one's unit: ``3.10-4.25 ms``; one number where the two read the same."""
-    if high <= 0:
+    low = max(low, 0.0)
+    if high < LEAST_S:
         return "0"
     scale, name = _time_unit(high)
     first, last = figures(low / scale, 2), figures(high / scale, 2)

@@ -1,0 +1,60 @@
+"""What a figure and a word look like on a terminal, however narrow."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+
+import pytest
+
+from kernelworks.records import Diagnosis
+from kernelworks.report import diagnose as drawn
+from kernelworks.report import quantity, terminal
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(-6.9e-12, "0"), (0.0, "0"), (4e-10, "0"), (6e-10, "0.600 ns"), (-2e-9, "-2.00 ns")]
+)
+def test_what_nothing_can_measure_is_0(value: float, shown: str) -> None:
+    assert quantity.seconds(value) == shown
+    assert quantity.seconds_range(value, 1e-10) == "0"
+
+
+@pytest.mark.parametrize("width", [80, 100, 118, 160])
+def test_a_table_eats_no_brackets_and_cuts_no_words(width: int, diagnosis: Diagnosis) -> None:
+    """Brackets are no markup, long names are broken after their separators alone, and rows of nothing are counted."""
+    long = dataclasses.replace(
+        diagnosis.regions[0],
+        op="_scaled_dot_product_flash_attention_for_cpu",
+        source="modeling_qwen3_next_of_all.py:1234",
+        module="Model.layers.*.self_attention.query_projection",
+        action="swap [bold]x[i][/bold] for kernelworks.linear_cross_entropy in [B, H, L, D]",
+    )
+    tiny = dataclasses.replace(diagnosis.regions[1], op="tiny", seconds=87e-9, share=2e-7, low_s=0.0, high_s=0.0)
+    record = dataclasses.replace(
+        diagnosis, regions=(long, tiny, *diagnosis.regions[2:]), footer={**diagnosis.footer, "unexplained": -7e-12}
+    )
+    console = terminal.stdout()
+    console.file, console.width = io.StringIO(), width
+    console.print(drawn.diagnosis(record, width))
+    text = console.file.getvalue()
+    assert "tiny" not in text and "-0.0" not in text and "and 1 more" in text
+    assert all(word in text for word in ("[bold]x[i][/bold]", "[B,", "D]"))
+    pieces = {p for name in (long.op, long.source, long.action) for p in re.split(r"(?<=[._/: -])", name) if len(p) > 3}
+    assert all(piece.strip() in text for piece in pieces), [p for p in pieces if p.strip() not in text]
+
+
+def test_a_map_without_triton_is_a_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a row's compiler is not here, that is why it has no certificate."""
+    from kernelworks import map as mapped
+    from kernelworks.build import BuildError
+
+    def missing(op: str, row: object, kind: str | None = None) -> str | None:
+        raise BuildError("no Triton: pip install triton\nand more")
+
+    monkeypatch.setattr(mapped.certificates, "invalid", missing)
+    assert {row.reason for row in mapped.kernel_map("softmax")[0].rows if row.target == "triton"} == {
+        "no Triton: pip install triton"
+    }
+    assert any("no Triton" in line for line in mapped.stale("softmax"))
