@@ -127,13 +127,14 @@ def machine(
     again: Annotated[bool, typer.Option("--again", help="Measure even where the cache has ceilings.")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Also write the page to this file.")] = None,
     device: Device = None,
+    rough: Rough = False,
     json: Json = False,
 ) -> None:
     """What this machine was measured to do: bandwidths, rates, floors, the memory pyramid and the roofline.
 
     The CPU, and its GPU where there is one; with --device one of them. Measured once, each in under a minute, and
     cached with its date. Refuses (exit code 3) while other processes keep the cores busy, since a ceiling measured
-    then would be wrong.
+    then would be wrong; with --rough it is measured all the same, marked, and not cached.
     """
     from kernelworks.ceilings import ceilings
     from kernelworks.machine import has_gpu
@@ -144,7 +145,7 @@ def machine(
     records: list[Ceilings | GpuCeilings] = []
     with faults(), console.progress("measuring this machine") as progress:
         if first == "cpu":
-            records.append(ceilings(progress, again=again))
+            records.append(ceilings(progress, again=again, **({"rough": True} if rough else {})))
         if first == "cuda" or (device is None and has_gpu()):
             records.append(ceilings(progress, again=again, device="cuda"))
     if html is not None:

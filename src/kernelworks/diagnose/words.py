@@ -64,7 +64,8 @@ class Rough:
 
     def percents(self, percent: float, wall: float) -> str:
         low = percent * min(1 / (1 + WIDER), wall / self.longest)
-        return f"{low:.0f}% to {min(100.0, percent * max(1 + WIDER, wall / self.shortest)):.0f}%"
+        high = min(100.0, percent * max(1 + WIDER, wall / self.shortest))
+        return f"{low:.0f}% to {high:.0f}%" if low >= 0.5 else f"under {max(1.0, high):.0f}%"
 
 
 def _head(footer: Mapping[str, float], found: Sequence[Region], wall: float, rough: Rough | None) -> str:

@@ -21,11 +21,16 @@ TIER_WIDTH = 34
 PLOT_COLUMNS, PLOT_ROWS = 68, 15
 
 
+BUSY = 0.1  # of the cores, from which figures are rough
+
+
 def ceilings(record: Ceilings, width: int) -> RenderableType:
     """Everything that ``kernelworks machine`` prints."""
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     context = (f"{record.cores} cores", record.kind, versions, f"measured {record.date}")
     share = f"other processes took {quantity.percent(record.foreign_share)} of the cores meanwhile"
+    if record.foreign_share > BUSY:
+        share = f"rough: {share}, so every figure here may be too low"
     return Group(
         Text(record.name, style="bold"),
         Text(" · ".join(p for p in (*context, share) if p), style="dim"),
