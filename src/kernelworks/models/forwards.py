@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from kernelworks.models.gates import is_silu, learn_silu
-from kernelworks.models.identify import prove
+from kernelworks.models.identify import doubt, prove
 from kernelworks.models.shipped import TORCHS, forward_of
 from kernelworks.models.torch_modules import TORCH_MODULES
 
@@ -64,6 +64,8 @@ def reason_left(module: nn.Module) -> str:
     for cls, reason in _NOT_OURS:
         if isinstance(module, cls):
             return reason
+    if doubt(module):
+        return doubt(module)
     activation = getattr(module, "act_fn", None)
     if activation is not None and hasattr(module, "gate_proj"):
         return f"its gate is {type(activation).__name__}, and the fused op is for SiLU"

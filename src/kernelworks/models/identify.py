@@ -34,7 +34,7 @@ from kernelworks.models import calls
 from kernelworks.models.shipped import TORCHS, forward_of
 from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm_op
 
-__all__ = ["FAILURES", "Proof", "Seen", "Unproved", "check", "prove", "quiet"]
+__all__ = ["FAILURES", "Proof", "Seen", "Unproved", "check", "doubt", "prove", "quiet"]
 
 # Names that such a forward may use: of torch, of tensors and of `math`. Nothing here writes, branches, cuts gradients
 # or depends on anything but its arguments.
@@ -315,30 +315,49 @@ _PROOFS: dict[Any, Proof | None] = {}
 def prove(module: nn.Module) -> Proof | None:
     """A proof that ``module``'s forward is one of ``FORMULAS``, or None. It runs no code of the user's that could do
     anything but arithmetic."""
-    forward = forward_of(module)
+    try:
+        return _proved(module)
+    except (Unproved, *FAILURES):
+        return None
+
+
+def doubt(module: nn.Module) -> str:
+    """What kept a module that looks like a norm from being proved to be one; "" for any other."""
+    code = getattr(forward_of(module), "__code__", None)
+    classes = type(module).__mro__[: type(module).__mro__.index(nn.Module)]
+    inner = [f.__code__ for cls in classes for f in vars(cls).values() if isinstance(f, types.FunctionType)]
+    names = {n for c in (code, *inner) if c is not None for n in c.co_names}
+    if "weight" not in module._parameters or "mean" not in names or not names & {"rsqrt", "sqrt", "pow"}:
+        return ""
+    why = "its values or gradients are not those of one"
+    try:
+        _proved(module)
+    except Unproved as error:
+        why = str(error)
+    except FAILURES:
+        why = "its arithmetic cannot be followed"
+    return f"it looks like a root mean square norm, and is not proved to be one: {why}"
+
+
+def _proved(module: nn.Module) -> Proof | None:
+    forward, parameters = forward_of(module), module._parameters
     code = getattr(forward, "__code__", None)
-    parameters = module._parameters
     if code is None or code.co_argcount != 2 or code.co_kwonlyargcount or code.co_posonlyargcount:
-        return None
+        raise Unproved("it takes other arguments than one tensor")
     if code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS) or forward.__defaults__:
-        return None
-    if (
-        module._buffers
-        or module._modules
-        or parameters.keys() - {"weight"}
-        or type(module).__call__ is not nn.Module.__call__
-    ):
-        return None
+        raise Unproved("it takes other arguments than one tensor")
+    if module._buffers or module._modules or parameters.keys() - {"weight"}:
+        raise Unproved("it has parameters, buffers or modules beside a weight")
+    if type(module).__call__ is not nn.Module.__call__:
+        raise Unproved("its class has a __call__ of its own")
     weight = parameters.get("weight")
     if "weight" in parameters and (weight is None or weight.dim() != 1):
-        return None
-    with contextlib.suppress(Unproved, *FAILURES):
-        seen = _structure(module, forward)
-        key = (forward, weight is None, seen.key())
-        if key not in _PROOFS:
-            _PROOFS[key] = _proof(module, forward, seen, weight is not None)
-        return _PROOFS[key]
-    return None
+        raise Unproved("its weight is no vector")
+    seen = _structure(module, forward)
+    key = (forward, weight is None, seen.key())
+    if key not in _PROOFS:
+        _PROOFS[key] = _proof(module, forward, seen, weight is not None)
+    return _PROOFS[key]
 
 
 FAILURES = (RuntimeError, TypeError, ValueError, AttributeError, IndexError, fx.proxy.TraceError)
