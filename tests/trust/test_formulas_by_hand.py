@@ -85,6 +85,40 @@ def test_count(name: str) -> None:
     assert (found.transcendental, found.read, found.written) == (functions, read, written)
 
 
+LISTS: dict[str, tuple[Callable[[list[Any], list[Any]], Any], float, float, float]] = {  # of 105 numbers
+    "_foreach_add_": (lambda a, b: torch._foreach_add_(a, b), 105, 840, 420),
+    "_foreach_add_ of itself": (lambda a, b: torch._foreach_add_(a, a), 105, 420, 420),
+    "_foreach_lerp_": (lambda a, b: torch._foreach_lerp_(a, b, 0.5), 315, 840, 420),
+    "_foreach_copy_": (lambda a, b: torch._foreach_copy_(a, b), 0, 420, 420),
+    "_foreach_zero_": (lambda a, b: torch._foreach_zero_(a), 0, 0, 420),
+    "_foreach_norm": (lambda a, b: torch._foreach_norm(a), 210, 420, 8),
+    "_foreach_sqrt": (lambda a, b: torch._foreach_sqrt(a), 105, 420, 420),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_of_tensors(name: str) -> None:
+    run, flop, read, written = LISTS[name]
+    a, b = ([torch.rand(10, 10), torch.rand(5)] for _ in range(2))
+    found = counted(lambda: run(a, b), "_foreach")
+    assert (found.flop, found.read, found.written) == (flop, read, written)
+
+
+@pytest.mark.parametrize(
+    ("make", "lists_read", "lists_written"),
+    [(torch.optim.SGD, 3, 2), (torch.optim.Adam, 4, 3), (torch.optim.Adagrad, 3, 2)],
+)
+def test_fused_optimisers_do_not_write_gradients(make: Any, lists_read: int, lists_written: int) -> None:
+    p = nn.Parameter(torch.randn(10, 10))
+    p.grad = torch.randn(10, 10)
+    more = {"momentum": 0.9} if make is torch.optim.SGD else {}
+    optimizer = make([p], lr=0.1, fused=True, **more)
+    optimizer.step()
+    found = counted(optimizer.step, "_fused")
+    assert found.read in (400 * lists_read, 400 * lists_read + 4)  # and the count of steps
+    assert found.written in (400 * lists_written, 400 * lists_written + 4)
+
+
 def test_cells_of_a_gru_are_products_and_gates() -> None:
     with torch.no_grad():
         found = counted(lambda: GRU(SEQUENCE), "gru")

@@ -217,8 +217,8 @@ FORMULAS: dict[str, f.Formula] = {
     **_each("grid_sampler_2d grid_sampler_3d grid_sampler_2d_backward grid_sampler_3d_backward", w.sampled),
     # lists of tensors
     **_each("_foreach_addcmul _foreach_addcdiv _foreach_lerp", f.lists(3)), "_foreach_zero": f.zeroed,
-    "_foreach_copy": f.lists(0), "_foreach_norm": f.lists(2, 0), "_fused_adamw": f.adamw, "_fused_adam": f.adamw,
-    "_fused_sgd": f.lists(4, 1), "_fused_adagrad": f.lists(6),
+    "_foreach_copy": f.copied, "_foreach_norm": f.lists(2, 1), "_fused_adamw": f.adamw, "_fused_adam": f.adamw,
+    "_fused_sgd": f.lists(4), "_fused_adagrad": f.lists(6),
     **dict.fromkeys(VIEWS, f.nothing),
 }  # fmt: skip
 

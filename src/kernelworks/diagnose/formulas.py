@@ -16,7 +16,8 @@ from kernelworks.diagnose.results import results, returned
 from kernelworks.diagnose.work import NOTHING, Arguments, Operand, Work, broadcast, together
 
 __all__ = [
-    "Formula", "adamw", "bagged", "copy", "counted", "ctc", "elementwise", "embedding_backward", "fresh", "gathered",
+    "Formula", "adamw", "bagged", "copied", "copy", "counted", "ctc", "elementwise", "embedding_backward", "fresh",
+    "gathered",
     "indexed", "joined", "lists", "loop", "loss_backward", "maximum", "moved", "norm", "norm_backward", "nothing",
     "picked", "power", "reduction", "scan", "scattered", "softmax", "sought", "zeroed",
 ]  # fmt: skip
@@ -302,21 +303,30 @@ def loss_backward(a: Arguments) -> Work | None:
 
 
 def lists(flop: float = 1.0, written: int | None = None) -> Formula:
-    """_foreach_ and fused optimisers: every list read; the first ``written`` of them written, else what torch says."""
+    """_foreach_ and fused optimisers: every list read; ``written`` numbers a tensor written, else what torch says is
+    changed or returned. Gradients are marked as changed (they may be scaled), and as a rule are not."""
 
     def count(a: Arguments) -> Work | None:
-        tensors = [item for item in a.items if isinstance(item, list) and item and isinstance(item[0], Operand)]
-        if not tensors:
+        first = next(
+            (item for item in a.items if isinstance(item, list) and item and isinstance(item[0], Operand)), None
+        )
+        if first is None:
             return None
-        changed, new = a.changed, results(a) if written is None else None
+        grads = a["grads"] if isinstance(a["grads"], list) else []
+        changed = [o for o in a.changed if not any(o is grad for grad in grads)]
+        out = together(changed) + sum(o.bytes for o in results(a) or ()) or together(first)
         if written is not None:
-            changed = [o for group in tensors[:written] for o in group]
-        out = together(changed) + sum(o.bytes for o in new or ())
-        if not out:
-            out = together(tensors[0]) if written is None else 4 * len(tensors[0])
-        return Work(flop * sum(o.numel for o in tensors[0]), 0.0, together(a.every), out)
+            out = sum(written * o.dtype.itemsize for o in first)
+        return Work(flop * sum(o.numel for o in first), 0.0, together(a.every), out)
 
     return count
+
+
+def copied(a: Arguments) -> Work | None:
+    """_foreach_copy_(targets, sources)."""
+    if not isinstance(a[0], list) or not isinstance(a[1], list):
+        return None
+    return Work(0.0, 0.0, together(a[1]), together(a[0]))
 
 
 def adamw(a: Arguments) -> Work | None:
