@@ -18,7 +18,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -145,7 +145,8 @@ def machine(
     records: list[Ceilings | GpuCeilings] = []
     with faults(), console.progress("measuring this machine") as progress:
         if first == "cpu":
-            records.append(ceilings(progress, again=again, **({"rough": True} if rough else {})))
+            asked: dict[str, Any] = {"again": again} | ({"rough": True} if rough else {})
+            records.append(ceilings(progress, **asked))
         if first == "cuda" or (device is None and has_gpu()):
             records.append(ceilings(progress, again=again, device="cuda"))
     if html is not None:
