@@ -28,6 +28,7 @@ AS_THEY_ARE = (
 CONTAINERS = (dict, list, set, collections.deque)
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
 SEED = 20
+MOST_BYTES = 1 << 30
 
 
 def duplicate(value: Any) -> Any:
@@ -118,17 +119,18 @@ def _slots(kind: type) -> Iterator[str]:
 class _Saved:
     tensor: Tensor
     data: Tensor  # what it held: the very storage, for float64 takes its place meanwhile
-    copy: Tensor
+    copy: Tensor | None  # None of a parameter of a large module: who writes those in a forward keeps what he wrote
     version: int
 
 
 class State:
     """What a module is before we run it: attributes, buffers, parameters, modes. ``restore()`` puts all of it back.
 
-    Memory: a copy of its tensors.
+    Memory: a copy of its tensors; of parameters only where they hold less than a gigabyte.
     """
 
     def __init__(self, module: nn.Module) -> None:
+        self._large = sum(p.nbytes for p in module.parameters()) > MOST_BYTES
         self._spaces: list[tuple[nn.Module, dict[str, Any]]] = []
         self._contents: list[tuple[Any, Any]] = []
         self._tensors: dict[int, _Saved] = {}
@@ -142,7 +144,9 @@ class State:
         if isinstance(value, Tensor):
             if id(value) not in self._tensors:
                 with torch.inference_mode(value.is_inference()), torch.no_grad():
-                    self._tensors[id(value)] = _Saved(value, value.data, value.detach().clone(), _version(value))
+                    left = self._large and isinstance(value, nn.Parameter)
+                    copied = None if left else value.detach().clone()
+                    self._tensors[id(value)] = _Saved(value, value.data, copied, _version(value))
         elif isinstance(value, torch.Generator):
             self._generators.append((value, value.get_state()))
         elif isinstance(value, CONTAINERS):
@@ -156,7 +160,8 @@ class State:
             with torch.inference_mode(saved.tensor.is_inference()), torch.no_grad():
                 if saved.tensor.dtype is not saved.data.dtype:
                     saved.tensor.data = saved.data
-                if saved.version < 0 or _version(saved.tensor) != saved.version:
+                written = saved.version < 0 or _version(saved.tensor) != saved.version
+                if written and saved.copy is not None:
                     saved.tensor.copy_(saved.copy)
                     saved.version = _version(saved.tensor)
         for generator, state in self._generators:
