@@ -33,7 +33,7 @@ NAMED: dict[str, str] = {
     "attention.sm90": "tiles, causal@bfloat16;tiles, whole@bfloat16;tiles, D=64 whole@bfloat16;"
     "tiles, D=64 one a head@bfloat16;tiles, D=64 long@bfloat16;large prefill;D=64",
     "attention.sm90_backward": "tiles, causal@bfloat16;tiles, whole, gradients@bfloat16;"
-    "tiles, D=64 causal, gradients@bfloat16;tiles, more queries than keys@bfloat16;large prefill;D=64",
+    "tiles, D=64 causal, gradients@bfloat16;tiles, more queries than keys@bfloat16;large prefill;D=128",
     "attention.triton": "tiles, whole@bfloat16;Lq=33 Lk=200 causal;decode D=16;mask and causal;"
     "few queries, split@bfloat16;Lk=509@bfloat16",
     "cross_entropy.sm90": "sum N=4096;mean N=4096, 1 flows in;48x32000 mean;37x128256 mean;20x151936 sum",
