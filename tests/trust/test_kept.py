@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.functional import gelu
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
 from kernelworks.models import swap
 
@@ -150,3 +150,31 @@ def test_an_attention_asked_for_while_swapped_stays(name) -> None:
     # ours is nobody's to ask for when nothing is swapped
     assert model.config._attn_implementation == ("sdpa" if name == "kernelworks" else name)
     torch.testing.assert_close(model(ids).logits, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(  # while swapped, the configuration names ours, and nobody asks the registry for sdpa
+    ("when", "where"), [("before", "torch"), ("while swapped", "torch"), ("before", "the registry")]
+)
+@torch.no_grad()
+def test_another_attention_in_place_of_sdpa_is_called(when, where, monkeypatch) -> None:
+    model, ids = llama(), torch.arange(6)[None]
+    original = F.scaled_dot_product_attention
+
+    def doubled(module, query, key, value, mask, **kwargs):
+        return 2 * original(query, key.repeat_interleave(2, 1), value.repeat_interleave(2, 1)).transpose(1, 2), None
+
+    def patch():
+        if where == "torch":
+            monkeypatch.setattr(
+                F, "scaled_dot_product_attention", lambda *args, **kwargs: 2 * original(*args, **kwargs)
+            )
+        else:
+            monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", doubled)
+
+    if when == "before":
+        patch()
+    with swap(model, verbose=False):
+        if when != "before":
+            patch()
+        got = model(ids).logits
+    torch.testing.assert_close(got, model(ids).logits, rtol=1e-4, atol=1e-5)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from kernelworks.dispatch import choose
 from kernelworks.models import calls
+from kernelworks.models.shipped import TORCHS, comes_with
 from kernelworks.ops.attention.attention import OP as ATTENTION
 from kernelworks.ops.attention.attention import attention as attention_op
 
@@ -58,7 +59,8 @@ def attention_forward(
     special = kwargs and (
         kwargs.get("position_bias") is not None or kwargs.get("cache") is not None or kwargs.get("softcap") is not None
     )
-    if dropout or special or not calls.attends(query, key, value, attention_mask, grouped=True):
+    theirs = F.scaled_dot_product_attention is not TORCHS["scaled_dot_product_attention"]
+    if dropout or special or theirs or not calls.attends(query, key, value, attention_mask, grouped=True):
         return _as_before(module, query, key, value, attention_mask, dropout, scaling, is_causal, kwargs)
     causal, window, given = None, None, attention_mask
     if attention_mask is not None:
@@ -228,11 +230,22 @@ def configurations(model: nn.Module) -> list[tuple[Any, str]]:
             reason = "its configuration is shared with another model, which is swapped"
         elif current not in ("sdpa", IMPLEMENTATION):
             reason = f"its attention implementation is {current!r}, and only 'sdpa' means what the op means"
+        elif not _sdpa_is_theirs():
+            reason = "somebody registered another function as 'sdpa', or put one in torch's place"
         elif not (getattr(module, "_supports_attention_backend", False) and module._can_set_attn_implementation()):
             reason = f"{type(module).__name__} does not take attention functions from transformers' registry"
         if id(config) not in found or reason:
             found[id(config)] = (config, reason)
     return list(found.values())
+
+
+def _sdpa_is_theirs() -> bool:
+    """Whether ``sdpa`` in transformers' registry is transformers' own, and calls torch's own."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    return comes_with("transformers", ALL_ATTENTION_FUNCTIONS["sdpa"]) and (
+        F.scaled_dot_product_attention is TORCHS["scaled_dot_product_attention"]
+    )
 
 
 def looks_up(forward: Any) -> bool:

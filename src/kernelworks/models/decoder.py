@@ -54,7 +54,7 @@ _GLOBAL_HOOKS = (
     torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks,
     torch_module._global_backward_hooks, torch_module._global_backward_pre_hooks,
 )  # fmt: skip
-_LINEAR_OF, _SILU_OF = TORCHS["linear"], TORCHS["silu"]
+_LINEAR_OF, _SILU_OF, _ATTENTION_OF = TORCHS["linear"], TORCHS["silu"], TORCHS["scaled_dot_product_attention"]
 _HARMLESS = frozenset({"num_items_in_batch"})  # what layers are handed and do not read
 
 _LINEARS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
@@ -191,7 +191,7 @@ class Parts:
             return None
         if not all(map(_is, [cls.forward for cls in self.classes], self.of_classes)):  # type: ignore[attr-defined]
             return None
-        if F.linear is not _LINEAR_OF or F.silu is not _SILU_OF:
+        if F.linear is not _LINEAR_OF or F.silu is not _SILU_OF or F.scaled_dot_product_attention is not _ATTENTION_OF:
             return None
         weights = [parameters.get(name) for parameters, name in self.slots]
         dtype, device = hidden_states.dtype, hidden_states.get_device()
