@@ -117,13 +117,12 @@ def swapped_twice() -> None:
         kw.swap(model, verbose=False)
 
 
-def logits_overwritten() -> None:
-    logits = x().requires_grad_()
-    again = logits * 1
-    with kw.swap(model := nn.CrossEntropyLoss(), verbose=False):
-        loss = model(again, torch.arange(4))
-        again.zero_()
-        loss.backward()
+def overwritten(model: nn.Module, given: Tensor, *more: Tensor) -> None:
+    given = given * 1
+    with kw.swap(model, verbose=False):
+        result = model(given, *more)
+        given.zero_()
+        result.sum().backward()
 
 
 def autocast(call: Callable[..., Any], *args: Any) -> Any:
@@ -287,7 +286,13 @@ SWAP = [
     ),
     Limit(
         "Logits that are overwritten between a loss and its backward raise: ours reads them again, torch keeps a copy.",
-        logits_overwritten,
+        lambda: overwritten(nn.CrossEntropyLoss(), x().requires_grad_(), torch.arange(4)),
+        RuntimeError,
+        "modified by an inplace operation",
+    ),
+    Limit(
+        "So does the input of an RMS norm where it asks for no gradient: torch keeps what it made of it.",
+        lambda: overwritten(nn.RMSNorm(16), x()),
         RuntimeError,
         "modified by an inplace operation",
     ),

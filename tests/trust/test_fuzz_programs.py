@@ -1,0 +1,137 @@
+"""Random programs do after a swap what they did before it, and after undo exactly that."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import fuzz_judge
+import pytest
+import torch
+from eligible import ROWS
+from fuzz_blocks import HEADER
+from fuzz_grammar import Builder, Source
+from fuzz_judge import faults
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+PROGRAMS, ALL_PROGRAMS = 60, 2000
+OURS = {"linear", "layer_norm", "rms_norm", "gelu", "softmax", "silu_mul", "cross_entropy", "attention", "rope"}
+
+
+def test_random_programs_behave_as_before(pytestconfig: pytest.Config, tmp_path: Path) -> None:
+    taken: set[str] = set()
+
+    @settings(
+        max_examples=ALL_PROGRAMS if pytestconfig.getoption("--all") else PROGRAMS,
+        derandomize=True, database=None, deadline=None, print_blob=False,
+        suppress_health_check=list(HealthCheck), phases=(Phase.generate, Phase.shrink),
+    )  # fmt: skip
+    @given(st.randoms(use_true_random=False), st.sampled_from(ROWS))
+    def behaves(choices: random.Random, row: str) -> None:
+        source = Builder(choices).program()
+        wrong, ours = faults(source, row, tmp_path)
+        taken.update(op for op, _ in ours)
+        assert not wrong, "\n".join([str(source), "", f"with {row}:", *wrong])
+
+    behaves()
+    assert taken >= OURS
+
+
+# ---------------------------------------------------------------- the judge is judged
+
+
+PROGRAM = Source(
+    HEADER
+    + """
+class Program(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return F.gelu(self.inner(x))
+""",
+    (
+        "model = build(Program, 'float32')",
+        "swap(model)",
+        "x = tensor((3, 8), 'plain', grad=True)",
+        "call(model, x)",
+        "call(model, x[..., :3])",
+        "model.inner = nn.Tanh()",
+        "call(model, x)",
+        "undo()",
+        "call(model, x)",
+    ),
+)
+
+
+class Undoing:
+    """A swap that puts a function around the forward of the inner module, and takes it away again."""
+
+    def __init__(self, model: nn.Module, around: Callable[..., Tensor]) -> None:
+        self.inner = inner = model.inner
+        inner.forward = lambda x: around(type(inner).forward, inner, x)
+
+    def undo(self) -> None:
+        del self.inner.forward
+
+
+class Leaving(Undoing):
+    def undo(self) -> None:
+        super().undo()
+        self.inner.left = 1
+
+
+def quiet(forward: Callable[..., Tensor], module: nn.Module, x: Tensor) -> Tensor:
+    try:
+        return forward(module, x)
+    except RuntimeError:
+        return torch.zeros(3, 8)
+
+
+def other_error(forward: Callable[..., Tensor], module: nn.Module, x: Tensor) -> Tensor:
+    if x.shape[-1] != 8:
+        raise ValueError("the last dimension must be 8")
+    return forward(module, x)
+
+
+def writing(forward: Callable[..., Tensor], module: nn.Module, x: Tensor) -> Tensor:
+    result = forward(module, x)
+    x.data.mul_(1.001)
+    return result
+
+
+def counting(forward: Callable[..., Tensor], module: nn.Module, x: Tensor) -> Tensor:
+    module.__dict__["calls"] = module.__dict__.get("calls", 0) + 1
+    return forward(module, x)
+
+
+SABOTAGES: dict[str, Callable[[nn.Module], Undoing]] = {
+    "is off by a thousandth": lambda m: Undoing(m, lambda f, s, x: f(s, x) * 1.001),
+    "drops the input's gradient": lambda m: Undoing(m, lambda f, s, x: f(s, x.detach())),
+    "drops all gradients": lambda m: Undoing(m, lambda f, s, x: f(s, x).detach()),
+    "returns another dtype": lambda m: Undoing(m, lambda f, s, x: f(s, x).double()),
+    "returns other strides": lambda m: Undoing(m, lambda f, s, x: f(s, x).T.contiguous().T),
+    "swallows an error": lambda m: Undoing(m, quiet),
+    "raises another error": lambda m: Undoing(m, other_error),
+    "writes its input": lambda m: Undoing(m, writing),
+    "keeps a count": lambda m: Undoing(m, counting),
+    "makes a NaN": lambda m: Undoing(m, lambda f, s, x: f(s, x) * torch.where(x[..., :1] > 0, 1.0, torch.nan)),
+    "leaves something after undo": lambda m: Leaving(m, lambda f, s, x: f(s, x)),
+}
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGES)
+def test_the_judge_sees_a_swap_that(sabotage: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(fuzz_judge, "swap", lambda model, verbose: SABOTAGES[sabotage](model))
+    assert faults(PROGRAM, ROWS[-1], tmp_path)[0]
+
+
+def test_the_judge_has_nothing_against_a_swap_that_does_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(fuzz_judge, "swap", lambda model, verbose: Undoing(model, lambda f, s, x: f(s, x)))
+    assert faults(PROGRAM, ROWS[-1], tmp_path)[0] == []
