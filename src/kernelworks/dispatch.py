@@ -29,6 +29,7 @@ from kernelworks.machine import kind_of
 from kernelworks.plain import (
     LISTED,
     OTHER,
+    PLAIN,
     RESOLVABLE,
     TRACED,
     TRANSFORM,
@@ -451,6 +452,9 @@ class Op:
     def _through_torch(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
         """The same call as a torch operator: seen by autograd, torch.compile, modes and profilers."""
         self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))
+        strange = torch.compiler.is_compiling() and any(isinstance(a, Tensor) and type(a) not in PLAIN for a in args)
+        if strange and row is None:  # a subclass (DTensor, say) knows torch's operators, not ours
+            return self._handed_out(self.composite(*args), args, out)
         result = self._overload(*args, row)
         if self._from_torch:
             result = self._from_torch(result, *args)

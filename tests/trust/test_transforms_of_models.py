@@ -153,3 +153,55 @@ def test_transforms_that_meet_the_operator_in_a_compiled_program(name: str, tran
     torch._dynamo.reset()
     got = torch.compile(program(ours), backend="aot_eager", fullgraph=True)(X)
     torch.testing.assert_close(got, program(theirs)(X), rtol=1e-4, atol=1e-4)
+
+
+class Doubled(Tensor):
+    """A tensor of two, which knows torch's operators and no other."""
+
+    @staticmethod
+    def __new__(cls, first: Tensor, second: Tensor) -> Doubled:
+        made = Tensor._make_wrapper_subclass(cls, first.shape, dtype=first.dtype)
+        made.parts = first, second
+        return made
+
+    def __repr__(self) -> str:  # torch's own would look at values, which there are none of while a compiler traces
+        return "Doubled"
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["first", "second"], None
+
+    @property
+    def first(self) -> Tensor:
+        return self.parts[0]
+
+    @property
+    def second(self) -> Tensor:
+        return self.parts[1]
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, Tensor], meta: None, size: Any, stride: Any) -> Doubled:
+        return Doubled(inner["first"], inner["second"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace != "aten":
+            raise NotImplementedError(f"{func} is no operator of torch's")
+        made = [
+            func(*torch.utils._pytree.tree_map(lambda v, i=i: v.parts[i] if isinstance(v, cls) else v, args),
+                 **(kwargs or {}))
+            for i in (0, 1)
+        ]  # fmt: skip
+        return Doubled(*made) if isinstance(made[0], Tensor) else made[0]
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_subclass_that_knows_torchs_operators_alone(compiled: bool) -> None:
+    def program(x: Tensor) -> Tensor:
+        return kw.gelu(kw.softmax(x))
+
+    torch._dynamo.reset()
+    run = torch.compile(program, backend="aot_eager", fullgraph=True) if compiled else program
+    got = run(Doubled(X, Y))
+    assert type(got) is Doubled
+    for part, plain in zip(got.parts, (X, Y), strict=True):
+        torch.testing.assert_close(part, F.gelu(torch.softmax(plain, -1)))
