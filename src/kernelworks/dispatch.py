@@ -12,7 +12,7 @@ import functools
 import threading
 import tomllib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,10 @@ from kernelworks.plain import (
     resolved,
     standing,
     transformed,
+    untraced,
 )
 from kernelworks.registration import register
-from kernelworks.written import announce, check_out, overlap, put, refuse_crossed
+from kernelworks.written import announce, check_out, overlap, put, refuse_crossed, same_place
 
 __all__ = ["OPS", "Choice", "Op", "Pass", "choose", "eligible", "foreseen", "on_meta", "preferences"]
 
@@ -319,7 +320,7 @@ class Op:
         if out is None:
             return plan(*args)
         refuse_crossed(out)
-        if overlap(out, args) and not (self.pointwise and all(_same_place(out, t) for t in leaves(args))):
+        if overlap(out, args) and not (self.pointwise and all(same_place(out, t) for t in leaves(args))):
             return put(plan(*args), out)  # what was not read yet must not be overwritten
         announce(leaves((out,)))
         return plan(*args, out=out)
@@ -467,7 +468,7 @@ class Op:
             why = TRANSFORM if transformed() else f"a tensor is {LISTED[OTHER]}"
             raise RuntimeError(f"row {row!r} of {self.name} cannot run: {why}; ask for no row")
         if all(t.layout is torch.strided and not t.is_nested for t in leaves(args)):
-            with _untraced():
+            with untraced():
                 self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))
         return self._handed_out(self.composite(*args), args, out)
 
@@ -476,25 +477,6 @@ class Op:
             return result
         check_out(self.name, result, out, args)
         return put(result, out)
-
-
-@contextlib.contextmanager
-def _untraced() -> Iterator[None]:
-    """Checks of shapes are no part of a traced program, and their numbers no warnings."""
-    state: Any = torch._C._get_tracing_state()
-    if state is None:
-        yield
-        return
-    put_back: Any = torch._C._set_tracing_state  # type: ignore[attr-defined]
-    put_back(None)
-    try:
-        yield
-    finally:
-        put_back(state)
-
-
-def _same_place(out: Any, t: Tensor) -> bool:
-    return isinstance(out, Tensor) and (out.data_ptr(), out.shape, out.stride()) == (t.data_ptr(), t.shape, t.stride())
 
 
 def on_meta(value: Any) -> Any:

@@ -15,6 +15,7 @@ The expressions are text, since the code that asks is written out for each op's 
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -26,6 +27,7 @@ from torch.autograd import forward_ad, profiler
 __all__ = [
     "LISTED", "MEMORY", "NAMES", "OTHER", "PLAIN", "PLAIN_TENSOR", "RESOLVABLE", "TRACED", "TRANSFORM", "WATCHED",
     "exact_type", "is_plain", "key_of", "leaves", "observed", "resolved", "standing", "transformed",
+    "untraced",
 ]  # fmt: skip
 
 PLAIN: frozenset[type] = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -80,6 +82,21 @@ def transformed() -> bool:
 def observed() -> bool:
     """Whether somebody watches operators: a mode, or a profiler."""
     return bool(_dispatch_modes() or _function_modes() or profiler._is_profiler_enabled)
+
+
+@contextlib.contextmanager
+def untraced() -> Iterator[None]:
+    """Checks of shapes are no part of a traced program, and their numbers no warnings."""
+    state: Any = torch._C._get_tracing_state()
+    if state is None:
+        yield
+        return
+    put_back: Any = torch._C._set_tracing_state  # type: ignore[attr-defined]
+    put_back(None)
+    try:
+        yield
+    finally:
+        put_back(state)
 
 
 # ---------------------------------------------------------------- a tensor

@@ -15,7 +15,7 @@ from torch.autograd.graph import increment_version
 
 from kernelworks.plain import is_plain, leaves
 
-__all__ = ["announce", "as_tuple", "check_out", "overlap", "put", "refuse_crossed"]
+__all__ = ["announce", "as_tuple", "check_out", "overlap", "put", "refuse_crossed", "same_place"]
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:
@@ -95,3 +95,8 @@ def put(result: Any, out: Any) -> Any:
     for target, value in zip(as_tuple(out), as_tuple(result), strict=True):
         target.copy_(value)
     return out
+
+
+def same_place(out: Any, t: Tensor) -> bool:
+    """Whether two tensors are the same elements of the same memory."""
+    return isinstance(out, Tensor) and (out.data_ptr(), out.shape, out.stride()) == (t.data_ptr(), t.shape, t.stride())

@@ -185,7 +185,7 @@ class Doubled(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace != "aten":
-            raise NotImplementedError(f"{func} is no operator of torch's")
+            raise TypeError(f"{func} is no operator of torch's")
         made = [
             func(*torch.utils._pytree.tree_map(lambda v, i=i: v.parts[i] if isinstance(v, cls) else v, args),
                  **(kwargs or {}))
