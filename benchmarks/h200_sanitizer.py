@@ -30,8 +30,8 @@ MOST_LINES = 16  # of a tool's words that are kept
 # What is run of a row: the largest cases that a tool gets through, or by name the ones that reach every kernel.
 MOST = ["--elements", "100000", "--calls", "12"]
 NAMED: dict[str, str] = {
-    "attention.sm90": "tiles, causal@bfloat16;tiles, whole@bfloat16;tiles, D=64 whole@bfloat16;"
-    "tiles, D=64 one a head@bfloat16;tiles, D=64 long@bfloat16;large prefill;D=64",
+    "attention.sm90": "tiles, causal;tiles, whole;tiles, D=64 whole;tiles, D=64 one a head;tiles, D=64 long;"
+    "tiles, D=64 causal;large prefill;D=64",
     "attention.sm90_backward": "tiles, causal@bfloat16;tiles, whole, gradients@bfloat16;"
     "tiles, D=64 causal, gradients@bfloat16;tiles, more queries than keys@bfloat16;large prefill;D=128",
     "attention.triton": "tiles, whole@bfloat16;Lq=33 Lk=200 causal;decode D=16;mask and causal;"

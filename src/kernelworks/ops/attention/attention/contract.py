@@ -394,10 +394,13 @@ DEVICE_CASES = (
     _case("tiles, D=64 causal, gradients", heads=(8, 8), lengths=(520, 520), dim=64, causal="top_left"),
     _case("tiles, more queries than keys", heads=(24, 24), lengths=(700, 300), dim=128, causal="bottom_right"),
     _case("tiles, window", heads=(48, 16), lengths=(300, 300), dim=128, causal="top_left", window=100),
-    _case("tiles, D=64 whole", heads=(36, 12), lengths=(384, 500), dim=64, batch=4, with_lse=True, gradients=False),
+    _case("tiles, D=64 whole", heads=(33, 11), lengths=(384, 500), dim=64, batch=4, with_lse=True, gradients=False),
     _case("tiles, D=64 one a head", heads=(66, 66), lengths=(250, 260), dim=64, batch=4, gradients=False),
     _case("tiles, D=64 few", heads=(4, 2), lengths=(100, 300), dim=64, causal="bottom_right", scale=0.3, with_lse=True),
-    _case("tiles, D=64 long", heads=(2, 1), lengths=(3100, 3100), dim=64, causal="top_left", gradients=False),
+    _case(
+        "tiles, D=64 causal", heads=(66, 22), lengths=(250, 260), dim=64, batch=4, causal="top_left", gradients=False
+    ),
+    _case("tiles, D=64 long", heads=(16, 4), lengths=(3100, 3100), dim=64, causal="top_left", gradients=False),
     _case("tiles, layouts", heads=(4, 2), lengths=(130, 150), dim=64, batch=2, causal="bottom_right", layouts=True),
     *(
         _case(f"tiles, {kind}", heads=(4, 2), lengths=(70, 200), dim=64, kind=kind, with_lse=True, gradients=False)

@@ -32,9 +32,10 @@ FEW = 16  # queries times heads of a group: up to here the keys are split instea
 # Heads are taken together whose keys and values fit this much of L2: 16 heads of 4096 at head_dim 128. Without that,
 # 4x16x4096 causal ran at 569 TFLOP/s and 1x16x16384 at 616 where 581 and 617 are reached.
 L2 = 2**25
-# head_dim 64: TFLOP/s of whole tiles of 2, 3 and 4 groups, 4x16x4096 on an H200. Four have blocks of 64 keys.
-RATES = {2: 423, 3: 495, 4: 473}
-# Queries under causal up to which four groups are quicker: 348 TFLOP/s against 331 at 2048, at 4096 449 each.
+# head_dim 64: TFLOP/s of tiles of 2, 3 and 4 groups, 4x16x4096 whole on an H200: 465, 505 and 495, less what the last
+# round and the last tile of a head leave idle. Four have blocks of 64 keys.
+RATES = {2: 479, 3: 537, 4: 510}
+# Queries under causal up to which four groups are quicker than three: 348 TFLOP/s against 331 at 2048, at 4096 alike.
 SHORT = 3072
 
 
@@ -70,14 +71,18 @@ def _multiprocessors(device: torch.device) -> int:
 def _groups(dim: int, causal: bool, queries: int, heads: int, blocks: int) -> int:
     """How many groups of 64 queries a tile has: what takes the fewest rounds of rows, by the rate of each.
 
-    Under causal tiles differ, so that none waits for the end of a round.
+    Under causal tiles differ, so that none waits for the end of a round; the longest takes twice the mean.
     """
+
+    def cost(groups: int) -> float:
+        rows = ROWS * groups
+        tiles = -(-queries // rows) * heads
+        rounds = max(tiles / blocks, 2) if causal else -(-tiles // blocks)
+        return rounds * rows / RATES[groups]
+
     if dim == 128:
         return 2
-    if causal:
-        return 2 if queries <= 2 * ROWS else 4 if queries <= SHORT else 3
-    rounds = {g: -(-(-(-queries // (ROWS * g)) * heads) // blocks) for g in RATES}
-    return min(RATES, key=lambda g: rounds[g] * g / RATES[g])
+    return min((2, 4 if queries <= SHORT else 3) if causal else RATES, key=cost)
 
 
 @functools.cache

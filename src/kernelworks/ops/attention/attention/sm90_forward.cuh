@@ -23,6 +23,8 @@ struct Cut {
     static constexpr bool CAUSAL = CAUSAL_;                   // a query sees keys up to its own position
     static constexpr bool HELD = HELD_;                       // queries are kept in registers
     static constexpr bool TURNS = GROUPS > 2;                 // groups take turns at starting products
+    static constexpr int CHUNK = HELD || TURNS ? 8 : 16;      // scores of a thread that become weights together
+    static constexpr int AHEAD = CHUNK / 8;                   // chunks
     static constexpr int BM = 64 * GROUPS, PANELS = D / 64, THREADS = 128 * (GROUPS + 1);
     static constexpr u32 BYTES_Q = BM * D * 2, BYTES_K = BN * D * 2, PANEL_Q = BM * 128, PANEL_K = BN * 128;
     // Registers a thread. All together are as many as the launch took: 65536 / THREADS a thread, in eights.
@@ -117,10 +119,10 @@ struct Softmax {
 
     __device__ __forceinline__ void clear() { top[0] = top[1] = LOWEST, total[0] = total[1] = 0; }
 
-    // Scores to weights. Whether what was summed before must shrink. The maximum is raised only where a weight would
-    // pass 2^HEADROOM: what is divided by at the end is relative to the same one.
+    // Whether what was summed before must shrink for these scores. The maximum is raised only where a weight would pass
+    // 2^HEADROOM: what is divided by at the end is relative to the same one.
     template <int R>
-    __device__ __forceinline__ bool weigh(float (&s)[R], float factor) {
+    __device__ __forceinline__ bool rise(const float (&s)[R], float factor) {
         float peak[2][2] = {{s[0], s[1]}, {s[2], s[3]}};
 #pragma unroll
         for (int j = 4; j < R; ++j) peak[j >> 1 & 1][j & 1] = fmaxf(peak[j >> 1 & 1][j & 1], s[j]);
@@ -136,16 +138,28 @@ struct Softmax {
                 top[r] = high[r];
             }
         }
+        return grown;
+    }
+    // Scores to weights, C::CHUNK at a time, each of which `taken` may take away. Left to itself the assembler puts all
+    // multiply-adds ahead of all exponentials, and these ahead of all sums: so a chunk's base is made of an exponential
+    // of a chunk before it, times 0.
+    template <class C, int R, class Taken>
+    __device__ __forceinline__ void spread(float (&s)[R], float factor, Taken taken) {
         // Nothing seen so far: -inf less -inf would be NaN.
-        float base[2] = {top[0] == LOWEST ? 0 : top[0], top[1] == LOWEST ? 0 : top[1]};
+        float base[2] = {top[0] == LOWEST ? 0 : -top[0], top[1] == LOWEST ? 0 : -top[1]};
         float sum[2][2] = {{total[0], 0}, {total[1], 0}};
 #pragma unroll
-        for (int j = 0; j < R; ++j) {
-            s[j] = exponential(fmaf(s[j], factor, -base[j >> 1 & 1]));
-            sum[j >> 1 & 1][j & 1] += s[j];
+        for (int c = 0; c < R; c += C::CHUNK) {
+            int then = c - C::AHEAD * C::CHUNK;
+            float from[2] = {base[0], base[1]};
+            if (then >= 0) from[0] = fmaf(s[then], 0, base[0]), from[1] = fmaf(s[then + 2], 0, base[1]);
+#pragma unroll
+            for (int j = c; j < c + C::CHUNK; ++j) s[j] = exponential(fmaf(s[j], factor, from[j >> 1 & 1]));
+#pragma unroll
+            for (int j = c; j < c + C::CHUNK; ++j) sum[j >> 1 & 1][j & 1] += s[j];
+            taken(c);
         }
         total[0] = sum[0][0] + sum[0][1], total[1] = sum[1][0] + sum[1][1];
-        return grown;
     }
 };
 
@@ -239,6 +253,13 @@ struct Group {
 #pragma unroll
         for (int j = 0; j < C::BN / 4; ++j) w[j] = T::round(s[2 * j], s[2 * j + 1]);
     }
+    // Weights of the scores, as an operand of the sum.
+    __device__ __forceinline__ void spread() {
+        softmax.template spread<C>(s, p.factor, [&](int c) {
+#pragma unroll
+            for (int j = c / 2; j < (c + C::CHUNK) / 2; ++j) w[j] = T::round(s[2 * j], s[2 * j + 1]);
+        });
+    }
 
     // The place of an output that has left may take other queries.
     __device__ __forceinline__ void left() {
@@ -323,8 +344,8 @@ struct Group {
             release(ring.k_free + k.at * 8);
             k.next();
             cut();
-            softmax.weigh(s, p.factor);
-            pack();
+            softmax.rise(s, p.factor);
+            spread();
         }
         while (any) {
             bool over = rows.left == 0;
@@ -347,8 +368,11 @@ struct Group {
             if (leaving) left();
             cut();
             if (over) close(inverse, place);
-            bool grown = softmax.weigh(s, p.factor);
-            if constexpr (C::TURNS) hold();
+            bool grown = softmax.rise(s, p.factor);
+            if constexpr (C::TURNS) {
+                softmax.template spread<C>(s, p.factor, [](int) {});
+                hold();
+            }
             wait_sum();
             if (over) {
                 finish(inverse, place);
@@ -357,7 +381,8 @@ struct Group {
                 for (int j = 0; j < C::D / 2; ++j) o[j] *= softmax.shrink[j >> 1 & 1];
             }
             fresh = over;
-            pack();
+            if constexpr (C::TURNS) pack();
+            else spread();
         }
         if (any) {
             barrier_wait(ring.v_full + v.at * 8, v.phase);
