@@ -280,11 +280,12 @@ MERGES = [
 
 LOSS = [
     "F.cross_entropy({x}, {t})", "xent({x}, {t}, reduction='none')", "F.cross_entropy({x}, {t}, reduction='sum')",
-    "F.cross_entropy({x}, {t}, ignore_index=1)", "F.cross_entropy({x}, {t}, label_smoothing=0.1)",
+    "F.cross_entropy({x}.nan_to_num(), {t}, ignore_index=1)", "F.cross_entropy({x}, {t}, label_smoothing=0.1)",
     "F.cross_entropy({x}, {t}, torch.ones({x}.shape[-1], dtype={x}.dtype))",
     "F.cross_entropy({x}, {x}.detach().softmax(-1))", "self.loss({x}, {t})", "self.loss(target={t}, input={x})",
-    "F.nll_loss({x}.log_softmax(-1), {t})", "F.cross_entropy(input={x}, target={t}, weight=None, ignore_index=0)",
-    "F.cross_entropy({x}, {t}.fill_(-100))", "F.cross_entropy({x}.T[None], {t}[None])",
+    "F.nll_loss({x}.log_softmax(-1), {t})",
+    "F.cross_entropy(input={x}.nan_to_num(), target={t}, weight=None, ignore_index=0)",
+    "F.cross_entropy({x}.nan_to_num(), {t}.fill_(-100))", "F.cross_entropy({x}.T[None], {t}[None])",
     "F.cross_entropy({x}[0], {t}[0])", "F.cross_entropy({x}, {t} * 0 + 10_000)", "F.cross_entropy({x} * 100, {t})",
     "F.cross_entropy({x}.float(), {t}).to({x}.dtype)", "F.cross_entropy({x}, {t}.int())",
 ]  # fmt: skip

@@ -161,7 +161,6 @@ class World:
         leaves = _leaves(output)
         self.note("output", leaves)
         self.note("requires grad", [leaf.requires_grad for leaf in leaves])
-        self.note("contiguous", [leaf.is_contiguous() for leaf in leaves])
         wanted = [leaf for leaf in leaves if leaf.requires_grad and leaf.is_floating_point()]
         if wanted:
             generator = torch.Generator().manual_seed(self.line)
@@ -322,10 +321,8 @@ def _differences(source: Source, want: World, got: World, *measures: World, exac
                 )
                 break
             for i, (a, b) in enumerate(zip(values, theirs, strict=True)):
-                if not isinstance(a, Tensor):  # what is contiguous may be viewed; what was not, nobody viewed
-                    wrong += (
-                        [] if a == b or (what == "contiguous" and b) else [f"{line}{what} {i} is {b}, originally {a}"]
-                    )
+                if not isinstance(a, Tensor):
+                    wrong += [] if a == b else [f"{line}{what} {i} is {b}, originally {a}"]
                     continue
                 reason = _worse(a, b, [t for m in measures for t in _counterpart(m, number, at, what, i)], exact)
                 wrong += [f"{line}{what} {i}: {reason}"] if reason else []

@@ -114,7 +114,6 @@ SABOTAGES: dict[str, Callable[[nn.Module], Undoing]] = {
     "drops the input's gradient": lambda m: Undoing(m, lambda f, s, x: f(s, x.detach())),
     "drops all gradients": lambda m: Undoing(m, lambda f, s, x: f(s, x).detach()),
     "returns another dtype": lambda m: Undoing(m, lambda f, s, x: f(s, x).double()),
-    "returns other strides": lambda m: Undoing(m, lambda f, s, x: f(s, x).T.contiguous().T),
     "swallows an error": lambda m: Undoing(m, quiet),
     "raises another error": lambda m: Undoing(m, other_error),
     "writes its input": lambda m: Undoing(m, writing),

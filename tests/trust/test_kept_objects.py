@@ -122,3 +122,10 @@ def test_what_torch_jit_script_made_is_left() -> None:
         torch.testing.assert_close(model(x), want)
     assert [r.path for r in swapped.replaced] == ["1"]
     assert {item.reason for item in swapped.left} == {"torch.jit.script made it: its code is no longer Python's"}
+
+
+def test_a_linear_layer_without_a_weight_is_refused_as_torch_refuses_it() -> None:
+    model = nn.Linear(4, 4)
+    model.weight = None
+    with kw.swap(model, verbose=False), pytest.raises(TypeError, match="must be Tensor, not NoneType"):
+        model(torch.randn(2, 4))

@@ -109,10 +109,10 @@ def pays_fused(x: Tensor) -> bool:
     return not x.is_cuda or not _is_compiling() or x.numel() >= LARGE
 
 
-def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``F.linear``."""
+def linear(input: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Tensor:
+    """``F.linear``. Without a weight it is refused by torch's function."""
     ours = type(input) is FakeTensor or (type(input) in PLAIN and (not input.is_cuda or _few_rows(input, weight, bias)))
-    if ours and expressible(input, weight, bias) and weight.dim() == 2:
+    if ours and weight is not None and expressible(input, weight, bias) and weight.dim() == 2:
         try:
             return linear_op(input, weight, bias)  # type: ignore[no-any-return]
         except REFUSED:
@@ -124,9 +124,9 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 _FEW: dict[tuple[Any, ...], bool] = {}
 
 
-def _few_rows(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+def _few_rows(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
     """Whether a matrix product on a GPU is one of few rows that the dispatcher does not leave to torch."""
-    if _is_compiling() or input.is_nested or input.numel() > FEW_ROWS * input.shape[-1]:
+    if weight is None or _is_compiling() or input.is_nested or input.numel() > FEW_ROWS * input.shape[-1]:
         return False
     if _grad_enabled() and (input.requires_grad or weight.requires_grad):
         return False
