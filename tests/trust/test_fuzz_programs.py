@@ -21,6 +21,7 @@ PROGRAMS, ALL_PROGRAMS = 60, 2000
 OURS = {"linear", "layer_norm", "rms_norm", "gelu", "softmax", "silu_mul", "cross_entropy", "attention", "rope"}
 
 
+@pytest.mark.timeout(3600)
 def test_random_programs_behave_as_before(pytestconfig: pytest.Config, tmp_path: Path) -> None:
     taken: set[str] = set()
 
