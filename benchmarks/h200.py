@@ -1,11 +1,12 @@
 """Every figure on record for a GPU, measured anew in one command.
 
-    python benchmarks/h200.py [--parts machine,proofs,ops,models,sanitizer] [--only rms_norm,softmax] [--out FOLDER]
+    python benchmarks/h200.py [--parts machine,proofs,trust,ops,models,sanitizer] [--only rms_norm] [--out FOLDER]
 
 | part | what it does | file |
 |---|---|---|
 | machine | the ceilings of this GPU | h200-machine.json |
 | proofs | every GPU row proved, one process an op; certificates are written to the cache | h200-proofs.json |
+| trust | odd tensors and derivatives of every kind through each op, beside torch's functions | h200-trust.json |
 | ops | each op beside a device copy of the same bytes, torch eager, torch.compile, Liger and cuDNN | h200-ops.json |
 | models | a 1B model: training step and decode, eager and swapped | h200-models.json |
 | sanitizer | compute-sanitizer memcheck and racecheck of the GPU rows that the record lacks | h200-sanitizer.json |
@@ -33,6 +34,7 @@ from typing import Any
 
 import h200_ops
 import h200_sanitizer
+import h200_trust
 import torch
 
 from kernelworks import certificates
@@ -85,9 +87,9 @@ def head() -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default="machine,proofs,ops,models,sanitizer")
+    parser.add_argument("--parts", default="machine,proofs,trust,ops,models,sanitizer")
     parser.add_argument(
-        "--only", default="", help="these ops alone, for `ops` (`small` for its small calls) and `sanitizer`"
+        "--only", default="", help="these ops alone, for `trust`, `ops` (`small` for its small calls) and `sanitizer`"
     )
     parser.add_argument("--limit", type=float, default=150, help="seconds that one run of `sanitizer` may take")
     parser.add_argument("--within", type=float, default=3600, help="seconds after which `sanitizer` ends")
@@ -123,8 +125,8 @@ def main() -> int:
         )  # fmt: skip
 
     parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "machine": machine_part, "proofs": proofs_part, "ops": ops_part, "models": models_part,
-        "sanitizer": sanitizer_part,
+        "machine": machine_part, "proofs": proofs_part, "trust": lambda: h200_trust.measure(only), "ops": ops_part,
+        "models": models_part, "sanitizer": sanitizer_part,
     }  # fmt: skip
     failed = 0
     for name in given.parts.split(","):

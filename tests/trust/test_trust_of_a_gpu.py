@@ -1,0 +1,38 @@
+"""The checks that `benchmarks/h200_trust.py` makes on a GPU hold here too, and see what is wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kernelworks.dispatch import OPS
+
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "h200_trust.py"
+
+
+@pytest.fixture(scope="module")
+def trust() -> Any:
+    spec = importlib.util.spec_from_file_location("h200_trust", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(("op", "checks"), [("silu_mul", 15), ("adamw_", 1)])
+def test_every_check_of_an_op_holds(trust: Any, op: str, checks: int) -> None:
+    found = trust.check(op, "cpu", trust.spread(OPS[op])[1:2])
+    assert len({f["check"] for f in found}) == checks, found
+    assert [f for f in found if f["wrong"]] == []
+
+
+def test_a_wrong_op_is_seen(trust: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An op whose composite is another function: every check says so."""
+    monkeypatch.setattr(OPS["gelu"], "_composite", lambda x, approximate: 2 * torch.sin(x))
+    case = next(c for c in OPS["gelu"].contract.cases if c.name.endswith("N=8"))
+    found = trust.check("gelu", "cpu", [case])
+    assert {f["check"] for f in found if f["wrong"]} >= {"forward", "gradients", "negative bit"}
