@@ -96,7 +96,9 @@ class Bound:
     up: Call
     silu_mul: Call
     down: Call
-    decoding: dict[int, Call | None] | None  # bits of the number of keys -> the row of attention for a single query
+    decoding: (
+        dict[Any, Call | None] | None
+    )  # bits of the number of keys, and what else they are -> the row of attention for a single query
     value_row: tuple[Call | None, torch.Size]
     pair: Tensor | None  # [2, B, heads, 1, D]: the key and the value of a token side by side, to be kept by one copy
 
@@ -111,11 +113,15 @@ class Bound:
         chosen anew only where its binary logarithm changes."""
         if self.decoding is None:
             return None
-        bits = key.shape[2].bit_length()
+        # a cache of another kind may hand back other keys than the one before
+        bits = (
+            key.shape[2].bit_length(), key.shape[:2], key.shape[3], key.shape == value.shape, key.dtype, value.dtype,
+            key.__class__, value.__class__, key.is_neg() or value.is_neg(),
+        )  # fmt: skip
         try:
             return self.decoding[bits]
         except KeyError:
-            row = attention.decoding_row(query, key, value)
+            row = attention.decoding_row(query, key, value) if is_plain(key, value) else None
             if row is not None and self.steady and row is not attention.to_every_key:
                 row = functools.partial(row, out=torch.empty(query.shape, dtype=query.dtype, device=query.device))
             self.decoding[bits] = row
@@ -176,14 +182,16 @@ class Parts:
     of_classes: tuple[Any, ...]
     config: Any
     settings: Mapping[str, Any]  # the attributes of config, which looks them up slowly
-    bound: dict[Any, tuple[Bound, list[Any]]] = field(default_factory=dict)
+    bound: dict[Any, tuple[Bound, list[Any], list[Any]]] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parts:
         return self  # of a copy of the layer these are not the parts, and ``layer`` says so
 
-    def weights(self, hidden_states: Tensor) -> list[Any] | None:
+    def weights(self, hidden_states: Tensor, cos: Tensor, sin: Tensor) -> list[Any] | None:
         """The parameters in the order of ``slots``, or None where the layer's own forward must run."""
-        if not calls.expressible(hidden_states) or any(self.hooks) or any(_GLOBAL_HOOKS):
+        if hidden_states.is_nested or any(self.hooks) or any(_GLOBAL_HOOKS):
+            return None
+        if not self.turned_by(hidden_states, cos, sin) or not calls.expressible(hidden_states, cos, sin):
             return None
         if not all(map(_is, [modules.get(name) for modules, name in self.links], self.parts)):
             return None
@@ -208,27 +216,41 @@ class Parts:
                 return None
         return weights
 
-    def calls_for(self, hidden_states: Tensor, weights: list[Any], cos: Tensor) -> Bound:
+    def turned_by(self, hidden_states: Tensor, cos: Tensor, sin: Tensor) -> bool:
+        """Whether there is an angle for each position and each element of a head, for all sequences or for each:
+        torch's arithmetic broadcasts other tables too, and rows do not."""
+        return (
+            hidden_states.dim() == cos.dim() == 3
+            and cos.shape == sin.shape
+            and cos.shape[1] == hidden_states.shape[1]
+            and cos.shape[2] == self.attention.head_dim
+            and cos.shape[0] in (1, hidden_states.shape[0])
+            and not (cos.requires_grad or sin.requires_grad)  # learned angles
+        )
+
+    def calls_for(self, hidden_states: Tensor, weights: list[Any], cos: Tensor, sin: Tensor) -> Bound:
         """The ops as this step calls them."""
         gradients = _grad_enabled()
-        if gradients or transformed() or observed() or not is_plain(hidden_states, cos):
+        if gradients or transformed() or observed() or not is_plain(hidden_states, cos, sin):
             return _OPEN_ON_GPU if gradients and hidden_states.is_cuda else _OPEN
         steady, device = hidden_states.shape[1] == 1, hidden_states.get_device()
         key: tuple[Any, ...] = (
             hidden_states.shape, hidden_states.stride(), hidden_states.dtype, device, cos.shape, cos.stride(),
-            _get_threads(),
+            sin.stride(), _get_threads(),
         )  # fmt: skip
         if steady:
             key = (*key, _get_ident(), _inference_mode(), _stream(device) if device >= 0 else 0)
         known = self.bound.get(key)
-        if known is not None and all(map(_is, known[1], weights)):
+        # the same parameter may have been given other memory: `parameter.data = ...`
+        lies = [None if w is None else (w.stride(), w.is_neg()) for w in weights]
+        if known is not None and all(map(_is, known[1], weights)) and known[2] == lies:
             return known[0]
         if not is_plain(*weights):
             return _OPEN
         if len(self.bound) >= MOST_SHAPES:
             self.bound.clear()
         bound = Bound(_at_first_use, steady=steady)
-        self.bound[key] = bound, weights
+        self.bound[key] = bound, weights, lies
         return bound
 
 
@@ -248,7 +270,7 @@ def decoder_layer(
         parts: Parts | None = self.__dict__.get("_kernelworks_parts")
         own = parts is not None and parts.layer() is self and parts.attention.config is parts.config
         if parts is not None and own and parts.settings.get(attention.INTERNAL) == attention.IMPLEMENTATION:
-            weights = parts.weights(hidden_states)
+            weights = parts.weights(hidden_states, *position_embeddings)
     if weights is None:
         output: Tensor = type(self).forward(
             self, hidden_states, attention_mask=attention_mask, position_ids=position_ids,
@@ -263,7 +285,7 @@ def _in_one_piece(
     sin: Tensor,
 ) -> Tensor:  # fmt: skip
     module, eps = parts.attention, parts.epsilons
-    call = parts.calls_for(hidden_states, weights, cos)
+    call = parts.calls_for(hidden_states, weights, cos, sin)
     q_weight, q_bias, k_weight, k_bias, v_weight, v_bias, o_weight, o_bias = weights[:8]
     gate_weight, gate_bias, up_weight, up_bias, down_weight, down_bias = weights[8:14]
     batch, length, _ = hidden_states.shape
