@@ -1,22 +1,25 @@
 """What is not supported, each with a call that shows how it is declined.
 
-A limit of an op is an error that says what is wrong; a limit of a swap is a call that torch's own function serves.
+A limit of an op is an error that says what is wrong; a limit of a swap is a call that torch's own function serves; a
+limit of a diagnosis is what it says of itself.
 ``python tests/trust/limits.py`` writes the page.
 """
 
 from __future__ import annotations
 
-import asyncio
+import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from limit import Limit, x
+from limits_diagnosed import HOPPER, PROGRAMS
 from torch import Tensor, nn
 
 import kernelworks as kw
+from kernelworks.models.compiled_loss import loss_with_gradients
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "limits.md"
 HEAD = """# limits
@@ -24,20 +27,6 @@ HEAD = """# limits
 What kernelworks does not do, and what happens then. A test makes each of these calls; this page is written from the
 table that it reads (`make docs`).
 """
-
-
-@dataclass(frozen=True)
-class Limit:
-    """``call`` raises ``error`` that ``says`` so; without an error it returns what happens and what torch does."""
-
-    sentence: str
-    call: Callable[[], Any]
-    error: type[Exception] | None = None
-    says: str = ""
-
-
-def x(*shape: int) -> Tensor:
-    return torch.randn(shape or (4, 16), generator=torch.Generator().manual_seed(0))
 
 
 def heads(*shape: int) -> list[Tensor]:
@@ -123,6 +112,65 @@ def overwritten(model: nn.Module, given: Tensor, *more: Tensor) -> None:
         result = model(given, *more)
         given.zero_()
         result.sum().backward()
+
+
+class Branching(nn.Module):
+    """A root mean square norm that does more in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(16))
+
+    def forward(self, given: Tensor) -> Tensor:
+        if self.training:
+            given = given * 1.0
+        return self.weight * given * torch.rsqrt(given.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+
+class Shifted(nn.Module):
+    """A root mean square norm with a parameter more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.shift = nn.Parameter(torch.ones(16)), nn.Parameter(torch.zeros(16))
+
+    def forward(self, given: Tensor) -> Tensor:
+        return self.weight * given * torch.rsqrt(given.pow(2).mean(-1, keepdim=True) + 1e-6) + self.shift
+
+
+def left(model: nn.Module) -> str:
+    """Why a swap leaves a model."""
+    with kw.swap(model, verbose=False) as swap:
+        assert not swap.replaced
+        return " ".join(map(str, swap.left))
+
+
+def copied() -> tuple[Any, Any]:
+    model = linear()
+    want = model(x())
+    with kw.swap(model, verbose=False):
+        made = copy.deepcopy(model)
+        kw.swap(made, verbose=False).undo()  # would raise, were it swapped
+        return made(x()), want
+
+
+def operators(make: Callable[[nn.Module], Any]) -> tuple[str, str]:
+    """The operators in what is made of a swapped model, and of the model as it was."""
+    model = nn.Sequential(linear(), nn.GELU(), nn.LayerNorm(8))
+    want = str(make(model))
+    with kw.swap(model, verbose=False):
+        return str(make(model)), want
+
+
+def kinds(program: Any) -> list[str]:
+    """The operators of a program of torch.jit."""
+    return [node.kind() for node in program.inlined_graph.nodes()]
+
+
+def twice() -> None:
+    given = x().requires_grad_()
+    loss = loss_with_gradients(given, x(8, 16), torch.arange(4), None, -100)
+    torch.autograd.grad(loss, given, create_graph=True)
 
 
 def autocast(call: Callable[..., Any], *args: Any) -> Any:
@@ -321,46 +369,37 @@ SWAP = [
         "Quantized modules stay as they are.",
         lambda: swapped(torch.ao.quantization.quantize_dynamic(nn.Sequential(linear())), x()),
     ),
+    Limit(
+        "A norm whose forward branches is left.", lambda: left(Branching()), says="is not proved to be one: it branches"
+    ),
+    Limit(
+        "A norm with further parameters is left.",
+        lambda: left(Shifted()),
+        says="is not proved to be one: it has parameters, buffers or modules beside a weight",
+    ),
+    Limit("A copy of a swapped model is not swapped.", copied),
+    Limit(
+        "A trace of a swapped model holds torch's own operators.",
+        lambda: operators(lambda model: kinds(torch.jit.trace(model, x()))),
+    ),
+    Limit(
+        "A script of a swapped model holds torch's own operators.",
+        lambda: operators(lambda model: kinds(torch.jit.script(model))),
+    ),
+    Limit(
+        "An exported swapped model holds torch's own operators.",
+        lambda: operators(lambda model: [node.target for node in torch.export.export(model, (x(),)).graph.nodes]),
+    ),
+    Limit(
+        "The fused loss of a compiled model has no second derivative.", twice, RuntimeError, "has no second derivative"
+    ),
 ]
 
 
-def profiled() -> Any:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-        return kw.diagnose(x)
-
-
-def async_in_a_loop() -> Any:
-    async def program() -> None: ...
-
-    async def loop() -> None:
-        from kernelworks.diagnose.program import from_function
-
-        from_function(program).run()
-
-    asyncio.run(loop())
-
-
-def target(text: str, **how: Any) -> Callable[[], Any]:
-    from kernelworks.diagnose.program import from_target
-
-    return lambda: from_target(text, **how)
-
-
-PROGRAMS = [
-    Limit("A budget is a finite number of seconds above 0.", lambda: kw.diagnose(x, budget_s=float("nan")), ValueError,
-          "budget_s must be a finite number of seconds above 0"),
-    Limit("torch's profiler cannot run beside a diagnosis.", profiled, RuntimeError, "torch's profiler is running"),
-    Limit("An async program is not diagnosed in a running event loop.", async_in_a_loop, RuntimeError,
-          "an event loop is running"),
-    Limit("A program on the command line is a Python file; a notebook is not.", target(f"{__file__[:-3]}.ipynb"),
-          FileNotFoundError, "program must be a Python file"),
-    Limit("A method needs an object: wrap it in a function.", target(f"{__file__}:Limit.method"), AttributeError,
-          "must name a function of the file"),
-    Limit("A function on the command line takes no arguments.", target(f"{__file__}:swapped"), TypeError,
-          "must take no arguments"),
-]  # fmt: skip
-
-SECTIONS = {"Ops called by name": OPS, "Swapped models": SWAP, "Programs under diagnosis": PROGRAMS}
+SECTIONS = {
+    "Ops called by name": OPS, "Swapped models": SWAP, "Programs under diagnosis": PROGRAMS,
+    "On Hopper": HOPPER,
+}  # fmt: skip
 
 
 def page() -> str:
@@ -374,7 +413,8 @@ def page() -> str:
 
 
 def _how(limit: Limit) -> str:
-    return f" *{limit.error.__name__}: \u2026 {limit.says} \u2026*" if limit.error else ""
+    error = f"{limit.error.__name__}: " if limit.error else ""
+    return f" *{error}\u2026 {limit.says} \u2026*" if limit.says else ""
 
 
 if __name__ == "__main__":
