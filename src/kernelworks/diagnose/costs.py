@@ -110,9 +110,20 @@ def _counted(call: Call) -> Work | None:
         return None
     for counted in (formula(call.name), by_schema):
         found = _try(counted, call) if counted else None
-        if found is not None:
+        if found is not None and not (found.read + found.written and _scattered(call)):
             return found
     return None
+
+
+def _scattered(call: Call) -> bool:
+    """Whether an argument has sizes and no strides: sparse, or in a layout of oneDNN's own. What it holds is not in its
+    sizes, by which formulas count."""
+    for shape, stride in zip(call.shapes, call.strides, strict=False):
+        listed = bool(shape) and isinstance(shape[0], list)
+        each = zip(shape, stride, strict=False) if listed else [(shape, stride)]
+        if any(sizes and not steps for sizes, steps in each):
+            return True
+    return False
 
 
 def _hands_back(call: Call) -> bool:
