@@ -76,6 +76,13 @@ def test_another_toolchain_is_not_trusted(certified: None) -> None:
     assert "proved with g++ 0.0.0" in (certificates.invalid(OP.name, row) or "")
 
 
+@pytest.mark.parametrize("worst", [1.01, float("inf"), float("nan"), None, "0.5"])
+def test_a_certificate_of_an_error_beyond_the_bound_does_not_hold(certified: None, worst: object) -> None:
+    row = OP.row("scalar")
+    certificates.write(_certificate(row, worst=worst))
+    assert f"an error of {worst} times the bound" in (certificates.invalid(OP.name, row) or "")
+
+
 def test_a_damaged_certificate_is_none(certified: None, tmp_path: Path) -> None:
     path = next(tmp_path.rglob("rms_norm.scalar.json"))
     path.write_text(path.read_text()[:40])

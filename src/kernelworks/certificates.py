@@ -86,7 +86,13 @@ def elsewhere(op: str, row: Row) -> Certificate | None:
         if kind == here.kind or not kind.startswith(f"{here.architecture}-"):
             continue
         held = _shipped(kind).get((op, row.name))
-        if held and not held.proved_on and held.source_hash == row.hash() and held.toolchain == row.toolchain():
+        if (
+            held
+            and _within(held)
+            and not held.proved_on
+            and held.source_hash == row.hash()
+            and held.toolchain == row.toolchain()
+        ):
             return held
     return None
 
@@ -108,7 +114,11 @@ def invalid(op: str, row: Row, kind: str | None = None) -> str | None:
             kind = kind_of(row.device)
         except RuntimeError as error:  # a GPU's row where there is none, as when its kernels are interpreted
             return str(error)
-    candidates = find(op, row.name, kind)
+    found = find(op, row.name, kind)
+    candidates = [c for c in found if _within(c)]
+    if found and not candidates:
+        worst = found[0].worst
+        return f"its certificate says an error of {worst} times the bound; run `kernelworks prove {op}.{row.name}`"
     if not candidates:
         held = elsewhere(op, row)
         if held is not None:
@@ -122,6 +132,12 @@ def invalid(op: str, row: Row, kind: str | None = None) -> str | None:
     if not any(c.toolchain == toolchain for c in same_source):
         return f"proved with {same_source[0].toolchain}, not with {toolchain}; run `kernelworks prove {op}.{row.name}`"
     return None
+
+
+def _within(certificate: Certificate) -> bool:
+    """Whether its worst error is one that the contract allows; a NaN is not, nor is what is no number."""
+    worst: object = certificate.worst
+    return isinstance(worst, (int, float)) and worst <= 1
 
 
 def _replace(path: Path, text: str) -> None:

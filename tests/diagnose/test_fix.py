@@ -14,6 +14,8 @@ from kernelworks.diagnose import diagnose
 from kernelworks.diagnose.agree import compare
 from kernelworks.diagnose.answers import tensors
 from kernelworks.diagnose.copies import widened
+from kernelworks.diagnose.fix import Forecast
+from kernelworks.diagnose.fix_cpu import CpuSide
 from kernelworks.diagnose.overhead import Floors
 from kernelworks.diagnose.predict import Capture, predict, replay
 from kernelworks.diagnose.predict_gpu import Words
@@ -180,13 +182,22 @@ def test_prediction_adds_up(machine: Ceilings) -> None:
     assert unseen.unknown == 1 and unseen.ours > 0
 
 
-def test_fix_of_a_whole_program(model: Block, machine: Ceilings) -> None:
+def test_fix_of_a_whole_program(model: Block, machine: Ceilings, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, shares = CpuSide.forecast, list[float]()
+
+    def hopeful(*args: Any) -> Forecast:
+        """Beyond any noise, which of a program of 100 us is at times more than what a swap brings."""
+        shares.append(real(*args).share)
+        return Forecast(0.0, 0)
+
+    monkeypatch.setattr(CpuSide, "forecast", hopeful)
     with torch.no_grad():
         before = model(X)
         found = diagnose(model, X, fix=True, ceilings=machine, budget_s=0.5)
         assert torch.equal(model(X), before)
     fix = found.fix
     assert fix is not None and fix.agrees and fix.rounds >= 2
+    assert len(shares) == 1 and 0.05 < shares[0] < 20
     assert fix.gain_s == pytest.approx(fix.before_s - fix.after_s)
     assert "Linear up: linear" in fix.replaced
     assert "forward" not in model.up.__dict__

@@ -12,11 +12,11 @@ import torch
 from kernelworks.ceilings import ceilings as measured_ceilings
 from kernelworks.diagnose import overhead
 from kernelworks.diagnose.account import account, footer
-from kernelworks.diagnose.program import Program, from_function, from_target
+from kernelworks.diagnose.program import Program, again_and_again, from_function, from_target
 from kernelworks.diagnose.races import Races
 from kernelworks.diagnose.regions import regions
 from kernelworks.diagnose.surroundings import Surroundings
-from kernelworks.diagnose.timeline import observe
+from kernelworks.diagnose.timeline import first_run, observe
 from kernelworks.diagnose.timeline_gpu import uses_gpu
 from kernelworks.diagnose.told import told
 from kernelworks.diagnose.trace import without_collection
@@ -124,6 +124,7 @@ def _diagnose(
 ) -> Diagnosis:
     """The process is as it was when this returns; what the program changed in it is among the findings."""
     check_budget(budget_s)
+    program = dataclasses.replace(program, run=again_and_again(program.run))
     with Surroundings(given) as around:
         found = _observed(program, fix, ceilings, budget_s, say, counters, rough=rough)
         return dataclasses.replace(found, findings=(*found.findings, *around.look()))
@@ -139,7 +140,7 @@ def _observed(
     *,
     rough: bool,
 ) -> Diagnosis:
-    say("warming up")
+    first = first_run(program.run, say)  # before anything long is measured: it may raise
     if uses_gpu(program.run):
         from kernelworks.diagnose.gpu import diagnose_gpu
 
@@ -152,7 +153,7 @@ def _observed(
         raise TypeError("the program ran on the CPU, and ceilings are those of a GPU")
     say("what a call costs at least")
     floors = overhead.measure()
-    timeline = observe(program.run, floors, budget_s=budget_s, say=say)
+    timeline = observe(program.run, floors, budget_s=budget_s, say=say, first=first)
     threads = torch.get_num_threads()
     say("sorting calls into regions")
     with without_collection():

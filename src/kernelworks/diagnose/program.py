@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import collections
 import contextlib
 import importlib
 import importlib.metadata
@@ -15,6 +14,7 @@ import os
 import platform
 import runpy
 import sys
+import time
 import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +26,19 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
-__all__ = ["NoFile", "NoFunction", "NotCallable", "Program", "TargetError", "from_function", "from_target", "versions"]
+__all__ = [
+    "NoFile",
+    "NoFunction",
+    "NotCallable",
+    "Program",
+    "TargetError",
+    "again_and_again",
+    "from_function",
+    "from_target",
+    "versions",
+]
 
+ENDLESS_S = 60.0  # for a generator's items, after which it is taken for one without an end
 LAZY = (types.GeneratorType, map, filter, zip)  # they have done nothing when they are returned
 
 
@@ -59,7 +70,27 @@ class Program:
     run: Callable[[], Any]
 
 
-# ---------------------------------------------------------------- one run
+# ---------------------------------------------------------------- runs
+
+
+def again_and_again(run: Callable[[], Any]) -> Callable[[], Any]:
+    """``run``, whose errors say so where it is a later run that raises."""
+    runs = 0
+
+    def once() -> Any:
+        nonlocal runs
+        runs += 1
+        try:
+            return run()
+        except Exception as error:
+            if runs > 1:
+                error.add_note(
+                    f"(It ran {runs - 1} {'time' if runs == 2 else 'times'} before it raised this: kernelworks runs a "
+                    "program several times, and each run must find what the first one found.)"
+                )
+            raise
+
+    return once
 
 
 def called(name: str, fn: Callable[..., Any], args: Sequence[Any] = ()) -> Any:
@@ -92,12 +123,15 @@ DEFERRED = (types.CoroutineType, types.AsyncGeneratorType)
 def _done(name: str, promised: Any) -> Any:
     """The work that was only promised."""
     if isinstance(promised, LAZY):
-        collections.deque(promised, maxlen=0)
+        begin = time.monotonic()
+        for number, _ in enumerate(promised):
+            if time.monotonic() - begin > ENDLESS_S:
+                raise RuntimeError(_endless(name, number + 1))
         return None
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(_last(promised) if isinstance(promised, types.AsyncGeneratorType) else promised)
+        return asyncio.run(_last(name, promised) if isinstance(promised, types.AsyncGeneratorType) else promised)
     with contextlib.suppress(Exception):
         promised.close()
     raise RuntimeError(
@@ -106,9 +140,19 @@ def _done(name: str, promised: Any) -> Any:
     )
 
 
-async def _last(items: Any) -> None:
+async def _last(name: str, items: Any) -> None:
+    begin, number = time.monotonic(), 0
     async for _ in items:
-        pass
+        number += 1
+        if time.monotonic() - begin > ENDLESS_S:
+            raise RuntimeError(_endless(name, number))
+
+
+def _endless(name: str, items: int) -> str:
+    return (
+        f"{name} is a generator that gave {items} items in {ENDLESS_S:.0f} s and has not ended: diagnose a function "
+        "that takes as many as one run is to have"
+    )
 
 
 def _leave(code: int) -> NoReturn:

@@ -11,6 +11,7 @@ import ctypes
 import dataclasses
 import resource
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,11 +23,12 @@ from kernelworks.diagnose.places import Survey
 from kernelworks.diagnose.trace import Call, Trace, join, record, without_collection
 from kernelworks.diagnose.watch import Outside, outside, watched
 
-__all__ = ["Moment", "Plain", "Timeline", "fault_share", "observe", "plain_run", "settle", "window_s"]
+__all__ = ["Moment", "Plain", "Timeline", "fault_share", "first_run", "observe", "plain_run", "settle", "window_s"]
 
 Say = Callable[[str], None]
 
 MOST_ROUNDS = 3
+ENDLESS_S = 60  # after which a first run that has not ended is spoken of
 RUNS_A_ROUND = 5  # what a round costs, in plain runs: one plain, one profiled, and sorting its calls
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
 FEW_FAULTS = 0.03  # of the wall clock
@@ -68,11 +70,26 @@ class Timeline:
     surveyed: int | None = None  # how many calls were surveyed, for all others like them; None where all were
 
 
-def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say) -> Timeline:
-    """Runs the program plain, then profiled, as often as ``budget_s`` allows (1 to 3 times each, after one run to warm
-    up), and once more to survey shapes and places. Raises what the program raises."""
+def first_run(run: Callable[[], Any], say: Say) -> Plain:
+    """The run that warms up, and in which a program that cannot be run says so. One that does not end is told of."""
     say("warming up")
-    first = plain_run(run)
+    waiting = threading.Timer(
+        ENDLESS_S, say, (f"warming up: {ENDLESS_S} s, and the program's first run has not ended",)
+    )
+    waiting.daemon = True
+    waiting.start()
+    try:
+        return plain_run(run)
+    finally:
+        waiting.cancel()
+
+
+def observe(
+    run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say, first: Plain | None = None
+) -> Timeline:
+    """Runs the program plain, then profiled, as often as ``budget_s`` allows (1 to 3 times each, after the ``first``
+    run), and once more to survey shapes and places. Raises what the program raises."""
+    first = first or first_run(run, say)
     rounds = max(1, min(MOST_ROUNDS, int(budget_s / max(RUNS_A_ROUND * first.wall, 1e-9))))
     patience, tries = PATIENCE * budget_s, 1 if budget_s < RUNS_A_ROUND * first.wall else 3 * rounds
     plain = sift(

@@ -60,10 +60,9 @@ def waiting(run: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def uses_gpu(run: Callable[[], Any]) -> bool:
-    """Whether the program gives a GPU anything to do; runs it once, which is its first run."""
+    """Whether the program gives a GPU anything to do; it has run once."""
     if not torch.cuda.is_available():
         return False
-    run()
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return False
     return record(waiting(run), gpu=True).device_seconds > 0

@@ -1,0 +1,66 @@
+"""A program is run many times: its first run comes before anything long, and a later run that raises is told apart."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import kernelworks as kw
+from kernelworks.records import Ceilings, Diagnosis
+
+X = torch.ones(64, 64)
+
+
+def diagnosed(fn: Callable[..., Any], *, ceilings: Ceilings) -> Diagnosis:
+    return kw.diagnose(fn, ceilings=ceilings, budget_s=0.05, rough=True)
+
+
+@pytest.mark.parametrize("kind", ["generator", "async generator"])
+def test_a_generator_without_an_end_is_refused_with_a_word(
+    kind: str, ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def numbers() -> Iterator[Tensor]:
+        while True:
+            yield X + X
+
+    async def promised() -> AsyncIterator[Tensor]:
+        while True:
+            yield X + X
+
+    monkeypatch.setattr(sys.modules["kernelworks.diagnose.program"], "ENDLESS_S", 0.05)
+    with pytest.raises(RuntimeError, match=r"generator that gave [1-9]\d* items in .* s and has not ended"):
+        diagnosed(numbers if kind == "generator" else promised, ceilings=ceilings)
+
+
+def test_a_first_run_that_does_not_end_is_spoken_of(ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["kernelworks.diagnose.timeline"], "ENDLESS_S", 0.05)
+    told: list[str] = []
+    kw.diagnose(lambda: time.sleep(0.2), ceilings=ceilings, budget_s=0.05, rough=True, progress=told.append)
+    assert sum("has not ended" in line for line in told) == 1
+
+
+def test_a_program_that_raises_does_so_before_anything_long_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(*args: object, **named: object) -> Any:
+        raise AssertionError("measured before the program had run")
+
+    monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "measured_ceilings", measured)
+    monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "uses_gpu", measured)
+    monkeypatch.setattr(sys.modules["kernelworks.diagnose.overhead"], "measure", measured)
+    with pytest.raises(KeyError, match="mine") as caught:
+        kw.diagnose(lambda: {}["mine"])
+    assert not getattr(caught.value, "__notes__", [])
+
+
+@pytest.mark.parametrize("run", [2, 4, 7])
+def test_what_a_later_run_raises_says_that_earlier_ones_ended_well(run: int, ceilings: Ceilings) -> None:
+    left = iter([X] * (run - 1))
+    with pytest.raises(StopIteration) as caught:
+        diagnosed(lambda: next(left) @ X, ceilings=ceilings)
+    (note,) = caught.value.__notes__
+    assert f"ran {run - 1} time" in note and "several times" in note
