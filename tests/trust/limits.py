@@ -327,6 +327,11 @@ OPS = [
     ),
 ]
 
+
+class CopiesItself(nn.Linear):
+    def __copy__(self) -> Any: ...
+
+
 SWAP = [
     Limit("`swap` takes modules.", lambda: kw.swap(F.gelu), TypeError, "must be a torch.nn.Module"),
     Limit(
@@ -360,6 +365,10 @@ SWAP = [
     ),
     Limit("A sparse weight runs torch's function.", lambda: swapped(linear(weight=x(8, 16).to_sparse_csr()), x())),
     Limit("A bias that is broadcast runs torch's function.", lambda: swapped(linear(bias=x(1)), x())),
+    Limit(
+        "Modules whose class has a `__copy__` of its own stay as they are: its copies may share entries.",
+        lambda: swapped(CopiesItself(16, 16), x()),
+    ),
     Limit("Modules made by `torch.jit.script` stay as they are.", lambda: swapped(torch.jit.script(linear()), x())),
     Limit(
         "Modules made by `torch.export` stay as they are.",

@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -171,6 +172,69 @@ def test_a_shallow_copy_shares_its_parts() -> None:
         other = copy.copy(model)
         torch.testing.assert_close(other(x), want)
     assert torch.equal(other(x), want)
+
+
+class Shares(nn.Linear):
+    """Its copies have the same entries, but parameters of their own to set."""
+
+    def __copy__(self):
+        other = type(self).__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.__dict__["_parameters"] = dict(self._parameters)
+        return other
+
+
+class SharesCalls(Shares):
+    def forward(self, x):
+        return F.gelu(F.linear(x, self.weight))
+
+
+@pytest.mark.parametrize("cls", [Shares, SharesCalls])
+def test_a_class_that_copies_itself_is_left(cls) -> None:
+    model, x = nn.Sequential(cls(16, 16), nn.Linear(16, 16)), torch.randn(3, 16)
+    swapped = swap(model, verbose=False)
+    assert [left.path for left in swapped.left] == ["0"]
+    assert "__copy__" in swapped.left[0].reason
+    assert [r.path for r in swapped.replaced] == ["1"]
+    other = copy.copy(model[0])
+    other.weight = nn.Parameter(torch.ones(16, 16))
+    torch.testing.assert_close(other(x), cls.forward(other, x))
+    assert torch.equal(pickle.loads(pickle.dumps(other)).weight, other.weight)
+
+
+class Slow(nn.Linear):
+    """Its deep copy takes a while, in which others run the original."""
+
+    def __deepcopy__(self, memo):
+        meanwhile.append(self(torch.ones(1, 16)))
+        return copy.deepcopy(nn.Linear(16, 16), memo)
+
+
+meanwhile: list = []
+
+
+def test_a_module_runs_while_it_is_copied() -> None:
+    model = Slow(16, 16)
+    want = model(torch.ones(1, 16))
+    with swap(model, verbose=False):
+        before, stop, faults = dict(model.__dict__), threading.Event(), []
+
+        def keep_running() -> None:
+            while not stop.is_set():
+                try:
+                    F.linear(torch.ones(1, 16), model._parameters["weight"], model._parameters["bias"])
+                except Exception as error:
+                    faults.append(error)
+
+        thread = threading.Thread(target=keep_running)
+        thread.start()
+        for _ in range(200):
+            copy.deepcopy(model)
+        stop.set()
+        thread.join()
+        assert not faults
+        assert model.__dict__ == before
+    torch.testing.assert_close(meanwhile.pop(), want)
 
 
 def test_dictionaries_copied_entry_by_entry_can_be_swapped() -> None:

@@ -371,3 +371,23 @@ def _equal(a, b):
     return all(
         (x is None) == (y is None) and (x is None or torch.allclose(x, y, atol=1e-4)) for x, y in zip(a, b, strict=True)
     )
+
+
+class Learned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(8) + 0.5)
+        self.eps = 1e-6
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+
+
+def test_a_number_that_becomes_a_tensor_has_its_gradient() -> None:
+    model, x = Learned(), torch.randn(3, 8)
+    with swap(model, verbose=False) as swapped:
+        assert swapped.replaced
+        del model.eps
+        model.eps = nn.Parameter(torch.tensor(1e-6, dtype=torch.float64))  # it equals the number
+        model(x).sum().backward()
+    assert model.eps.grad is not None

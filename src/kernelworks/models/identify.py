@@ -418,7 +418,9 @@ def _in_its_place(forward: Any, formula: _Formula, number: Any, seen: Seen, dtyp
 
     def ask(expression: str, value: Any) -> None:
         scope[f"KEPT{len(holds)}"] = value
-        holds.append(f"{expression} {'==' if isinstance(value, (int, float)) else 'is'} KEPT{len(holds)}")
+        number = isinstance(value, (int, float))  # a tensor that equals it has a gradient
+        same = f"{expression}.__class__ is {type(value).__name__} and {expression} ==" if number else f"{expression} is"
+        holds.append(f"{same} KEPT{len(holds)}")
 
     for name, value in seen.attributes.items():
         ask(f"self.{name}", value)

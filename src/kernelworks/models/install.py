@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["Installed", "installed_on", "take_off_strangers"]
+__all__ = ["Installed", "copies_itself", "installed_on", "take_off_strangers"]
 
 _ABSENT: Any = object()
 _STATE, _REPLICATE, _SCRIPT = "__getstate__", "_replicate_for_data_parallel", "__prepare_scriptable__"
@@ -77,6 +77,13 @@ class Installed:
         self.before.clear()
 
 
+def copies_itself(cls: type) -> bool:
+    """Whether a user's class says itself what ``copy.copy`` makes of it. That may take over the entries of ``__dict__``
+    one by one, ours among them, and no copy can be told from the module that they are bound to."""
+    owner = next((base for base in cls.__mro__ if "__copy__" in base.__dict__), None)
+    return owner is not None and owner.__module__.partition(".")[0] != "torch"
+
+
 def installed_on(module: nn.Module) -> Installed | None:
     """What a swap put on this very module."""
     found = module.__dict__.get(_STATE)
@@ -116,11 +123,15 @@ def _deeply_copied(module: Any, memo: dict[int, Any]) -> Any:
     """The class's own ``__deepcopy__``, which meanwhile sees the module as it was."""
     found = installed_on(module)
     assert found is not None
-    whole, plain = dict(module.__dict__), found.without(module.__dict__)
-    module.__dict__.clear()
-    module.__dict__.update(plain)
-    try:
+    space = module.__dict__
+    ours = {name: value for name, value in found.ours.items() if space.get(name, _ABSENT) is value}
+    plain = found.without(space)
+    try:  # one entry at a time: another thread may be running the module
+        for name in ours:
+            if name in plain:
+                space[name] = plain[name]
+            else:
+                space.pop(name, None)
         return type(module).__deepcopy__(module, memo)
     finally:
-        module.__dict__.clear()
-        module.__dict__.update(whole)
+        space.update(ours)

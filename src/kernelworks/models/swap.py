@@ -15,7 +15,7 @@ from torch import nn
 from kernelworks.models import attention, language
 from kernelworks.models.decoder import decoder_layer, parts_of
 from kernelworks.models.forwards import activations, known, reason_left
-from kernelworks.models.install import Installed, installed_on, take_off_strangers
+from kernelworks.models.install import Installed, copies_itself, installed_on, take_off_strangers
 from kernelworks.models.outlook import Outlook, outlook, setting_of
 from kernelworks.models.rebind import Rebinder, guarded
 from kernelworks.models.rotary import known_rotary
@@ -197,6 +197,10 @@ class _Walk:
         self.growing: dict[Any, Any] = {}
 
     def run(self) -> None:
+        for path, module in self.result.model.named_modules():
+            if copies_itself(type(module)):
+                why = "its class has a __copy__ of its own, whose copies would run this module's parameters"
+                self.left.append(Left(path, type(module).__name__, why))
         for _, module in self._modules():
             self.installed[id(module)] = Installed(module)
             self.result._undo.append(self.installed[id(module)].remove)
@@ -218,7 +222,8 @@ class _Walk:
         self.result.replaced, self.result.left = tuple(self.replaced), tuple(self.left)
 
     def _modules(self) -> list[tuple[str, nn.Module]]:
-        return [(path, m) for path, m in self.result.model.named_modules() if id(m) not in self.others]
+        found = self.result.model.named_modules()
+        return [(path, m) for path, m in found if id(m) not in self.others and not copies_itself(type(m))]
 
     def _registry(self) -> None:
         for config, reason in attention.configurations(self.result.model):
