@@ -54,6 +54,7 @@ class Case:
     flop: float = 0.0
     of_peak: bool = False
     asked: tuple[Any, ...] = ()  # arguments by which the dispatcher's choice is looked up
+    asked_pass: str = "forward"  # whose arguments these are
     row: str | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -249,11 +250,15 @@ def attentions() -> Iterator[Case]:
         peers = {
             "flash2": torchs(SDPBackend.FLASH_ATTENTION, is_causal=True),
             "cudnn": torchs(SDPBackend.CUDNN_ATTENTION, is_causal=True),
-            "ours": lambda q, k, v: kw.attention(q, k, v, causal="top_left", row="triton"),
+            "ours": lambda q, k, v: kw.attention(q, k, v, causal="top_left"),
         }
         backward = {name: backward_of(f, q, k, v) for name, f in peers.items()}
         shape = f"causal {b}x{h}x{length}x128"
-        yield Case("attention", "backward", shape, backward, backward["flash2"], flop=2.5 * flop, row="triton")
+        lse = torch.empty(q.shape[:3], device="cuda")
+        yield Case(
+            "attention", "backward", shape, backward, backward["flash2"], flop=2.5 * flop, asked_pass="backward",
+            asked=(q, q, k, v, q, lse, "top_left", None, None, None, [True] * 3),
+        )  # fmt: skip
 
 
 def optimizers() -> Iterator[Case]:
@@ -320,9 +325,9 @@ def timed(case: Case, peak: float, source: Tensor, target: Tensor) -> dict[str, 
     row = case.row
     if row is None and case.asked:
         op = OPS[case.op]
-        names = op.passes["forward"].names
+        names = op.passes[case.asked_pass].names
         asked = (*case.asked, *([None] * (len(names) - len(case.asked))))
-        row = choose(op, op.request("forward", asked)).row.name
+        row = choose(op, op.request(case.asked_pass, asked)).row.name
     errors_differ = len(errors) == 2 and not errors["ours"] <= 2 * min(errors.values()) + SAME
     rounded = case.op == "attention" and case.pass_ != "decode"  # the truth there is bfloat16 itself
     loose = rounded and len(errors) == 2 and errors["ours"] <= 1.5e-2

@@ -302,6 +302,9 @@ def test_models_are_shown_while_no_gpu_row_has_changed(tmp_path: Path) -> None:
         "| training step, 1.20B parameters, 8 x 2048 tokens | 900 ms, 50.0 GB | 600 ms, 45.5 GB | **1.50x** |" in text
     )
     assert "| decode, batch 32, a token | 20.0 ms | 10.0 ms | **2.00x** |" in text
+    newer = readme.generate(tmp_path, "README.md", {"rms_norm.triton": "current", "rms_norm.sm90": "since"})
+    assert "1.50x" in newer and "Measured before" in newer and "`rms_norm.sm90`." in newer
+    assert "Measured before" not in text
     text = readme.generate(tmp_path, "README.md", {"rms_norm.triton": "changed"})
     assert "1.50x" not in text and "Left out" in text
 

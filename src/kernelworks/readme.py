@@ -15,7 +15,8 @@ What stands between ``<!-- generated: NAME -->`` and ``<!-- end generated -->`` 
 | ``ladders`` | ``ladders/**/results.json``, Climbs | one line a ladder and machine: from where to where |
 
 A figure of a GPU's row carries the hash of the source that it was measured with. Where that source has changed since
-(here, where there may be no GPU to measure it anew), the figure is left out and the page says so.
+(here, where there may be no GPU to measure it anew), the figure is left out and the page says so. Rows that came after
+a measurement, and that a call may take by now, are named below it.
 
 A part whose file is not there is left empty: no figure stands in the page that no file holds.
 """
@@ -184,6 +185,13 @@ def _left_out(changed: list[str]) -> list[str]:
     return [f"Left out, since the source changed after it was measured: {names}.", ""]
 
 
+def _newer(found: dict[str, Any], hashes: Hashes) -> list[str]:
+    """The rows that were not there when a record was made, whose place others have in its tables."""
+    known = found.get("sources", {})
+    names = ", ".join(f"`{name}`" for name in hashes if known and name not in known)
+    return [f"Measured before these rows were there, which calls may take by now: {names}.", ""] if names else []
+
+
 def _measured(found: dict[str, Any], hashes: Hashes) -> tuple[list[dict[str, Any]], list[str]]:
     rows, changed = _current((r for r in found["rows"] if "failed" not in r), hashes)
     return rows, changed
@@ -232,7 +240,7 @@ def _gpu_ops(root: Path, hashes: Hashes) -> str:
         span = f" ({least} to {most})" if len(group) > 1 else ""
         taken = ", ".join(dict.fromkeys(str(r.get("row") or "") for r in group))
         lines.append(f"| `{op}` | {pass_} | {taken} | {len(group)} | {_reached(group)} | {median}{span} |")
-    return "\n".join([*lines, "", *_left_out(changed), _provenance(found, name), ""])
+    return "\n".join([*lines, "", *_left_out(changed), *_newer(found, hashes), _provenance(found, name), ""])
 
 
 def _gpu_cases(root: Path, hashes: Hashes) -> str:
@@ -266,7 +274,7 @@ def _gpu_cases(root: Path, hashes: Hashes) -> str:
             columns = ("forward_torch_us", "forward_ours_us", "backward_torch_us", "backward_ours_us")
             cells = " | ".join(quantity.figures(call[c], 2) if c in call else "" for c in columns)
             lines.append(f"| {call['op']} {call['shape']} | {cells} |")
-    return "\n".join([*lines, "", *_left_out(changed), _provenance(found, name), ""])
+    return "\n".join([*lines, "", *_left_out(changed), *_newer(found, hashes), _provenance(found, name), ""])
 
 
 def _model_lines(figures: Mapping[str, Any]) -> list[str]:
@@ -294,7 +302,9 @@ def _gpu_models(root: Path, hashes: Hashes) -> str:
     changed = [row for row, was in found.get("sources", {}).items() if was != hashes.get(row)]
     lines = [f"| on one {found['machine']['name']}, bfloat16 | torch eager | after `kw.swap` | speedup over eager |"]
     lines += ["|---|---:|---:|---:|", *_model_lines(found.get("figures", {})), ""]
-    return "\n".join([*([] if changed else lines), *_left_out(changed), _provenance(found, name), ""])
+    return "\n".join(
+        [*([] if changed else lines), *_left_out(changed), *_newer(found, hashes), _provenance(found, name), ""]
+    )
 
 
 # ---------------------------------------------------------------- ladders
