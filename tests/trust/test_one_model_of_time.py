@@ -195,6 +195,20 @@ def test_a_fix_that_predicts_nothing_is_not_applied(share: float, clock: Clock) 
 
 
 @pytest.mark.parametrize(
+    ("share", "says"),
+    [
+        (0.985, "predicted to bring 1.5 ms, within the noise of 2 ms"),
+        (1.01, "predicted to lose 1 ms, within the noise of 2 ms"),
+        (1.2, "predicted to lose 20 ms, with noise of 2 ms"),
+        (211.0, "the swapped program is predicted to take 2 times as long, or more"),
+    ],
+)
+def test_a_predicted_loss_is_called_one_and_an_absurd_one_has_no_figure(share: float, says: str, clock: Clock) -> None:
+    note = _fixed(share).notes[0]
+    assert note.endswith(says), note
+
+
+@pytest.mark.parametrize(
     ("after", "refused"), [(0.050, False), (0.099, False), (0.1015, False), (0.104, True), (0.109, True), (0.3, True)]
 )
 def test_a_fix_that_measures_slower_than_the_noise_is_refused(after: float, refused: bool, clock: Clock) -> None:

@@ -182,6 +182,33 @@ def test_a_promise_is_a_prediction_and_a_bound_is_called_one(name: str) -> None:
 FIX = Fix((), (), 1.0, 0.9, 0.12, 0.1, 1e-7, 1e-7, True, 3, (), 0.02)
 
 
+NONE = dataclasses.replace(FIX, rounds=0, predicted_gain_s=0.0)
+LEFT = {
+    "nothing at all": (_region("add", 1.0), "; nothing is to be had from a swap here, nor elsewhere"),
+    "a bound": (
+        _region("add", 1.0, allows=0.5),
+        "; nothing is to be had from a swap here, nor from another remedy at hand; the bound allows up to 500 ms",
+    ),
+    "of what nothing is said": (
+        _region("waiting", 1.0, modelled=False),
+        "so nothing is said of it: waiting 1000 ms; nothing is to be had from a swap here",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_nothing_is_said_twice(name: str) -> None:
+    region, ends = LEFT[name]
+    text = sentence({"useful at ceiling": 0.5, "unexplained": 0.0}, (region,), 1.0, NONE)
+    assert text.endswith(ends) and text.count("nothing is to be had") == 1 and "nothing worth" not in text
+
+
+def test_of_what_was_not_modelled_nothing_is_promised_nor_denied() -> None:
+    found = (_region("native code outside torch", 1.0, modelled=False),)
+    text = sentence({"useful at ceiling": 0.0, "unexplained": 0.0}, found, 1.0)
+    assert text.endswith("nothing is said of it: native code outside torch 1000 ms")
+
+
 @pytest.mark.parametrize(
     ("fix", "high", "says"),
     [

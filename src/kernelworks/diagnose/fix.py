@@ -23,6 +23,7 @@ __all__ = ["Forecast", "Side", "alternate", "apply_fix", "lines", "noise_of"]
 Say = Callable[[str], None]
 LEAST_ROUNDS = 2
 LEAST_NOISE = 0.02  # of the wall clock: two runs of one program are seldom nearer
+MOST_SHARE = 2.0  # of the original's time: what is predicted beyond it is a disturbance, of no known size
 NOTHING = "nothing to be had here"
 
 
@@ -114,15 +115,27 @@ def _applied(program: Program, walls: Sequence[float], side: Side, *, budget_s: 
     notes = list(side.notes())
     if forecast.unknown:
         notes.append(f"{forecast.unknown} calls of ours could not be replayed: predicted from their bound")
+    forecast = forecast._replace(share=min(forecast.share, MOST_SHARE))
     gain, noise = wall * (1 - forecast.share), noise_of(walls)
     if gain <= noise:
-        notes.insert(0, f"{NOTHING}: the swap is predicted to bring {_ms(gain)}, within the noise of {_ms(noise)}")
+        notes.insert(0, f"{NOTHING}: {_expected(gain, noise, wall)}")
         notes.insert(1, "so it was not applied and nothing was measured")
         return Fix(replaced, left, wall, wall, gain, 0.0, 0.0, 0.0, True, 0, tuple(notes), noise, against="")
     say("comparing the answers")
     agreement = compare(roots.samples)
     found = alternate(whole, roots, wall, budget_s, say, most=side.most_rounds)
     return _measured(forecast, agreement, found, replaced, left, notes)
+
+
+def _expected(gain: float, noise: float, wall: float) -> str:
+    """Why a swap is not applied."""
+    if gain <= wall * (1 - MOST_SHARE):
+        return f"the swapped program is predicted to take {MOST_SHARE:.0f} times as long, or more"
+    if gain < -noise:
+        return f"the swap is predicted to lose {_ms(-gain)}, with noise of {_ms(noise)}"
+    return (
+        f"the swap is predicted to {'lose' if gain < 0 else 'bring'} {_ms(abs(gain))}, within the noise of {_ms(noise)}"
+    )
 
 
 def _measured(

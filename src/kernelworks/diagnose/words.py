@@ -22,6 +22,9 @@ __all__ = ["Rough", "ambiguous", "findings", "sentence", "unmodelled"]
 NOISY_SCALE = 0.15  # profiled and plain runs further apart than this are said
 HARDLY, MOSTLY = 0.25, 0.9  # of the wall clock, modelled
 DOUBT = 0.1  # of the wall clock, unexplained
+VAGUE = 20.0  # percent, from which the ends of a rough interval may not lie tenfold apart
+MANY = 10  # times as long under the profiler, from which the figure says nothing but that it is large
+NO_SWAP = "nothing is to be had from a swap here"
 NAMES = {
     PYTHON: "Python between ops", FREE: "memory given back and taken again", "launch latency": "waiting for launches",
     "torch's dispatch": "torch's dispatch of small ops",
@@ -63,9 +66,12 @@ class Rough:
     longest: float
 
     def percents(self, percent: float, wall: float) -> str:
+        """From the least to the most that it may be; empty where that is all or nothing."""
         low = percent * min(1 / (1 + WIDER), wall / self.longest)
         high = min(100.0, percent * max(1 + WIDER, wall / self.shortest))
-        return f"{low:.0f}% to {high:.0f}%" if low >= 0.5 else f"under {max(1.0, high):.0f}%"
+        if high > VAGUE and low < high / 10:
+            return ""
+        return f"{low:.0f}% to {high:.0f}%" if round(low) else f"under {max(1.0, high):.0f}%"
 
 
 def _head(footer: Mapping[str, float], found: Sequence[Region], wall: float, rough: Rough | None) -> str:
@@ -87,8 +93,11 @@ def _head(footer: Mapping[str, float], found: Sequence[Region], wall: float, rou
         part = f"{100 * (1 - share):.0f}% of this program's {_ms(wall)} ms"
         return f"{part} was not modelled, so nothing is said of it: {rest}"
     percent = 100 * footer[USEFUL] / (wall * share)
-    shown = f"{percent:.0f}%" if percent >= 0.5 else "under 1%"
-    useful = f"runs at {rough.percents(percent, wall) if rough else shown} of what this machine can do{held}"
+    shown = f"{percent:.0f}%" if round(percent) else "under 1%"
+    shown = rough.percents(percent, wall) if rough else shown
+    useful = f"runs at {shown} of what this machine can do{held}"
+    if not shown:
+        useful = "was disturbed too much to tell how near it runs to what this machine can do"
     if share > MOSTLY:
         return f"this program {useful}"
     return f"{100 * share:.0f}% of this program was modelled, and that part {useful}; the rest was not: {rest}"
@@ -104,9 +113,12 @@ def _promises(footer: Mapping[str, float], found: Sequence[Region], wall: float,
     if fix is not None and fix.rounds and not fix.refused:
         said = [f"the swap was predicted to bring {_ms(fix.predicted_gain_s)} ms and brought {_ms(fix.gain_s)} ms"]
     elif fix is not None and not fix.refused:
-        said = ["nothing is to be had from a swap here"]
+        said = [NO_SWAP]
     else:
         said = []
+    unseen = sum(r.seconds for r in found if not r.modelled and r.op != TAKEN)
+    if unseen > (1 - HARDLY) * (wall - footer.get(TAKEN, 0.0)) and max(high, allows) < SMALL * wall:
+        return said  # of most of it nothing is said: nor that nothing can be had back
     doubt = footer[UNEXPLAINED] / wall if wall else 0.0
     rest = (
         f" ({100 * doubt:.0f}% of the time is unexplained)"
@@ -114,9 +126,11 @@ def _promises(footer: Mapping[str, float], found: Sequence[Region], wall: float,
         else ""
     )
     if max(high, allows) < SMALL * wall:
-        return [*said, f"nothing worth having back{rest}"]
+        return [f"{NO_SWAP}, nor elsewhere{rest}"] if said == [NO_SWAP] else [*said, f"nothing worth having back{rest}"]
     bound = f"the bound allows up to {_ms(allows)} ms{rest}" if allows - high >= SMALL * wall else ""
     if high < SMALL * wall:
+        if said == [NO_SWAP]:
+            return [f"{NO_SWAP}, nor from another remedy at hand", bound]
         return [*said, f"no remedy at hand is predicted to give time back, {bound}"]
     by_op: dict[str, float] = {}
     for region in found:
@@ -153,7 +167,7 @@ def findings(problems: Mapping[str, Problem], timeline: Timeline | GpuTimeline) 
             )
     elif abs(timeline.scale - 1) > NOISY_SCALE:
         lines.append(
-            f"under the profiler, its own time taken off, the program took {1 / timeline.scale:.2f} times as long as "
+            f"under the profiler, its own time taken off, the program took {_times(1 / timeline.scale)} as long as "
             "without it; the times of single ops were scaled to fit"
         )
     if isinstance(timeline, Timeline) and timeline.surveyed is not None:
@@ -181,6 +195,12 @@ def _elsewhere(found: Mapping[str, tuple[int, float]]) -> str:
     largest = sorted(found, key=lambda op: -found[op][1])[:3]
     names = ", ".join(f"{op.removeprefix('aten::')} {_time(found[op][1])}" for op in largest)
     return f"{calls:.0f} ops ran on other threads of the program, {_time(seconds)} in all ({names}): not modelled"
+
+
+def _times(factor: float) -> str:
+    if factor > MANY:
+        return f"more than {MANY} times"
+    return f"{factor:.2f} times" if factor > 1 / MANY else f"less than {1 / MANY:.1g} times"
 
 
 def _ms(seconds: float) -> str:
