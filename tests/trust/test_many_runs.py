@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import kernelworks as kw
+from kernelworks.diagnose.agree import compare
+from kernelworks.diagnose.fix_cpu import CpuSide
+from kernelworks.diagnose.predict import Capture, replay
+from kernelworks.diagnose.roots import Swapped, find
 from kernelworks.records import Ceilings, Diagnosis
 
 X = torch.ones(64, 64)
@@ -64,3 +68,47 @@ def test_what_a_later_run_raises_says_that_earlier_ones_ended_well(run: int, cei
         diagnosed(lambda: next(left) @ X, ceilings=ceilings)
     (note,) = caught.value.__notes__
     assert f"ran {run - 1} time" in note and "several times" in note
+
+
+def test_a_fix_of_very_many_calls_keeps_its_own_share_of_the_budget(
+    ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking at a call costs 20 to 200 us: the swapped program's are not all looked at, and all are predicted."""
+    module, x, most = nn.Sequential(nn.Linear(8, 8), nn.GELU()).eval(), torch.ones(2, 8), 64
+    seen: list[tuple[bool, int]] = []
+    forecast = CpuSide.forecast
+
+    def program() -> Tensor:
+        y = x
+        with torch.no_grad():
+            for _ in range(200):
+                y = module(y)
+        return y
+
+    def spied(side: CpuSide, program: Any, roots: Any, surveyed: Any) -> Any:
+        seen.append((side.survey(program).trace.cut, len(surveyed.trace.calls)))
+        return forecast(side, program, roots, surveyed)
+
+    monkeypatch.setattr(sys.modules["kernelworks.diagnose.timeline"], "LEAST_SURVEYED", most)
+    monkeypatch.setattr(CpuSide, "forecast", spied)
+    found = kw.diagnose(program, fix=True, ceilings=ceilings, budget_s=0.01, rough=True).fix
+    assert found is not None and found.agrees and not found.refused.startswith("it could not")
+    ((cut, calls),) = seen
+    assert cut and calls >= 400
+
+
+def test_replays_and_comparisons_stop_when_their_budget_is_over() -> None:
+    module, x = nn.Sequential(nn.Linear(8, 8), nn.GELU()).eval(), torch.ones(2, 8)
+
+    def program() -> None:
+        with torch.no_grad():
+            module(x)
+            module(x + 1)
+
+    roots = find(program)
+    found = compare(roots.samples, 0.0)
+    assert len(roots.samples) == 2 and found.agrees
+    assert "Sequential was compared on its first call alone, as the budget allows" in found.note
+    with Swapped(roots), Capture({}) as capture:
+        program()
+    assert capture.captured and len(replay(capture.captured, 0.0)) >= 1

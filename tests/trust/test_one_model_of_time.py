@@ -225,7 +225,7 @@ def test_a_fix_whose_outputs_are_worse_is_refused(clock: Clock, monkeypatch: pyt
     from kernelworks.diagnose.agree import Agreement
 
     clock.after = 0.050
-    monkeypatch.setattr(fixing, "compare", lambda samples: Agreement(1e-7, 1e-2, False))
+    monkeypatch.setattr(fixing, "compare", lambda samples, budget_s: Agreement(1e-7, 1e-2, False))
     assert "outputs" in _fixed(0.5).refused
 
 

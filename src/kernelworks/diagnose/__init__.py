@@ -26,6 +26,7 @@ __all__ = ["diagnose", "run"]
 
 Say = Callable[[str], None]
 BUDGET_S = 15.0  # for the timed runs
+FIXING = 0.25  # of them again, for each of what a fix does before it is measured
 RACES = 0.2  # of them, for races of single calls
 
 
@@ -51,8 +52,9 @@ def diagnose(
             alternation, and take the swap back. The gain is predicted before it is measured.
         program: the name to show, by default the function's.
         ceilings: what the machine can do; by default measured once (up to a minute) and cached.
-        budget_s: seconds for the timed runs and for sorting their calls; at least one plain and one profiled run are
-            made, and of a program of very many calls the first are surveyed for all.
+        budget_s: seconds for the timed runs and for sorting their calls, and about as many again for a fix; at least
+            one plain and one profiled run are made (for a fix some fifteen runs), and of a program of very many calls
+            the first are surveyed for all.
         progress: called with one line of text at each step.
         rough: give figures where other processes use the machine too: their intervals are wide, and they are marked.
 
@@ -167,6 +169,6 @@ def _observed(
         from kernelworks.diagnose.fix import apply_fix
         from kernelworks.diagnose.fix_cpu import CpuSide
 
-        side = CpuSide(timeline, floors, ceilings)
+        side = CpuSide(timeline, floors, ceilings, budget_s=FIXING * budget_s)
         done = apply_fix(program, timeline.walls, side, budget_s=budget_s, say=say)
     return told(program.name, timeline, ceilings, parts, found, problems, fix=done, rough=rough)

@@ -122,7 +122,7 @@ def _applied(program: Program, walls: Sequence[float], side: Side, *, budget_s: 
         notes.insert(1, "so it was not applied and nothing was measured")
         return Fix(replaced, left, wall, wall, gain, 0.0, 0.0, 0.0, True, 0, tuple(notes), noise, against="")
     say("comparing the answers")
-    agreement = compare(roots.samples)
+    agreement = compare(roots.samples, budget_s)
     found = alternate(whole, roots, wall, budget_s, say, most=side.most_rounds)
     return _measured(forecast, agreement, found, replaced, left, notes)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import math
 import statistics
 import time
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ from kernelworks.diagnose.places import Survey
 from kernelworks.diagnose.predict import Capture, predict, replay
 from kernelworks.diagnose.program import Program
 from kernelworks.diagnose.roots import Roots, Swapped
-from kernelworks.diagnose.timeline import Timeline, plain_run
-from kernelworks.diagnose.trace import Trace, record
+from kernelworks.diagnose.timeline import Timeline, most_surveyed, plain_run
+from kernelworks.diagnose.trace import Trace, join, record
 from kernelworks.records import Ceilings
 
 __all__ = ["CpuSide"]
@@ -40,6 +41,7 @@ class CpuSide:
     floors: Floors
     ceilings: Ceilings
     most_rounds: int = 5
+    budget_s: float = math.inf  # for the survey, for the replays, and for the runs that settle: so much for each
 
     def whole(self, program: Program) -> Program:
         return program
@@ -48,17 +50,21 @@ class CpuSide:
         pass
 
     def survey(self, program: Program) -> Surveyed:
-        survey = Survey()
+        survey = Survey(most_surveyed(self.budget_s, self.timeline.wall))
         trace = record(program.run, survey=survey)
         trace.output = None
+        if trace.cut:
+            whole = record(program.run)
+            whole.output = None
+            trace.calls = join(whole, trace)
         with Capture(survey.persistent) as capture:
             program.run()
         return Surveyed(trace, capture)
 
     def forecast(self, program: Program, roots: Roots, surveyed: Surveyed) -> Forecast:
-        times = replay(surveyed.capture.captured)
+        times = replay(surveyed.capture.captured, self.budget_s)
         surveyed.capture.captured.clear()
-        now, faults = _settled(program, roots)
+        now, faults = _settled(program, roots, min(SETTLE_S, self.budget_s))
         threads = torch.get_num_threads()
         found = predict(self.timeline, surveyed.trace, times, faults, self.floors, threads, self.ceilings, now)
         return Forecast(found.share, found.unknown)
@@ -67,7 +73,7 @@ class CpuSide:
         return ()
 
 
-def _settled(program: Program, roots: Roots) -> tuple[float, int]:
+def _settled(program: Program, roots: Roots, budget_s: float) -> tuple[float, int]:
     """What the original takes now, and the page faults of the swapped program as it will be measured: in turns with the
     original. How many there are depends on what ran before: what the survey and the replays left is given back first,
     and malloc gets some runs to settle, as it adapts to what is freed; the last run counts. The swapped program's times
@@ -80,6 +86,6 @@ def _settled(program: Program, roots: Roots) -> tuple[float, int]:
         walls.append(plain_run(program.run).wall)
         with Swapped(roots):
             faults = plain_run(program.run).faults
-        if turn and time.perf_counter() - start > SETTLE_S:
+        if turn and time.perf_counter() - start > budget_s:
             break
     return statistics.median(walls[1:]), faults

@@ -13,6 +13,7 @@ brought to this minute first, by what the original takes now.
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -110,12 +111,16 @@ class Prediction:
 Times = dict[tuple[str, Signature], float | None]  # None where the row that is taken is torch's own
 
 
-def replay(captured: list[Captured]) -> Times:
-    """Seconds of each kind of call, replayed in the program's order into outputs that exist: medians over passes."""
+def replay(captured: list[Captured], budget_s: float = math.inf) -> Times:
+    """Seconds of each kind of call, replayed in the program's order into outputs that exist: medians over passes, of
+    which there is one at the least, and no more once ``budget_s`` is over."""
+    begin = time.perf_counter()
     seconds: dict[tuple[str, Signature], list[float]] = {}
     inference = any(isinstance(a, Tensor) and a.is_inference() for c in captured for a in c.args)
     outputs: list[Any] = []
     for turn in range(PASSES + 1):
+        if turn > 1 and time.perf_counter() - begin > budget_s:
+            break
         with torch.inference_mode() if inference else torch.no_grad():
             for i, call in enumerate(captured):
                 if not turn:

@@ -23,7 +23,18 @@ from kernelworks.diagnose.places import Survey
 from kernelworks.diagnose.trace import Call, Trace, join, record, without_collection
 from kernelworks.diagnose.watch import Outside, outside, watched
 
-__all__ = ["Moment", "Plain", "Timeline", "fault_share", "first_run", "observe", "plain_run", "settle", "window_s"]
+__all__ = [
+    "Moment",
+    "Plain",
+    "Timeline",
+    "fault_share",
+    "first_run",
+    "most_surveyed",
+    "observe",
+    "plain_run",
+    "settle",
+    "window_s",
+]
 
 Say = Callable[[str], None]
 
@@ -113,7 +124,7 @@ def observe(
     )  # fmt: skip
     timed, faults = [trace for trace, _ in profiled.samples], [faults for _, faults in profiled.samples]
     say("surveying shapes and places")
-    survey = Survey(max(LEAST_SURVEYED, max(budget_s, first.wall) / SURVEY_S))
+    survey = Survey(most_surveyed(budget_s, first.wall))
     surveyed = _without_output(record(run, survey=survey))
     wall = statistics.median(p.wall for p in plain.samples)
     taken = wall * statistics.median(n.taken_s / n.wall_s if n.wall_s else 0.0 for n in plain.noises)
@@ -139,6 +150,11 @@ def observe(
     traces, looks = watched(run)
     names = [moment.call.name for moment in timeline.moments]
     return dataclasses.replace(timeline, outside=outside(traces, looks, names))
+
+
+def most_surveyed(budget_s: float, wall: float) -> float:
+    """How many calls are looked at, of a program that takes ``wall`` seconds."""
+    return max(LEAST_SURVEYED, max(budget_s, wall) / SURVEY_S)
 
 
 def _keep_memory() -> None:
