@@ -32,22 +32,24 @@ from kernelworks.plain import (
 )
 from kernelworks.written import as_tuple
 
-__all__ = ["derivative", "differentiated"]
+__all__ = ["derivative", "differentiated", "readers", "spared"]
 
 _SOURCE = """
 class {name}_function(Function):
     @staticmethod
     def forward(ctx, {arguments}, row):
         {result} = {call}
-        ctx.save_for_backward({saved})
-        ctx.others = ({others}row,)
+        wanted = ctx.needs_input_grad
+        ctx.save_for_backward({read})
+        ctx.others = ({others}{spared}row,)
         {mark}
         return {result}
 
     @staticmethod
     def backward(ctx, {grads}):
         {saved}, = ctx.saved_tensors
-        {others}row, = ctx.others
+        {others}{spare}row, = ctx.others
+        {put_back}
         wanted = ctx.needs_input_grad
         needs = [{needs}]
         found = -1
@@ -211,12 +213,18 @@ def _function(op: Any) -> type[Function]:
     if wanted and op._to_torch:  # every output, empty where the call did not ask for it, as the schema has them
         call = f"to_torch({call}, {', '.join(names)})"
     kinds = {n: kind for n, kind in backward.items() if n != "needs"}
+    read = {n: " or ".join(f"wanted[{names.index(g)}]" for g in readers(op, n)) for n in saved if n in forward}
+    partly = [n for n in read if len(readers(op, n)) < len(returns)]  # no gradient that is wanted may need it
     source = _SOURCE.format(
         name=op.name,
         arguments=", ".join(names),
         result=", ".join(outputs) if wanted else "result",
         call=call,
         saved=", ".join(saved),
+        read=", ".join(f"{n} if {read[n]} else None" if n in partly else n for n in saved),
+        spared="".join(f"None if {read[n]} else spared({n}), " for n in partly),
+        spare="".join(f"spare_{n}, " for n in partly),
+        put_back="; ".join(f"{n} = spare_{n} if {n} is None else {n}" for n in partly),
         others="".join(f"{n}, " for n in kept),
         mark=f"ctx.mark_non_differentiable({', '.join(fixed)})" if wanted and fixed else "",
         grads=", ".join(f"grad_{n}=None" for n in outputs),
@@ -236,6 +244,7 @@ def _function(op: Any) -> type[Function]:
         "get_threads": torch.get_num_threads,
         "grad_enabled": torch.is_grad_enabled,
         "quick": None,
+        "spared": spared,
         "to_torch": op._to_torch,
     }
     keep = op.found_by(scope)
@@ -243,6 +252,17 @@ def _function(op: Any) -> type[Function]:
     exec(source, scope)
     function: type[Function] = scope[f"{op.name}_function"]
     return function
+
+
+def readers(op: Any, name: str) -> list[str]:
+    """The inputs whose gradients depend on the value of one of the tensors that a backward is given."""
+    backward = op.passes["backward"]
+    return [g for g in backward.returns if name in backward.reads.get(g, (name,))]
+
+
+def spared(tensor: Tensor | None) -> Tensor | None:
+    """A tensor that no gradient which is wanted depends on: it says a shape, and may be written before the backward."""
+    return None if tensor is None else tensor.detach().requires_grad_(tensor.requires_grad)
 
 
 def _asked(name: str, kind: str) -> str:

@@ -204,12 +204,15 @@ class Pass:
     ``bool[] needs`` receives which of ``returns`` (input names) autograd wants; the others may be empty tensors.
     ``free`` names numbers that no choice of a row depends on, with a test that holds where they are valid: they then
     are no part of a plan's key, so that another value (the next step) needs no other plan.
+    ``reads`` says for an input's gradient which of the backward's tensors its value depends on, where that is not all:
+    what no gradient that is wanted depends on may be written between the passes, as with torch's own functions.
     """
 
     schema: str
     fake: Callable[..., Any]
     returns: tuple[str, ...] = ()
     free: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
+    reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch._library.autograd import Info, make_autograd_impl
 
-from kernelworks.autograd import derivative
-from kernelworks.plain import leaves, transformed
+from kernelworks.autograd import derivative, readers, spared
+from kernelworks.plain import is_plain, leaves, transformed
 from kernelworks.written import as_tuple
 
 __all__ = ["register"]
@@ -92,9 +92,16 @@ def _setup_context(op: Any, ctx: Any, inputs: tuple[Any, ...], output: Any) -> N
     have = dict(zip((*forward.names, "row"), inputs, strict=False))
     have |= dict(zip(op.contract.outputs, as_tuple(output), strict=True))
     kept = [n for n in backward.names if n in have]
-    ctx.tensor_names = [n for n in kept if isinstance(have[n], Tensor)]
+    tensors = {n: have[n] for n in kept if isinstance(have[n], Tensor)}
+    wanted = dict(zip(forward.names, ctx.needs_input_grad, strict=False))
+    unread = {
+        n: spared(t)
+        for n, t in tensors.items()
+        if n in wanted and is_plain(t) and not any(wanted[g] for g in readers(op, n))
+    }
+    ctx.tensor_names = [n for n in tensors if n not in unread]
     ctx.save_for_backward(*(have[n] for n in ctx.tensor_names))
-    ctx.others = {n: have[n] for n in kept if n not in ctx.tensor_names}
+    ctx.others = {n: unread.get(n, have[n]) for n in kept if n not in ctx.tensor_names}
     ctx.row = have.get("row")
     ctx.absent = {n for n in forward.names if have[n] is None}
     differentiable = {n.removeprefix("grad_") for n in backward.names if n.startswith("grad_")}

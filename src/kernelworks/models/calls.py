@@ -191,7 +191,9 @@ def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
     """``F.silu(gate) * up``. A small one that autograd records on a GPU is torch's two kernels: their recording in C++
     is as quick as ours of one in Python."""
     small = gate.is_cuda and gate.numel() < SMALL and _grad_enabled() and (gate.requires_grad or up.requires_grad)
-    if not small and expressible(gate, up) and gate.shape == up.shape and pays_fused(gate):
+    # for `up` alone torch keeps the activation, so that the gate may be overwritten; the op would read it again
+    kept = _grad_enabled() and up.requires_grad and not gate.requires_grad
+    if not small and not kept and expressible(gate, up) and gate.shape == up.shape and pays_fused(gate):
         try:
             return silu_mul_op(gate, up)  # type: ignore[no-any-return]
         except REFUSED:

@@ -99,6 +99,7 @@ OP = Op(
         "-> (Tensor, Tensor)",
         lambda grad, gate, up, needs: (torch.empty_like(gate), torch.empty_like(up)),
         returns=("gate", "up"),
+        reads={"up": ("gate",)},
     ),
     composite=_composite,
     pointwise=True,

@@ -125,6 +125,7 @@ OP = Op(
         "-> (Tensor, Tensor, Tensor)",
         _fake_backward,
         returns=("x", "weight", "bias"),
+        reads={"x": ("weight",), "weight": ("x",), "bias": ()},
     ),
     composite=_composite,
     mutants=MUTANTS,

@@ -157,6 +157,7 @@ OP = Op(
         "Tensor? residual, bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor)",
         _fake_backward,
         returns=("x", "weight", "residual"),
+        reads={"weight": ("x", "residual")},
     ),
     composite=_composite,
     mutants=MUTANTS,
