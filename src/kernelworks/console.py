@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
@@ -68,14 +68,27 @@ def faults(usage: tuple[type[Exception], ...] = ()) -> Iterator[None]:
         fail(_first(error), FAILED)
 
 
+class Unclosed:
+    """A stream that a program may close without closing it for us."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def close(self) -> None:
+        self._stream.flush()
+
+
 @contextlib.contextmanager
 def guarded(*, json: bool) -> Iterator[None]:
     """``faults`` round a run of the user's program: what the program raises is shown with its own lines, first; what
     it prints is not among the ``json``."""
     from kernelworks.diagnose.program import TargetError
 
-    quiet = contextlib.redirect_stdout(sys.stderr) if json else contextlib.nullcontext()
-    with faults((TargetError,)), quiet:
+    shown = Unclosed(sys.stderr if json else sys.stdout)
+    with faults((TargetError,)), contextlib.redirect_stdout(shown):
         try:
             yield
         except (TargetError, KeyboardInterrupt, SystemExit, typer.Exit):

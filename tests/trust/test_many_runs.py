@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import kernelworks as kw
+from kernelworks.console import guarded
 from kernelworks.diagnose.agree import compare
 from kernelworks.diagnose.fix_cpu import CpuSide
 from kernelworks.diagnose.predict import Capture, replay
@@ -112,3 +113,12 @@ def test_replays_and_comparisons_stop_when_their_budget_is_over() -> None:
     with Swapped(roots), Capture({}) as capture:
         program()
     assert capture.captured and len(replay(capture.captured, 0.0)) >= 1
+
+
+@pytest.mark.parametrize("json", [True, False])
+def test_a_program_that_closes_its_stdout_does_not_close_ours(json: bool) -> None:
+    before = sys.stdout, sys.stderr
+    with guarded(json=json):
+        sys.stdout.write("")
+        sys.stdout.close()
+    assert (sys.stdout, sys.stderr) == before and not sys.stdout.closed and not sys.stderr.closed

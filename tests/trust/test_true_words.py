@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernelworks.ceilings.quiet import Noise
 from kernelworks.diagnose import diagnose
 from kernelworks.diagnose.account import HOST, NATIVE, OTHERS, PARTS, UNSEEN, WAITING, account, footer
 from kernelworks.diagnose.overhead import Floors
@@ -22,7 +23,7 @@ from kernelworks.diagnose.regions import regions, settled
 from kernelworks.diagnose.timeline import settle
 from kernelworks.diagnose.trace import Call, Place, Trace
 from kernelworks.diagnose.watch import LEAST_LOOKS, SURE_S, Look, Outside, outside
-from kernelworks.diagnose.words import sentence
+from kernelworks.diagnose.words import Rough, sentence
 from kernelworks.records import Ceilings, Diagnosis, Fix, Region
 
 FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
@@ -201,6 +202,15 @@ def test_nothing_is_said_twice(name: str) -> None:
     region, ends = LEFT[name]
     text = sentence({"useful at ceiling": 0.5, "unexplained": 0.0}, (region,), 1.0, NONE)
     assert text.endswith(ends) and text.count("nothing is to be had") == 1 and "nothing worth" not in text
+
+
+def test_a_fix_measured_roughly_is_not_called_ambiguous_too() -> None:
+    """The exit code is that of rough figures."""
+    noise = Noise(0.5, 0.0, 1.0)
+    fix = dataclasses.replace(FIX, ambiguous=str(noise))
+    parts, found = {"useful at ceiling": 0.5, "unexplained": 0.0}, (_region("add", 1.0),)
+    assert sentence(parts, found, 1.0, fix).startswith("ambiguous: the fix was measured while")
+    assert sentence(parts, found, 1.0, fix, Rough(noise, 0.9, 1.1)).startswith("rough, since")
 
 
 def test_of_what_was_not_modelled_nothing_is_promised_nor_denied() -> None:

@@ -50,7 +50,7 @@ def sentence(
     first = ""
     if fix is not None and fix.refused:
         first = f"the fix is refused: {fix.refused}; "
-    elif fix is not None and fix.ambiguous:
+    elif fix is not None and fix.ambiguous and rough is None:  # rough figures are marked as such
         first = f"ambiguous: the fix was measured while {fix.ambiguous}; "
     marked = f"rough, since {rough.noise}: " if rough else ""
     parts = (_head(footer, found, wall, rough), *_promises(footer, found, wall, fix))
