@@ -129,3 +129,21 @@ def test_a_linear_layer_without_a_weight_is_refused_as_torch_refuses_it() -> Non
     model.weight = None
     with kw.swap(model, verbose=False), pytest.raises(TypeError, match="must be Tensor, not NoneType"):
         model(torch.randn(2, 4))
+
+
+@pytest.mark.parametrize("graded", [False, True])
+@pytest.mark.parametrize("keys", [1, 6])
+def test_masked_attention_lies_as_torchs_does(keys: int, graded: bool) -> None:
+    class Attends(nn.Module):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(x, x, x, mask)
+
+    plain, mask = torch.randn(2, 3, 6, 8), torch.ones(2, 1, keys, 6, dtype=torch.bool)
+    for x in (plain, plain.transpose(1, 2).contiguous().transpose(1, 2), torch.cat((plain, plain), -1)[..., ::2]):
+        x = x.detach().requires_grad_(graded)
+        model = Attends()
+        want = model(x, mask)
+        with only(ROWS[-1]), kw.swap(model, verbose=False):
+            got = model(x, mask)
+        torch.testing.assert_close(got, want)
+        assert got.is_contiguous() or not want.is_contiguous()

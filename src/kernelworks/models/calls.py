@@ -264,7 +264,8 @@ def scaled_dot_product_attention(
         if not query.is_cuda or attention_taken(query, key, value, causal, None, attn_mask):
             try:
                 output: Tensor = attention_op(query, key, value, causal=causal, scale=scale, mask=attn_mask)
-                return output.contiguous() if attn_mask is None and _lies_plainly(query, key, value) else output
+                viewed = attn_mask is None or not query.is_cuda
+                return output.contiguous() if viewed and _lies_plainly(query, key, value) else output
             except REFUSED:
                 pass
     return _attention(  # type: ignore[no-any-return]
@@ -273,8 +274,9 @@ def scaled_dot_product_attention(
 
 
 def _lies_plainly(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether torch's attention without a mask returns a contiguous tensor, which callers may view: its quick kernel's
-    lies as the queries do, and its plain one, which takes elements that are apart, makes a new one."""
+    """Whether torch's attention (on a GPU the one without a mask) returns a contiguous tensor, which callers may view:
+    its quick kernel's lies as the queries do, and its plain one, which takes elements that are apart, makes a new one.
+    """
     apart = any(x.stride(-1) != 1 for x in (query, key, value))
     return apart or query.is_contiguous() or torch.empty_like(query).is_contiguous()
 
