@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import os
 import pickle
@@ -344,3 +345,27 @@ def test_a_layer_in_one_piece_is_its_own() -> None:
             parameter.zero_()
         assert torch.equal(answer(model, x), want)
         assert not answer(other, x).any()
+
+
+def test_threads_swap_and_drop_models_at_once() -> None:
+    faults, x = [], given(Net())
+
+    def work() -> None:
+        try:
+            for i in range(10):
+                model = Net().eval()
+                swapped = swap(model, verbose=False)
+                model(x)
+                if i % 2:
+                    swapped.undo()
+                del model, swapped
+                gc.collect(0)
+        except Exception as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import dis
 import functools
+import threading
 import types
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -137,6 +139,8 @@ class _Placed:
 
 # id of a module's globals -> (the globals, prefixed name -> what stands there for whom)
 _PLACED: dict[int, tuple[dict[str, Any], dict[str, _Placed]]] = {}
+_CHANGING = threading.Lock()  # who holds it places names or takes them away
+_RELEASED: deque[tuple[dict[str, Any], str]] = deque()
 
 
 @dataclass
@@ -184,16 +188,18 @@ class Rebinder:
                 replaced += [(space, name, space[name]), *ours[2]]
         if not found or not only_called(function, set(found), _ours()):
             return None
-        names = {name: _name_for(space, name, original) for name, (original, _, _) in found.items()}
-        copy = types.FunctionType(
-            _renamed(code, names), space, function.__name__, function.__defaults__, function.__closure__
-        )
+        with _CHANGING:
+            names = {name: _name_for(space, name, original) for name, (original, _, _) in found.items()}
+            copy = types.FunctionType(
+                _renamed(code, names), space, function.__name__, function.__defaults__, function.__closure__
+            )
+            for name, (original, value, _) in found.items():
+                _place(space, names[name], original, value, copy)
+        _settle()
         copy.__kwdefaults__ = function.__kwdefaults__
         copy.__annotations__ = function.__annotations__
         copy.__doc__ = function.__doc__
         copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
-        for name, (original, value, _) in found.items():
-            _place(space, names[name], original, value, copy)
         ops = {call for _, _, called in found.values() for call in called}
         return Rebound(copy, tuple(sorted(ops)), tuple(replaced))
 
@@ -239,7 +245,23 @@ def _place(space: dict[str, Any], chosen: str, original: Any, value: Any, user: 
         placed[chosen] = _Placed(original)
         space[chosen] = value
     placed[chosen].users += 1
-    weakref.finalize(user, _release, space, chosen).atexit = False
+    weakref.finalize(user, _gone, space, chosen).atexit = False
+
+
+def _gone(space: dict[str, Any], chosen: str) -> None:
+    """A user is gone: said by the garbage collector, in whatever thread and in the midst of whatever it does."""
+    _RELEASED.append((space, chosen))
+    _settle()
+
+
+def _settle() -> None:
+    """Takes away what has no user any more, unless somebody is changing names, who does it afterwards."""
+    while _RELEASED and _CHANGING.acquire(blocking=False):
+        try:
+            while _RELEASED:
+                _release(*_RELEASED.popleft())
+        finally:
+            _CHANGING.release()
 
 
 def _release(space: dict[str, Any], chosen: str) -> None:
