@@ -50,7 +50,7 @@ def main() -> None:
     with swap(model, verbose=False):
         model.eval()
         logits = decoded(model, ids, feed)
-        bound = [b for b, _ in model.model.layers[0]._kernelworks_parts.bound.values() if b.steady]
+        bound = [b for b, *_ in model.model.layers[0]._kernelworks_parts.bound.values() if b.steady]
         rows = {name: getattr(bound[0], name) for name in ("before", "rope", "silu_mul")}
         model.train()
         output = model(ids, labels=ids)

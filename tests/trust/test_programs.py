@@ -478,3 +478,15 @@ def test_what_the_command_line_has_wrong_is_one_line_that_names_it(arguments: tu
     said = done.stderr.splitlines()
     assert done.returncode == 2 and done.stdout == "", done
     assert len(said) == 1 and said[0].startswith("kernelworks: ") and WRONG[arguments] in said[0], done.stderr
+
+
+def test_a_watched_coroutine_leaves_transforms_as_they_were() -> None:
+    """A thread that asked for the frames of one that ran a coroutine broke torch.func for the rest of the process."""
+    from kernelworks.diagnose.watch import watched
+
+    def gradients() -> Tensor:
+        return torch.vmap(torch.func.grad(lambda x: nn.functional.gelu(x, approximate="tanh").square().sum()))(X)
+
+    before = gradients()
+    watched(lambda: asyncio.run(coroutine()))
+    assert torch.equal(gradients(), before)

@@ -251,22 +251,22 @@ def _between(gaps: list[tuple[Call, float, float]], outside: watch.Outside | Non
     slowest: dict[tuple[str, str], float] = {}
     for number, (call, seconds, freeing) in enumerate(gaps):
         freed = min(seconds, freeing)
-        pieces = [(FREE, ALLOCATION, freed, "allocation", call.place.source)]
+        pieces = [(FREE, ALLOCATION, freed, "allocation")]
         rest = seconds - freed
         if outside is not None:
             at = outside.of(number)
             for kind, (part, waits_on) in SEEN.items():
                 value = at.share(kind) * (seconds - freed)
                 rest -= value
-                pieces.append((part, part, value, waits_on, at.line(kind)))
-        pieces.append((PYTHON, HOST, rest, "host", call.place.source))
-        for op, part, value, waits_on, source in pieces:
+                pieces.append((part, part, value, waits_on))
+        pieces.append((PYTHON, HOST, rest, "host"))
+        for op, part, value, waits_on in pieces:
             if value <= 0:
                 continue
             key = (op, call.place.module)
             group = found.setdefault(key, Group(op, call.place, "", gap=waits_on))
             if value > slowest.get(key, 0.0):
-                slowest[key], group.place = value, Place(call.place.module, source)
+                slowest[key], group.place = value, call.place
             work = None if part in UNSEEN else NOTHING
             group.entries.append(Entry(call, value, work, None, {part: value}))
     return list(found.values())

@@ -10,7 +10,9 @@ program was doing:
 - the lock comes much later: the program is in native code that keeps the lock (a sort, most C extensions).
 
 A look that would say something else without the time for which the two threads had no core says nothing. A call of
-native code shorter than ``SHORT_S`` that keeps the lock looks like Python.
+native code shorter than ``SHORT_S`` that keeps the lock looks like Python. The looks ask for nothing of the program's
+frames: a thread that does so while another runs a coroutine leaves CPython 3.11 in a state in which transforms of
+torch.func fail ever after.
 """
 
 from __future__ import annotations
@@ -27,7 +29,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernelworks.diagnose.places import line_of
 from kernelworks.diagnose.trace import Trace, record
 
 __all__ = ["NATIVE", "OTHERS", "WAITING", "Look", "Outside", "outside", "watched"]
@@ -55,7 +56,6 @@ class Look:
     asleep: bool
     others: int
     alone: bool  # no other thread of the program runs Python
-    source: str
 
     @property
     def kind(self) -> str | None:
@@ -74,7 +74,7 @@ class Look:
 
 @dataclass
 class Between:
-    """Seconds of some gaps, and of them those that were told, by kind, with the line that was seen most often.
+    """Seconds of some gaps, and of them those that were told, by kind, with how many looks told it.
 
     A look between two ops that are near each other falls on Python hardly ever: the lock is given away at the next op.
     So for short gaps what was told is a share of their time, of long ones a share of what was told.
@@ -84,23 +84,19 @@ class Between:
     told: float = 1.0  # of all time, what looks could tell
     seconds: float = 0.0
     kinds: dict[str, float] = field(default_factory=dict)
-    lines: dict[str, Counter[str]] = field(default_factory=dict)
+    looks: Counter[str] = field(default_factory=Counter)
 
-    def add(self, kind: str, seconds: float, source: str) -> None:
+    def add(self, kind: str, seconds: float) -> None:
         self.kinds[kind] = self.kinds.get(kind, 0.0) + seconds
-        self.lines.setdefault(kind, Counter())[source] += 1
+        self.looks[kind] += 1
 
     def share(self, kind: str) -> float:
         """Of these gaps, at most 1 for all kinds together."""
-        if self.short and sum(self.lines.get(kind, Counter()).values()) < LEAST_LOOKS:
+        if self.short and self.looks[kind] < LEAST_LOOKS:
             return 0.0
         total = sum(self.kinds.values())
         whole = max(total, self.seconds * self.told) if self.short else total
         return self.kinds.get(kind, 0.0) / whole if whole else 0.0
-
-    def line(self, kind: str) -> str:
-        found = self.lines.get(kind)
-        return found.most_common(1)[0][0] if found else ""
 
 
 @dataclass(frozen=True)
@@ -162,7 +158,7 @@ def outside(traces: Sequence[Trace], looks: Sequence[Sequence[Look]], names: Seq
             if gap < 0 or look.at > ends[gap]:
                 continue
             if not found[gap].short or (look.delayed < SURE_S * 1e9 and look.at - starts[gap] > SURE_S * 1e9):
-                found[gap].add(kind, (look.at - max(look.since, starts[gap])) / 1e9, look.source)
+                found[gap].add(kind, (look.at - max(look.since, starts[gap])) / 1e9)
     short.told = told / looked if looked else 1.0
     runs = max(1, len(traces))
     return Outside(long, short, {op: (round(calls / runs), s / runs) for op, (calls, s) in elsewhere.items()})
@@ -209,7 +205,7 @@ class _Watcher:
                 stack.callback(own.close)
             except OSError:  # not Linux: nothing is seen, all is called Python
                 return
-            me, clock = threading.get_ident(), time.pthread_getcpuclockid(self.main)
+            clock = time.pthread_getcpuclockid(self.main)
             before, delay = time.perf_counter_ns(), own.delay() + state.delay()
             cpu = time.process_time_ns() - time.clock_gettime_ns(clock) - time.thread_time_ns()
             while not self._stop:
@@ -217,12 +213,10 @@ class _Watcher:
                 time.sleep(NAP_S)
                 at = time.perf_counter_ns()
                 asleep, delayed = state.asleep(), own.delay() + state.delay()
-                frames = sys._current_frames()
                 others = time.process_time_ns() - time.clock_gettime_ns(clock) - time.thread_time_ns()
                 late = at - napped - round(NAP_S * 1e9)
-                alone = not (frames.keys() - {me, self.main})
-                source = line_of(frames.get(self.main))
-                self.raw.append(Look(before, at, late, delayed - delay, asleep, others - cpu, alone, source))
+                alone = threading.active_count() <= 2  # the program's thread and this one
+                self.raw.append(Look(before, at, late, delayed - delay, asleep, others - cpu, alone))
                 before, delay, cpu = at, delayed, others
 
 
