@@ -14,11 +14,15 @@ Values are read when they are asked for, never at import, so a test or a program
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import platformdirs
 
-__all__ = ["cache_dir", "compile_seconds", "compiler", "interpreting", "no_color", "put_back", "variables"]
+__all__ = [
+    "cache_dir", "compile_seconds", "compiler", "interpreting", "no_color", "put_back", "variables",
+    "write_whole",
+]  # fmt: skip
 
 COMPILE_S = 120.0  # the largest room takes 4 s on a quiet core
 
@@ -27,6 +31,22 @@ def cache_dir(kind: str) -> Path:
     """The folder for one kind of cached thing (``"build"``, ``"certificates"``, ``"ceilings"``). Not created here."""
     root = os.environ.get("KERNELWORKS_CACHE")
     return (Path(root) if root else Path(platformdirs.user_cache_dir("kernelworks"))) / kind
+
+
+def write_whole(path: Path, text: str, prefix: str) -> None:
+    """Writes a file through a rename: whoever reads it finds it whole, as it was or as it is now, whatever was killed.
+
+    ``prefix`` begins the name of what a kill may leave beside it. Makes the folder. Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=prefix)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(scratch, path)
+    except BaseException:
+        Path(scratch).unlink(missing_ok=True)
+        raise
 
 
 def compiler() -> str:

@@ -73,8 +73,8 @@ def remember(stem: str, error: BuildError) -> None:
         return
     path = environment.cache_dir("build") / f"{stem}{FAILED}"
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, json.dumps({"when": time.time(), "about": error.about, "text": str(error)}))
+        said = {"when": time.time(), "about": error.about, "text": str(error)}
+        environment.write_whole(path, json.dumps(said), prefix=f"{SCRATCH}note-")
 
 
 def forget_failures() -> None:
@@ -82,17 +82,6 @@ def forget_failures() -> None:
     for path in environment.cache_dir("build").glob(f"*{FAILED}"):
         with contextlib.suppress(OSError):
             path.unlink()
-
-
-def _replace(path: Path, text: str) -> None:
-    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f"{SCRATCH}note-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(scratch, path)
-    except BaseException:
-        Path(scratch).unlink(missing_ok=True)
-        raise
 
 
 # ---------------------------------------------------------------- entries

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from kernelworks.diagnose.trace import PLACE, Place
 
-__all__ = ["Survey", "fold", "line_of"]
+__all__ = ["Survey", "fold"]
 
 # Lines in these folders are the machinery, not the program.
 MACHINERY = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).resolve().parents[1]) + os.sep, "<")
