@@ -38,9 +38,9 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from kernelworks.dispatch import OPS, Op
 from kernelworks.models import swap, validate
 from kernelworks.models.validate import relative_error
+from kernelworks.op import OPS, Op
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"

@@ -28,7 +28,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from triton.testing import do_bench
 
 import kernelworks as kw
-from kernelworks.dispatch import OPS, choose
+from kernelworks.choose import choose
+from kernelworks.op import OPS
 
 BF16 = torch.bfloat16
 GIB = 2**30

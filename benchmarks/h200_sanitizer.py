@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kernelworks.dispatch import OPS
+from kernelworks.op import OPS
 
 TOOLS = {"memcheck": [], "racecheck": ["--racecheck-report", "analysis", "--print-limit", "100"]}
 SHORTEST = 20.0  # seconds: what a run takes before its first call

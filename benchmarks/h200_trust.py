@@ -24,7 +24,7 @@ from torch import Tensor
 
 import kernelworks  # noqa: F401  fills OPS
 from kernelworks.contract import Case
-from kernelworks.dispatch import OPS, Op
+from kernelworks.op import OPS, Op
 from kernelworks.prove.truth import flat_outputs, placed
 
 CASES = 3  # of each op's, evenly spread over those that have gradients, the first always among them

@@ -19,7 +19,7 @@ from kernelworks.bench import baselines, bench, faults, forecast, results, run, 
 from kernelworks.bench.timing import Race, race
 from kernelworks.ceilings.quiet import Ambiguous, Quiet
 from kernelworks.contract import Case
-from kernelworks.dispatch import OPS, Op
+from kernelworks.op import OPS, Op
 from kernelworks.records import Arm, BenchResult
 from machines import Busy, record
 

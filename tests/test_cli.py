@@ -22,8 +22,8 @@ from kernelworks import readme
 from kernelworks.arguments import named, op_named
 from kernelworks.ceilings import Ambiguous
 from kernelworks.cli import app
-from kernelworks.dispatch import OPS
 from kernelworks.map import keep_benches, kept_benches, kernel_map
+from kernelworks.op import OPS
 from kernelworks.records import BenchResult, Ceilings, Diagnosis, Explanation, MapOp, Proof, from_json
 from kernelworks.report import map as map_report
 

@@ -11,8 +11,8 @@ import pytest
 
 from kernelworks import certificates
 from kernelworks.build.cpp import DIFFERING, TARGETS, built
-from kernelworks.dispatch import OPS, Op
 from kernelworks.machine import machine
+from kernelworks.op import OPS, Op
 from kernelworks.prove import carried, prove_missing
 from kernelworks.records import Parity
 

@@ -21,7 +21,7 @@ from kernelworks import map as kernel_map
 from kernelworks.bench import limit, predict
 from kernelworks.cli import app
 from kernelworks.contract import Request, spec
-from kernelworks.dispatch import OPS
+from kernelworks.op import OPS
 from kernelworks.records import (
     Arm,
     BenchResult,

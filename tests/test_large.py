@@ -25,7 +25,7 @@ CALLS: dict[str, Callable[[Tensor, Tensor, str], Any]] = {
 
 
 def _widest(op: str) -> str:
-    from kernelworks.dispatch import OPS
+    from kernelworks.op import OPS
     from kernelworks.prove import provable
 
     rows, _ = provable(OPS[op])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernelworks.dispatch import Op
+from kernelworks.op import Op
 from kernelworks.prove.checks import surviving_mutants
 from kernelworks.prove.compare import compare
 from rows import ALL_OPS, label

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF
-from kernelworks.dispatch import Op
+from kernelworks.op import Op
 from kernelworks.prove.parity import parities
 from kernelworks.prove.truth import Truth, copied, flat_outputs, truth
 from rows import ALL_OPS, label, runnable_rows

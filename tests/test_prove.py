@@ -11,7 +11,7 @@ import pytest
 
 import forked
 from kernelworks.build import cpp
-from kernelworks.dispatch import OPS
+from kernelworks.op import OPS
 from kernelworks.prove import prove
 
 ROOM = OPS["rms_norm"].room
@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 import kernelworks
 from kernelworks.build.rows import cpp_rows
-from kernelworks.dispatch import OPS
+from kernelworks.op import OPS
 from kernelworks.ops.norm.rms_norm import _backward, _forward
 op = OPS["rms_norm"]
 op.rows = (*cpp_rows(Path(sys.argv[1]), forward=_forward, backward=_backward, targets={"scalar": "scalar.cpp"}),

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernelworks.build import cuda, triton
 from kernelworks.contract import FLOATS, Case
-from kernelworks.dispatch import OPS, Op, on_meta
+from kernelworks.op import OPS, Op, on_meta
 from kernelworks.prove import sanitized
 from kernelworks.prove.truth import flat_outputs
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelworks.dispatch import OPS, Op
+from kernelworks.op import OPS, Op
 from kernelworks.prove.parity import parities
 from kernelworks.prove.truth import flat_outputs, truth
 from rows import ALL_OPS, label, runnable_rows

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import Row
-from kernelworks.dispatch import OPS, Op
+from kernelworks.op import OPS, Op
 
 CALLS: list[str] = []
 

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 import forked
-from kernelworks import certificates, dispatch
+from kernelworks import certificates
+from kernelworks import choose as choosing
 from kernelworks.build import configs, rows
+from kernelworks.choose import choose
 from kernelworks.contract import Request, Row, TensorSpec
-from kernelworks.dispatch import Op, choose
+from kernelworks.op import OPS, Op
 from kernelworks.prove.resources import resources
 from rows import ALL_OPS, label
 
@@ -63,9 +65,9 @@ def test_cpu_tensors_are_declined_with_the_reason(op: Op, row: str) -> None:
 
 def _on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Op, Row, Request]:
     """rms_norm, its Triton row as it would be loaded on a GPU, and a request for one."""
-    op = dispatch.OPS["rms_norm"]
+    op = OPS["rms_norm"]
     monkeypatch.setattr(certificates, "kind_of", lambda device: GPU_KIND)
-    monkeypatch.setattr(dispatch, "kind_of", lambda device: GPU_KIND)
+    monkeypatch.setattr(choosing, "kind_of", lambda device: GPU_KIND)
     x = TensorSpec((64, 1024), torch.bfloat16, (1024, 1), "cuda")
     weight = TensorSpec((1024,), torch.bfloat16, (1,), "cuda")
     request = Request("rms_norm", "forward", {"x": x, "weight": weight, "eps": 1e-6, "residual": None})

@@ -11,8 +11,8 @@ import torch
 
 from kernelworks import tune
 from kernelworks.build import configs as tables
-from kernelworks.dispatch import OPS
 from kernelworks.machine import Gpu
+from kernelworks.op import OPS
 from kernelworks.records import (
     Candidate,
     Proof,

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelworks.dispatch import OPS, Op
 from kernelworks.machine import has_gpu
+from kernelworks.op import OPS, Op
 
 __all__ = ["model_of", "named", "op_named", "ops_named"]
 

@@ -1,4 +1,4 @@
-"""The nouns: what an op promises (Contract) and one implementation of it (Row). The two together are dispatch's Op.
+"""The nouns: what an op promises (Contract) and one implementation of it (Row). The two together are an op (``op.py``).
 
 Argument names are the same everywhere: in the public function, in the torch.library schema, in ``check``,
 ``reference``, ``cost`` and the cases. That is what lets one table line drive tests, fuzz, bench, docs and dispatch.

@@ -13,9 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelworks import ceilings, ops
 from kernelworks.bench import limit, predict
+from kernelworks.choose import choose
 from kernelworks.contract import describe
-from kernelworks.dispatch import OPS, Op, choose
 from kernelworks.map import kept_benches
+from kernelworks.op import OPS, Op
 from kernelworks.records import Explanation
 
 __all__ = ["explain", "what_it_asks"]

@@ -17,9 +17,10 @@ from kernelworks import certificates, environment
 from kernelworks.arguments import ops_named
 from kernelworks.bench import OURS, read, save
 from kernelworks.build import BuildError
+from kernelworks.choose import preferences
 from kernelworks.contract import Row
-from kernelworks.dispatch import Op, preferences
 from kernelworks.machine import has_gpu, kind_of
+from kernelworks.op import Op
 from kernelworks.records import BenchResult, MapOp, MapRow
 
 __all__ = ["keep_benches", "kept_benches", "kernel_map", "source_hashes", "stale"]

@@ -32,8 +32,8 @@ from kernelworks.bench.gpu import race_on_gpu
 from kernelworks.build.configs import Configs, configs, reread, table_of, write_tuned
 from kernelworks.build.rows import triton_hash
 from kernelworks.contract import Case
-from kernelworks.dispatch import OPS, Op
 from kernelworks.machine import gpu, has_gpu
+from kernelworks.op import OPS, Op
 from kernelworks.prove import prove
 from kernelworks.prove.compare import compare
 from kernelworks.prove.parity import judge

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from kernelworks import certificates
-from kernelworks.dispatch import OPS
 from kernelworks.models import swap
 from kernelworks.models.validate import relative_error
+from kernelworks.op import OPS
 
 
 def decoded(model: nn.Module, ids: Tensor, feed: Tensor) -> Tensor:

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from kernelworks import (
-    dispatch,
+    choose,
     ops,  # noqa: F401  fills OPS
 )
 from kernelworks.build import cuda
 from kernelworks.contract import Request, TensorSpec
-from kernelworks.dispatch import OPS
+from kernelworks.op import OPS
 from kernelworks.ops.attention.attention import sm90_backward, triton
 
 OP = OPS["attention"]
@@ -73,8 +73,8 @@ def test_guard(shape: Shape, changed: dict[str, Any], reason: str | None) -> Non
 def test_it_comes_first_where_it_was_quicker(
     monkeypatch: pytest.MonkeyPatch, shape: Shape, causal: str | None, first: str
 ) -> None:
-    monkeypatch.setattr(dispatch, "kind_of", lambda device: H200)
-    rows, _ = dispatch._order(OP, request(shape, causal=causal))
+    monkeypatch.setattr(choose, "kind_of", lambda device: H200)
+    rows, _ = choose.order(OP, request(shape, causal=causal))
     assert rows[0].name == first
 
 

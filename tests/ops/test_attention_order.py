@@ -12,7 +12,7 @@ import torch
 
 from kernelworks import ops  # noqa: F401  fills OPS
 from kernelworks.build import cuda
-from kernelworks.dispatch import OPS, on_meta
+from kernelworks.op import OPS, on_meta
 from kernelworks.ops.attention.attention import sm90
 
 ROOM = Path(sm90.__file__).parent

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kernelworks import certificates, dispatch
+from kernelworks import certificates
+from kernelworks import op as ops
 from kernelworks.build.cpp import TARGETS
 from kernelworks.contract import Row
 from kernelworks.machine import machine
@@ -23,16 +24,16 @@ def only(row: str) -> Iterator[set[tuple[str, str]]]:
     def invalid(op: str, candidate: Row, kind: str | None = None) -> str | None:
         return None if candidate.source is None or candidate.name == row else "not the row of this test"
 
-    def choose(op: dispatch.Op, request: object, asked: str | None = None) -> dispatch.Choice:
+    def choose(op: ops.Op, request: object, asked: str | None = None) -> ops.Choice:
         found = chosen(op, request, asked)  # type: ignore[arg-type]
         if found.row.name == row:
             taken.add((op.name, request.pass_))  # type: ignore[attr-defined]
         return found
 
-    chosen = dispatch.choose
+    chosen = ops.choose
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(certificates, "invalid", invalid)
-        patch.setattr(dispatch, "choose", choose)
+        patch.setattr(ops, "choose", choose)
         forget()
         try:
             yield taken
@@ -41,5 +42,5 @@ def only(row: str) -> Iterator[set[tuple[str, str]]]:
 
 
 def forget() -> None:
-    for op in dispatch.OPS.values():
+    for op in ops.OPS.values():
         op.forget()

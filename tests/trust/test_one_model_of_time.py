@@ -21,7 +21,7 @@ from kernelworks.diagnose.roots import Roots, Swapped
 from kernelworks.diagnose.timeline import Timeline, settle
 from kernelworks.diagnose.trace import Call, Place, Trace, record
 from kernelworks.diagnose.words import sentence
-from kernelworks.dispatch import OPS
+from kernelworks.op import OPS
 from kernelworks.records import Ceilings, Fix
 from kernelworks.rungs import RungResult
 

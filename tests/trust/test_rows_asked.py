@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks import certificates
+from kernelworks.choose import choose, preferences
 from kernelworks.diagnose.places import Survey
 from kernelworks.diagnose.rows import SPELLINGS, row_for
 from kernelworks.diagnose.trace import record
-from kernelworks.dispatch import OPS, choose, preferences
 from kernelworks.explanation import what_it_asks
 from kernelworks.models.calls import FUNCTIONS
+from kernelworks.op import OPS
 
 
 def _x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -12,8 +12,8 @@ from torch import nn
 
 import kernelworks as kw
 from kernelworks import certificates
-from kernelworks.dispatch import OPS
 from kernelworks.models import outlook, swap
+from kernelworks.op import OPS
 
 
 def model() -> nn.Module:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelworks.dispatch import OPS
+from kernelworks.op import OPS
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "h200_trust.py"
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 
-from kernelworks.dispatch import OPS
+from kernelworks.op import OPS
 
 NAMES = list(CALLS)
 

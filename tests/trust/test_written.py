@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import kernelworks as kw
+from kernelworks.op import OPS
 
 WITH_OUT = [name for name, called in CALLS.items() if called.out]
 
@@ -51,7 +52,7 @@ PLANNED = {"first call": False, "planned": True}
 
 def plan(name: str, wanted: bool) -> None:
     called = CALLS[name]
-    kw.dispatch.OPS[next(op for op in kw.dispatch.OPS if name.startswith(op.rstrip("_")))].forget()
+    OPS[next(op for op in OPS if name.startswith(op.rstrip("_")))].forget()
     if wanted:
         for _ in range(2):
             called.ours(*called.tensors(), out=torch.empty_like(called.theirs(*called.tensors())))

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.dispatch import Op
+from kernelworks.op import Op
 
 __all__ = ["COMPILED", "EAGER", "PEERS", "Maker", "compiled", "eager"]
 

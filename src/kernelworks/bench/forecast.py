@@ -10,7 +10,7 @@ import torch
 
 from kernelworks import ceilings
 from kernelworks.contract import Request
-from kernelworks.dispatch import Op
+from kernelworks.op import Op
 from kernelworks.records import BenchResult, Ceilings, GpuCeilings
 
 __all__ = ["limit", "predict"]

@@ -21,8 +21,9 @@ from kernelworks.bench.gpu_peers import GPU_PEERS
 from kernelworks.bench.timing import Race, Timed, race
 from kernelworks.build.rows import as_float64
 from kernelworks.ceilings.quiet import Quiet
+from kernelworks.choose import choose
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Request, Row
-from kernelworks.dispatch import OPS, Op, choose
+from kernelworks.op import OPS, Op
 from kernelworks.prove.parity import judge
 from kernelworks.prove.truth import Truth, copied, flat_outputs
 from kernelworks.records import Arm, BenchResult, Ceilings, GpuCeilings

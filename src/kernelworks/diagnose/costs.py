@@ -14,7 +14,7 @@ from kernelworks.diagnose.results import results
 from kernelworks.diagnose.schema import by_schema, composed, no_tensors
 from kernelworks.diagnose.trace import Call
 from kernelworks.diagnose.work import NOTHING, Arguments, Operand, Work, together
-from kernelworks.dispatch import OPS
+from kernelworks.op import OPS
 
 __all__ = ["PRODUCTS", "work"]
 

@@ -24,13 +24,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernelworks.choose import choose
 from kernelworks.diagnose.costs import work
 from kernelworks.diagnose.limits import limit
 from kernelworks.diagnose.overhead import PAGE, Floors
 from kernelworks.diagnose.shapes import Signature, signature
 from kernelworks.diagnose.timeline import Timeline, fault_share
 from kernelworks.diagnose.trace import Call, Trace
-from kernelworks.dispatch import OPS, Op, choose
+from kernelworks.op import OPS, Op
 from kernelworks.records import Ceilings
 
 __all__ = ["Capture", "Captured", "Prediction", "Times", "predict", "replay"]

@@ -26,7 +26,7 @@ from kernelworks.diagnose.shapes import Signature, signature
 from kernelworks.diagnose.timeline_gpu import GpuTimeline, waiting
 from kernelworks.diagnose.trace import Call, record
 from kernelworks.diagnose.work import Arguments, Operand
-from kernelworks.dispatch import OPS, Op
+from kernelworks.op import OPS, Op
 from kernelworks.records import GpuCeilings
 
 __all__ = ["Cost", "Prediction", "Words", "predict", "replayed"]

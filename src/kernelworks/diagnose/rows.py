@@ -16,11 +16,12 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernelworks.choose import eligible
 from kernelworks.contract import Request
 from kernelworks.diagnose.trace import Call
 from kernelworks.diagnose.work import Arguments, Operand
-from kernelworks.dispatch import OPS, eligible
 from kernelworks.models.calls import FUNCTIONS, REDUCTIONS
+from kernelworks.op import OPS
 
 __all__ = ["SPELLINGS", "Spelling", "called", "row_for"]
 

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from kernelworks.choose import choose
 from kernelworks.contract import FLOATS
-from kernelworks.dispatch import MOST_PLANS, choose
 from kernelworks.models.shipped import TORCHS
+from kernelworks.op import MOST_PLANS
 from kernelworks.ops.activation.gelu import gelu as gelu_op
 from kernelworks.ops.activation.silu_mul import silu_mul as silu_mul_op
 from kernelworks.ops.attention.attention import OP as ATTENTION

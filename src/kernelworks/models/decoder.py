@@ -27,14 +27,15 @@ import torch.nn.functional as F
 import torch.nn.modules.module as torch_module
 from torch import Tensor, nn
 
+from kernelworks.choose import choose
 from kernelworks.contract import FLOATS
-from kernelworks.dispatch import Op, choose
 from kernelworks.models import attention, calls
 from kernelworks.models.gates import is_silu
 from kernelworks.models.identify import prove
 from kernelworks.models.rebind import same_code
 from kernelworks.models.rotary import known_rotary, still_rotary
 from kernelworks.models.shipped import FORWARDS, TORCHS, comes_with, forward_of, unwrapped
+from kernelworks.op import Op
 from kernelworks.ops.activation.silu_mul import OP as SILU_MUL
 from kernelworks.ops.linear.linear import OP as LINEAR
 from kernelworks.ops.norm.rms_norm import OP as RMS_NORM

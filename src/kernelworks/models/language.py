@@ -23,8 +23,8 @@ import torch.nn.functional as F
 import torch.nn.modules.module as torch_module
 from torch import Tensor, nn
 
+from kernelworks.choose import choose
 from kernelworks.contract import FLOATS, TensorSpec
-from kernelworks.dispatch import choose
 from kernelworks.models.compiled_loss import loss_with_gradients
 from kernelworks.models.rebind import same_code
 from kernelworks.models.shipped import FORWARDS, TORCHS, comes_with, forward_of, unwrapped

@@ -15,8 +15,9 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from kernelworks.choose import foreseen
 from kernelworks.contract import FLOATS, Case, Request, TensorSpec, spec
-from kernelworks.dispatch import OPS, Op, foreseen
+from kernelworks.op import OPS, Op
 
 __all__ = ["Outlook", "outlook", "setting_of"]
 

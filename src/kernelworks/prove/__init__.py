@@ -16,8 +16,8 @@ from typing import Any
 from kernelworks import certificates
 from kernelworks.build import BuildError
 from kernelworks.contract import Request, Row
-from kernelworks.dispatch import OPS, Op
 from kernelworks.machine import has_gpu, kind_of, machine
+from kernelworks.op import OPS, Op
 from kernelworks.prove.carried import confirm
 from kernelworks.records import Parity, Proof
 

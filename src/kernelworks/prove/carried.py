@@ -23,8 +23,8 @@ import torch
 
 from kernelworks import certificates
 from kernelworks.contract import Case
-from kernelworks.dispatch import OPS, Op
 from kernelworks.machine import machine
+from kernelworks.op import OPS, Op
 from kernelworks.prove.parity import parities
 from kernelworks.records import Parity, Proof, to_json
 

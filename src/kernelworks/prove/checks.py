@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import FLOATS, Case, Mutant
-from kernelworks.dispatch import Op
+from kernelworks.op import Op
 from kernelworks.prove.parity import judge
 from kernelworks.prove.truth import Truth, copied, device_of, flat_outputs, truth
 

@@ -18,7 +18,7 @@ import torch
 
 from kernelworks import environment
 from kernelworks.contract import Case
-from kernelworks.dispatch import OPS, Op
+from kernelworks.op import OPS, Op
 from kernelworks.prove.parity import parities
 from kernelworks.prove.truth import flat_outputs
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernelworks import environment
 from kernelworks.contract import Case
-from kernelworks.dispatch import Op
+from kernelworks.op import Op
 from kernelworks.prove.buffers import LAYOUTS, Arena, arena
 from kernelworks.prove.compare import compare
 from kernelworks.prove.truth import Truth, device_of, flat_outputs, truth

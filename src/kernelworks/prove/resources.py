@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.dispatch import OPS, on_meta
+from kernelworks.op import OPS, on_meta
 from kernelworks.prove.truth import flat_outputs
 
 __all__ = ["main", "resources"]

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import FLOATS, Case
-from kernelworks.dispatch import OPS, Op
 from kernelworks.machine import has_gpu
+from kernelworks.op import OPS, Op
 from kernelworks.prove.truth import device_of, flat_outputs, placed
 
 __all__ = ["chosen", "main"]

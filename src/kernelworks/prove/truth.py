@@ -12,8 +12,8 @@ from torch import Tensor
 
 from kernelworks.build.rows import as_float64
 from kernelworks.contract import Case
-from kernelworks.dispatch import Op
 from kernelworks.machine import has_gpu
+from kernelworks.op import Op
 
 __all__ = ["Truth", "copied", "device_of", "flat_outputs", "placed", "truth"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from kernelworks.build.configs import configs
-from kernelworks.dispatch import OPS, Op
+from kernelworks.op import OPS, Op
 from kernelworks.prove.checks import bad_inputs, checks_for, surviving_mutants
 from kernelworks.prove.parity import parities
 from kernelworks.records import Parity, to_json

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads, triton_row
-from kernelworks.dispatch import Op, Pass
+from kernelworks.op import Op, Pass
 from kernelworks.ops.activation.gelu.contract import CONTRACT, derivative, reference
 from kernelworks.ops.activation.gelu.mutants import MUTANTS
 

@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from kernelworks.build.cpp import built, differs, library, source_hash
 from kernelworks.build.rows import cpp_rows, cuda_row, in_float64, python_row, threads, triton_row
 from kernelworks.contract import Request, Row
-from kernelworks.dispatch import Op, Pass
+from kernelworks.op import Op, Pass
 from kernelworks.ops.attention.attention.contract import CONTRACT, is_plain, reference, shift_of, visible
 from kernelworks.ops.attention.attention.mutants import MUTANTS
 from kernelworks.ops.attention.attention.sm90 import guard as sm90_guard

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks.build.rows import cpp_rows, cuda_row, in_float64, into, python_row, threads, triton_row
-from kernelworks.dispatch import Op, Pass
+from kernelworks.op import Op, Pass
 from kernelworks.ops.layout import as_rows
 from kernelworks.ops.linear.linear.contract import CONTRACT, reference
 from kernelworks.ops.linear.linear.mutants import MUTANTS

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks.build.rows import cpp_rows, into, python_row, threads, triton_row
-from kernelworks.dispatch import Op, Pass
+from kernelworks.op import Op, Pass
 from kernelworks.ops.lookup.embedding.contract import CONTRACT
 from kernelworks.ops.lookup.embedding.mutants import MUTANTS
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads, triton_row
 from kernelworks.contract import Request
-from kernelworks.dispatch import Op, Pass
+from kernelworks.op import Op, Pass
 from kernelworks.ops.layout import as_rows
 from kernelworks.ops.norm.rms_norm.contract import CONTRACT, reference
 from kernelworks.ops.norm.rms_norm.mutants import MUTANTS

@@ -13,7 +13,7 @@ from torch.optim.adamw import adamw
 
 from kernelworks.build.rows import cpp_rows, python_row, threads, triton_row
 from kernelworks.contract import Request
-from kernelworks.dispatch import Op, Pass
+from kernelworks.op import Op, Pass
 from kernelworks.ops.optimizer.adamw.contract import CONTRACT, stepped
 from kernelworks.ops.optimizer.adamw.mutants import MUTANTS
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads, triton_row
-from kernelworks.dispatch import Op, Pass
+from kernelworks.op import Op, Pass
 from kernelworks.ops.position.rope.contract import CONTRACT, rotated, tables_per_head, turned, turned_back
 from kernelworks.ops.position.rope.mutants import MUTANTS
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks.build.rows import cpp_rows, cuda_row, in_float64, into, python_row, threads, triton_row
-from kernelworks.dispatch import Op, Pass
+from kernelworks.op import Op, Pass
 from kernelworks.ops.layout import as_rows
 from kernelworks.ops.reduction.cross_entropy import sm90
 from kernelworks.ops.reduction.cross_entropy.contract import CONTRACT, REDUCTIONS, reference

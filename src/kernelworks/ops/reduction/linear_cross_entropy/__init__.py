@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks.build.rows import as_float64, into, python_row, triton_row
-from kernelworks.dispatch import Op, Pass
+from kernelworks.op import Op, Pass
 from kernelworks.ops.reduction.linear_cross_entropy.contract import CONTRACT, reference
 from kernelworks.ops.reduction.linear_cross_entropy.mutants import MUTANTS
 

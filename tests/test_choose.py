@@ -9,9 +9,12 @@ import pytest
 import torch
 
 import kernelworks as kw
-from kernelworks import certificates, dispatch
+from kernelworks import certificates
+from kernelworks import choose as choosing
+from kernelworks import op as ops
 from kernelworks.build.rows import python_row
-from kernelworks.dispatch import OPS, choose
+from kernelworks.choose import choose
+from kernelworks.op import OPS
 
 OP = OPS["rms_norm"]
 
@@ -124,18 +127,18 @@ def test_the_tuning_table_comes_before_list_order(
         'evidence = "measured for this test"\n'
     )
     monkeypatch.setattr(OP, "room", tmp_path)
-    dispatch._tuning.cache_clear()
+    choosing._tuning.cache_clear()
     assert choose(OP, _request()).because == "tuning: measured for this test"
     assert choose(OP, _request()).row.name == "torch"
     assert choose(OP, _request(x=torch.ones(9, 64))).row.name != "torch"
-    dispatch._tuning.cache_clear()
+    choosing._tuning.cache_clear()
 
 
 def test_torch_and_reference_come_last() -> None:
     for op in OPS.values():
         assert [r.name for r in op.rows][-2:] == ["torch", "reference"]
     with pytest.raises(ValueError, match="last two rows"):
-        dispatch.Op(OP.contract, [python_row("torch", lambda x: x)], room=__file__, forward=OP.passes["forward"])
+        ops.Op(OP.contract, [python_row("torch", lambda x: x)], room=__file__, forward=OP.passes["forward"])
 
 
 def test_out_is_checked_before_anything_is_written() -> None:
@@ -154,7 +157,7 @@ def test_out_is_checked_before_anything_is_written() -> None:
 
 
 def test_plans_are_dropped_not_hoarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "MOST_PLANS", 8)
+    monkeypatch.setattr(ops, "MOST_PLANS", 8)
     for n in range(1, 30):
         kw.rms_norm(torch.ones(1, n), None, eps=1e-6, row="reference")
     assert len(OP._plans) <= 8
