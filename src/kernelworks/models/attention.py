@@ -265,6 +265,48 @@ class Storage:
     values: Tensor
     filled: int
     both: Tensor | None = None  # [2, B, H, room, D], what keys and values are parts of
+    memory: tuple[Any, ...] = ()  # what keys and values lie in
+    own: tuple[int, ...] = ()  # how many tensors lie in each, those above alone
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()  # a copy of a cache, or a file of it, is as transformers made it: it starts anew
+
+    def takes(self, layer: Any, after: int) -> bool:
+        """Whether a layer's keys and values are ours as we left them, and there is room up to ``after`` tokens."""
+        return (
+            after <= self.keys.shape[2]
+            and _same(layer.keys, self.keys, self.filled)
+            and _same(layer.values, self.values, self.filled)
+            and (torch.is_inference_mode_enabled() or not self.keys.is_inference())
+        )
+
+    def shared(self, layer: Any) -> bool:
+        """Whether anything but ours and a layer's own keys and values lies in the memory: what somebody keeps of the
+        cache as it was at some token, say. Where there is nothing, the layer's are to be filled again."""
+        layer.keys = layer.values = None
+        for memory, own in zip(self.memory, self.own, strict=True):
+            if _uses(memory._cdata) != own:
+                self.fill(layer, self.filled)
+                return True
+        return False
+
+    def fill(self, layer: Any, tokens: int) -> None:
+        self.filled = tokens
+        layer.keys, layer.values = self.keys.narrow(2, 0, tokens), self.values.narrow(2, 0, tokens)
+
+
+_uses: Callable[[int], int] = torch._C._storage_Use_Count
+
+
+def _same(found: Tensor, whole: Tensor, filled: int) -> bool:
+    """Whether a tensor [B, H, L, D] is the first ``filled`` tokens of ours."""
+    return (
+        found.data_ptr() == whole.data_ptr()
+        and found.shape == (*whole.shape[:2], filled, whole.shape[3])
+        and found.stride() == whole.stride()
+        and found.dtype is whole.dtype
+        and not found.is_neg()
+    )
 
 
 def grows(forward: Any) -> bool:
@@ -354,36 +396,37 @@ def _growing_type() -> type:
 
 
 def append(layer: Any, keys: Tensor, values: Tensor, pair: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Adds tokens to one layer: what ``torch.cat`` would give, without copying what is there already."""
+    """Adds tokens to one layer: what ``torch.cat`` would give, without copying what is there already.
+
+    ``torch.cat`` leaves what the layer held before to whoever keeps it: then, as it does, all is copied.
+    """
+    if not (_follows(keys, layer.keys) and _follows(values, layer.values)) or keys.shape[2] != values.shape[2]:
+        result: tuple[Tensor, Tensor] = type(layer).update(layer, keys, values)
+        return result
     before: int = layer.keys.shape[2]
     after = before + keys.shape[2]
     storage: Storage | None = layer.__dict__.get("_kernelworks_storage")
-    if (
-        storage is None
-        or storage.filled != before
-        or after > storage.keys.shape[2]
-        or storage.keys.data_ptr() != layer.keys.data_ptr()
-        or storage.values.data_ptr() != layer.values.data_ptr()
-        or storage.keys.dtype is not keys.dtype
-        or storage.values.dtype is not values.dtype
-        or storage.keys.shape[:2] != keys.shape[:2]
-        or (storage.keys.is_inference() and not torch.is_inference_mode_enabled())
-    ):
-        if layer.keys.shape[:2] != keys.shape[:2] or layer.keys.dtype is not keys.dtype:
-            result: tuple[Tensor, Tensor] = type(layer).update(layer, keys, values)
-            return result
-        room = after + max(64, after // 4)
-        storage = layer._kernelworks_storage = _with_room(layer.keys, layer.values, room)
+    if storage is None or not storage.takes(layer, after) or storage.shared(layer):
+        storage = layer._kernelworks_storage = _with_room(layer.keys, layer.values, after + max(64, after // 4))
     added = keys.shape[2]
     if pair is not None and storage.both is not None:
         storage.both.narrow(3, before, added).copy_(pair)
     else:
         storage.keys.narrow(2, before, added).copy_(keys)
         storage.values.narrow(2, before, added).copy_(values)
-    storage.filled = after
-    layer.keys = storage.keys.narrow(2, 0, after)
-    layer.values = storage.values.narrow(2, 0, after)
+    storage.fill(layer, after)
     return layer.keys, layer.values
+
+
+def _follows(added: Tensor, held: Tensor) -> bool:
+    """Whether tokens are like those that they come behind, [B, H, L, D]."""
+    return (
+        added.dim() == held.dim() == 4
+        and added.shape[:2] == held.shape[:2]
+        and added.shape[3] == held.shape[3]
+        and added.dtype is held.dtype
+        and added.get_device() == held.get_device()
+    )
 
 
 def _with_room(keys: Tensor, values: Tensor, room: int) -> Storage:
@@ -397,4 +440,7 @@ def _with_room(keys: Tensor, values: Tensor, room: int) -> Storage:
         storage = Storage(keys.new_empty((batch, heads, room, size)), wide, length)
     storage.keys.narrow(2, 0, length).copy_(keys)
     storage.values.narrow(2, 0, length).copy_(values)
+    lie_in = (storage.keys,) if both is not None else (storage.keys, storage.values)
+    storage.memory = tuple(tensor.untyped_storage() for tensor in lie_in)
+    storage.own = tuple(_uses(memory._cdata) for memory in storage.memory)
     return storage
