@@ -33,6 +33,7 @@ INTERNAL = "_attn_implementation_internal"  # transformers' name of where a conf
 
 _sdpa_forward: Callable[..., Any]  # transformers' own, set by register(): importing this module imports no transformers
 
+_SCALES = frozenset({type(None), float, int})  # as torch takes one
 _is_compiling = torch.compiler.is_compiling
 _grad_enabled = torch.is_grad_enabled
 
@@ -60,18 +61,23 @@ def attention_forward(
         kwargs.get("position_bias") is not None or kwargs.get("cache") is not None or kwargs.get("softcap") is not None
     )
     theirs = F.scaled_dot_product_attention is not TORCHS["scaled_dot_product_attention"]
-    if dropout or special or theirs or not calls.attends(query, key, value, attention_mask, grouped=True):
+    looks_back = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    odd = not (calls.none_of(dropout) and calls.truth(looks_back)) or type(scaling) not in _SCALES
+    if odd or special or theirs or not calls.attends(query, key, value, attention_mask, grouped=True):
         return _as_before(module, query, key, value, attention_mask, dropout, scaling, is_causal, kwargs)
     causal, window, given = None, None, attention_mask
     if attention_mask is not None:
         pattern = _pattern(attention_mask)
         if pattern is not None:
             attention_mask, causal, window = None, "bottom_right", pattern.window
-    elif query.shape[2] > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
+    elif query.shape[2] > 1 and looks_back:
         causal = "top_left"  # with longer keys (an empty static cache) the last ones are masked, as in sdpa
     if query.is_cuda and not calls.attention_taken(query, key, value, causal, window, attention_mask):
         return _as_before(module, query, key, value, given, dropout, scaling, is_causal, kwargs)
-    output = attention_op(query, key, value, causal=causal, window=window, scale=scaling, mask=attention_mask)
+    try:
+        output = attention_op(query, key, value, causal=causal, window=window, scale=scaling, mask=attention_mask)
+    except calls.REFUSED:
+        return _as_before(module, query, key, value, given, dropout, scaling, is_causal, kwargs)
     return output.transpose(1, 2).contiguous(), None
 
 

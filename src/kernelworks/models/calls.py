@@ -40,8 +40,8 @@ from kernelworks.plain import PLAIN
 
 __all__ = [
     "FUNCTIONS", "REFUSED", "attends", "attention_taken", "cross_entropy", "expressible", "gelu", "layer_norm",
-    "linear", "mul_silu", "pays", "pays_fused", "rms_norm", "rotary", "scaled_dot_product_attention", "silu_mul",
-    "softmax", "takes_rows",
+    "linear", "mul_silu", "none_of", "pays", "pays_fused", "rms_norm", "rotary", "scaled_dot_product_attention",
+    "silu_mul", "softmax", "softmax_by_op", "takes_rows", "truth",
 ]  # fmt: skip
 
 WIDEST_HEAD = 256  # of the attention op
@@ -86,9 +86,9 @@ def expressible(x: Tensor, *others: Tensor | None) -> bool:
         return False
     for other in others:
         if other is not None and (
-            other.dtype is not dtype
+            (type(other) not in PLAIN and not _standing_in(other))
+            or other.dtype is not dtype
             or other.get_device() != device
-            or (type(other) not in PLAIN and not _standing_in(other))
         ):
             return False
     # what was made in inference mode may not be kept for a backward
@@ -98,6 +98,28 @@ def expressible(x: Tensor, *others: Tensor | None) -> bool:
 def takes_rows(x: Tensor, weight: Tensor) -> bool:
     """Whether a weight is one of the rows of ``x``, so that nothing broadcasts."""
     return weight.dim() == 1 and x.dim() > 0 and x.shape[-1] == weight.shape[0]
+
+
+def _one_row(normalized_shape: Any, weight: Tensor) -> bool:
+    """Whether a shape, in a form that torch takes, is that of a weight of one dimension."""
+    if type(normalized_shape) not in _SHAPES or len(normalized_shape) != 1 or weight.dim() != 1:
+        return False
+    size = normalized_shape[0]
+    return type(size) is int and size == weight.shape[0]
+
+
+_SHAPES = frozenset({tuple, list, torch.Size})
+_NUMBERS = frozenset({int, float})
+
+
+def truth(value: Any) -> bool:
+    """Whether a value is a truth value as torch takes one: no 1, no None, none of NumPy's."""
+    return type(value) is bool
+
+
+def none_of(probability: Any) -> bool:
+    """Whether a probability is one that torch takes, and 0."""
+    return type(probability) in _NUMBERS and not probability
 
 
 def pays(x: Tensor) -> bool:
@@ -147,12 +169,11 @@ def rms_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
     """``F.rms_norm``. Without ``eps`` torch takes the dtype's own; that is defined here for float32 only."""
-    if weight is not None and expressible(input, weight) and pays(input) and weight.shape == (*normalized_shape,):
-        if eps is None and input.dtype is torch.float32:
-            eps = _FLOAT32_EPS
-        if eps is not None and weight.dim() == 1:
+    if weight is not None and expressible(input, weight) and pays(input) and _one_row(normalized_shape, weight):
+        number = _FLOAT32_EPS if eps is None and input.dtype is torch.float32 else eps
+        if number is not None:
             try:
-                return rms_norm_op(input, weight, eps=eps)  # type: ignore[no-any-return]
+                return rms_norm_op(input, weight, eps=number)  # type: ignore[no-any-return]
             except REFUSED:
                 pass
     return _rms_norm(input, normalized_shape, weight, eps)  # type: ignore[no-any-return]
@@ -169,8 +190,8 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """``F.layer_norm``."""
-    affine = weight is not None and bias is not None and expressible(input, weight, bias) and weight.dim() == 1
-    if affine and pays(input) and weight.shape == (*normalized_shape,):  # type: ignore[union-attr]
+    affine = weight is not None and bias is not None and expressible(input, weight, bias)
+    if affine and pays(input) and _one_row(normalized_shape, weight):  # type: ignore[arg-type]
         try:
             return layer_norm_op(input, weight, bias, eps=eps)  # type: ignore[no-any-return]
         except REFUSED:
@@ -211,12 +232,18 @@ def mul_silu(up: Tensor, gate: Tensor) -> Tensor:
 
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Tensor:
     """``F.softmax``."""
+    found = softmax_by_op(input, dim, dtype)
+    return _softmax(input, dim, _stacklevel, dtype) if found is None else found
+
+
+def softmax_by_op(input: Tensor, dim: int | None, dtype: torch.dtype | None) -> Tensor | None:
+    """The op's softmax, or None where it is torch's to take or to refuse."""
     if dim is not None and expressible(input) and (dtype is None or dtype is input.dtype) and pays(input):
         try:
             return softmax_op(input, dim=dim)  # type: ignore[no-any-return]
         except REFUSED:
             pass
-    return _softmax(input, dim, _stacklevel, dtype)  # type: ignore[no-any-return]
+    return None
 
 
 def cross_entropy(
@@ -230,7 +257,8 @@ def cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Tensor:
     """``F.cross_entropy``: of rows of logits with integer classes it goes to kernelworks."""
-    plain = weight is None and size_average is None and reduce is None and not label_smoothing
+    plain = weight is None and size_average is None and reduce is None and none_of(label_smoothing)
+    plain = plain and ignore_index.__class__ is int and abs(ignore_index) < 2**63
     if plain and reduction in REDUCTIONS and expressible(input) and input.dim() == 2 and pays(input):
         plain = type(target) in PLAIN or _standing_in(target)
         classes = plain and target.dim() == 1 and target.dtype is torch.int64
@@ -257,7 +285,9 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """``F.scaled_dot_product_attention``. Its causal mask starts at the upper left, which the op calls top_left."""
     if (
-        not dropout_p
+        none_of(dropout_p)
+        and truth(is_causal)
+        and truth(enable_gqa)
         and attends(query, key, value, attn_mask, grouped=enable_gqa)
         and (attn_mask is None or not is_causal)
     ):
@@ -309,10 +339,12 @@ def attention_taken(
     return found
 
 
-def attends(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, grouped: bool) -> bool:
+def attends(query: Tensor, key: Tensor | None, value: Tensor | None, mask: Tensor | None, *, grouped: bool) -> bool:
     """Whether the attention op takes these: [B, H, Lq, D] with [B, Hkv, Lk, D] twice, nothing broadcast, and a mask
     of truth values, if any, that broadcasts to [B, H, Lq, Lk]."""
-    if not (expressible(query, key, value) and query.dim() == key.dim() == value.dim() == 4):
+    if key is None or value is None or not expressible(query, key, value):
+        return False
+    if not query.dim() == key.dim() == value.dim() == 4:
         return False
     if key.shape != value.shape or query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3]:
         return False
@@ -339,7 +371,8 @@ def rotary(
 ) -> tuple[Tensor, Tensor]:
     """Llama's ``apply_rotary_pos_emb``: q and k [B, H, L, D], cos and sin [B, L, D] of two equal halves."""
     if (
-        unsqueeze_dim == 1
+        unsqueeze_dim.__class__ is int
+        and unsqueeze_dim == 1
         and expressible(q, k, cos, sin)
         and q.dim() == k.dim() == 4
         and cos.dim() == 3

@@ -71,9 +71,8 @@ def _standing_in(module: types.ModuleType) -> types.ModuleType:
 
 
 def _torch_softmax(input: Any, dim: Any, dtype: Any = None, **others: Any) -> Any:
-    if others:
-        return _SOFTMAX(input, dim, dtype, **others)
-    return calls.softmax(input, dim, dtype=dtype)
+    found = None if others else calls.softmax_by_op(input, dim, dtype)
+    return _SOFTMAX(input, dim, dtype, **others) if found is None else found
 
 
 _SOFTMAX = torch.softmax

@@ -1,0 +1,111 @@
+"""An argument of an odd type is taken or refused by what stands in for torch's function as by torch's function itself:
+each argument of each function is given each odd value, and either both raise the same error or the results are equal.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from eligible import ROWS, only
+from torch import Tensor
+
+from kernelworks.models import attention, calls, rebind
+
+GENERATOR = torch.Generator().manual_seed(0)
+X, W = torch.randn(4, 8, generator=GENERATOR), torch.randn(8, 8, generator=GENERATOR)
+Q, ONE, ZERO = torch.randn(1, 2, 4, 8, generator=GENERATOR), torch.ones(8), torch.zeros(8)
+ATTENTION = {"query": Q, "key": Q, "value": Q, "attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None}
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "linear": {"input": X, "weight": W, "bias": ZERO},
+    "layer_norm": {"input": X, "normalized_shape": (8,), "weight": ONE, "bias": ZERO, "eps": 1e-5},
+    "rms_norm": {"input": X, "normalized_shape": (8,), "weight": ONE, "eps": 1e-5},
+    "gelu": {"input": X, "approximate": "none"},
+    "softmax": {"input": X, "dim": -1, "_stacklevel": 3, "dtype": None},
+    "cross_entropy": {
+        "input": X, "target": torch.arange(4), "weight": None, "size_average": None, "ignore_index": -100,
+        "reduce": None, "reduction": "mean", "label_smoothing": 0.0,
+    },
+    "scaled_dot_product_attention": ATTENTION | {"enable_gqa": False},
+}  # fmt: skip
+ODD: tuple[Any, ...] = (
+    True, False, 0, 1, 2, 8, -1, 0.0, 1.0, 0.5, 1.5, 8.0, -1.0, float("nan"), float("inf"), 10**30, 1j, None,
+    "none", "tanh", "mean", "x", "8", b"x", [1], (1,), [8], (8,), [8.0], [True], torch.Size([8]),
+    np.float32(0.5), np.float64(0.5), np.int64(1), np.int64(8), [np.int64(8)], np.bool_(True),
+    torch.tensor(1), torch.tensor(0.5), torch.tensor(True), torch.tensor([1.0]), torch.tensor([8]), [torch.tensor(8)],
+    torch.float32, torch.bfloat16,
+)  # fmt: skip
+
+
+def outcome(function: Callable[..., Any], given: dict[str, Any]) -> Any:
+    torch.manual_seed(0)
+    try:
+        return function(**given)
+    except Exception as error:
+        return type(error), re.sub(r" \(position \d+\)", "", str(error))  # where it stood in a call of somebody's
+
+
+def differ(torchs: Callable[..., Any], ours: Callable[..., Any], base: dict[str, Any]) -> list[Any]:
+    """The odd values, by argument, for which the two are not the same."""
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, value in ((name, value) for name in base for value in ODD):
+            want, got = outcome(torchs, base | {name: value}), outcome(ours, base | {name: value})
+            if isinstance(want, Tensor) and isinstance(got, Tensor) and want.shape == got.shape:
+                if not torch.allclose(got, want, 1e-4, 1e-5, equal_nan=True) or want.dtype is not got.dtype:
+                    found.append((name, value, want, got))
+            elif isinstance(want, Tensor) or isinstance(got, Tensor) or want != got:
+                found.append((name, value, want, got))
+    return found
+
+
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_odd_arguments_are_taken_as_by_torch(name: str, trained: bool) -> None:
+    base = dict(ARGUMENTS[name])
+    first = next(iter(base))
+    base[first] = base[first].clone().requires_grad_(trained)
+    with only(ROWS[-1]) as taken:
+        ours = calls.FUNCTIONS[name]
+        ours(**base)  # it does reach a row of ours
+        assert taken
+        assert not differ(getattr(F, name), ours, base)
+
+
+def test_every_stand_in_is_tried_with_every_argument() -> None:
+    assert ARGUMENTS.keys() == calls.FUNCTIONS.keys()
+    for name, function in calls.FUNCTIONS.items():
+        code = function.__code__
+        assert set(ARGUMENTS[name]) == set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+
+
+def test_torch_softmax_by_its_other_name() -> None:
+    base = {"input": X, "dim": -1, "dtype": None}
+    with only(ROWS[-1]):
+        assert not differ(torch.softmax, rebind._torch_softmax, base)
+
+
+def test_attention_as_transformers_calls_it() -> None:
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    attention.register()
+    base = {"query": Q, "key": Q, "value": Q, "attention_mask": None, "dropout": 0.0, "scaling": None}
+
+    def first(function: Callable[..., Any], looks_back: Any) -> Callable[..., Any]:
+        return lambda **given: function(SimpleNamespace(is_causal=looks_back), **given)[0]
+
+    with only(ROWS[-1]):
+        for looks_back in (True, False, 1, 0, None, np.bool_(True)):
+            ours, theirs = (first(f, looks_back) for f in (attention.attention_forward, sdpa_attention_forward))
+            found = differ(theirs, ours, base | {"is_causal": None})
+            # torch's causal kernel scales its -inf too: NaN where a scale is not above 0, and right in the op
+            assert all(name == "scaling" and value <= 0 and want.isnan().any() for name, value, want, _ in found)
