@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernelworks.bench.faults import minor_faults
 from kernelworks.ceilings.quiet import Noise
 from kernelworks.diagnose import diagnose
 from kernelworks.diagnose.account import HOST, NATIVE, OTHERS, PARTS, UNSEEN, WAITING, account, footer
@@ -334,3 +335,15 @@ def test_ops_of_other_threads_are_named(machine: Ceilings) -> None:
     assert findings({}, line) == (
         "40 ops ran on other threads of the program, 200 ms in all (mm 200 ms): not modelled",
     )
+
+
+def test_what_a_diagnosis_did_to_malloc_is_among_its_findings(machine: Ceilings) -> None:
+    x = torch.zeros(4 << 20)  # outputs of 16 MiB
+    quick = diagnose(lambda: x[:1000].relu(), ceilings=machine, budget_s=0.5, rough=True)
+    assert any("malloc was told" in line for line in quick.findings)
+    for _ in range(6):
+        torch.relu(x)
+    before = minor_faults()
+    for _ in range(4):
+        torch.relu(x)
+    assert minor_faults() - before < 1000

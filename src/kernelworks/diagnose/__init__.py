@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from kernelworks.bench.faults import Memory
 from kernelworks.ceilings import ceilings as measured_ceilings
 from kernelworks.diagnose import overhead
 from kernelworks.diagnose.account import account, footer
@@ -27,6 +28,10 @@ __all__ = ["diagnose", "run"]
 Say = Callable[[str], None]
 BUDGET_S = 15.0  # for the timed runs
 FIXING = 0.25  # of them again, for each of what a fix does before it is measured
+KEPT = (
+    "while this program was diagnosed malloc was told to keep what is freed (mallopt), as the program takes no fresh "
+    "pages by itself; from here on it keeps blocks up to 32 MiB, as far as it adapts by itself, and adapts no more"
+)
 RACES = 0.2  # of them, for races of single calls
 
 
@@ -124,12 +129,13 @@ def _diagnose(
     *,
     rough: bool = False,
 ) -> Diagnosis:
-    """The process is as it was when this returns; what the program changed in it is among the findings."""
+    """The process is as it was when this returns, but for what the findings say of its memory; what the program changed
+    in it is among them too."""
     check_budget(budget_s)
     program = dataclasses.replace(program, run=again_and_again(program.run))
-    with Surroundings(given) as around:
-        found = _observed(program, fix, ceilings, budget_s, say, counters, rough=rough)
-        return dataclasses.replace(found, findings=(*found.findings, *around.look()))
+    with Surroundings(given) as around, Memory() as memory:
+        found = _observed(program, fix, ceilings, budget_s, say, counters, memory, rough=rough)
+        return dataclasses.replace(found, findings=(*found.findings, *around.look(), *([KEPT] if memory.kept else ())))
 
 
 def _observed(
@@ -139,6 +145,7 @@ def _observed(
     budget_s: float,
     say: Say,
     counters: tuple[str, ...],
+    memory: Memory,
     *,
     rough: bool,
 ) -> Diagnosis:
@@ -155,7 +162,7 @@ def _observed(
         raise TypeError("the program ran on the CPU, and ceilings are those of a GPU")
     say("what a call costs at least")
     floors = overhead.measure()
-    timeline = observe(program.run, floors, budget_s=budget_s, say=say, first=first)
+    timeline = observe(program.run, floors, budget_s=budget_s, say=say, first=first, memory=memory)
     threads = torch.get_num_threads()
     say("sorting calls into regions")
     with without_collection():

@@ -6,10 +6,7 @@ taken off every call and gap; what then differs from the plain wall clock is sha
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import dataclasses
-import resource
 import statistics
 import threading
 import time
@@ -17,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from kernelworks.bench.faults import Memory, minor_faults
 from kernelworks.ceilings.quiet import QUIET, WINDOW_S, Noise, sift
 from kernelworks.diagnose.overhead import Floors
 from kernelworks.diagnose.places import Survey
@@ -41,7 +39,6 @@ Say = Callable[[str], None]
 MOST_ROUNDS = 3
 ENDLESS_S = 60  # after which a first run that has not ended is spoken of
 RUNS_A_ROUND = 5  # what a round costs, in plain runs: one plain, one profiled, and sorting its calls
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
 FEW_FAULTS = 0.03  # of the wall clock
 LEAST_SURVEYED = 2048  # calls
 SURVEY_S = 250e-6  # what one of them costs: to record, to read, to sort
@@ -96,10 +93,19 @@ def first_run(run: Callable[[], Any], say: Say) -> Plain:
 
 
 def observe(
-    run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say, first: Plain | None = None
+    run: Callable[[], Any],
+    floors: Floors,
+    *,
+    budget_s: float,
+    say: Say,
+    first: Plain | None = None,
+    memory: Memory | None = None,
 ) -> Timeline:
     """Runs the program plain, then profiled, as often as ``budget_s`` allows (1 to 3 times each, after the ``first``
-    run), and once more to survey shapes and places. Raises what the program raises."""
+    run), and once more to survey shapes and places. Raises what the program raises.
+
+    A program that causes no page faults when it runs plain keeps its ``memory`` from then on: the profiler's own
+    allocations between the program's would cause it tens of thousands."""
     first = first or first_run(run, say)
     rounds = max(1, min(MOST_ROUNDS, int(budget_s / max(RUNS_A_ROUND * first.wall, 1e-9))))
     patience, tries = PATIENCE * budget_s, 1 if budget_s < RUNS_A_ROUND * first.wall else 3 * rounds
@@ -110,13 +116,13 @@ def observe(
     if statistics.median(p.faults for p in plain.samples) * floors.fault < FEW_FAULTS * min(
         p.wall for p in plain.samples
     ):
-        _keep_memory()
+        (memory or Memory()).keep()
         plain_run(run)
 
     def under_the_profiler() -> tuple[Trace, int]:
-        before = _faults()
+        before = minor_faults()
         trace = _without_output(record(run))
-        return trace, _faults() - before
+        return trace, minor_faults() - before
 
     profiled = sift(
         under_the_profiler, rounds, tries=tries, deadline_s=patience,
@@ -157,19 +163,6 @@ def most_surveyed(budget_s: float, wall: float) -> float:
     return max(LEAST_SURVEYED, max(budget_s, wall) / SURVEY_S)
 
 
-def _keep_memory() -> None:
-    """Tells malloc to give nothing back to the system from here on.
-
-    Only for programs that cause no page faults when they run plain: the profiler's own allocations between theirs would
-    cause them tens of thousands. What malloc adapts by itself cannot be restored, so later runs keep the setting, those
-    before and after a fix alike. Nothing happens where the C library is not glibc.
-    """
-    with contextlib.suppress(AttributeError, OSError):
-        library = ctypes.CDLL(None)
-        library.mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the most that glibc accepts
-        library.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
-
-
 @dataclass(frozen=True)
 class Plain:
     """One run without the profiler: seconds and minor page faults."""
@@ -179,19 +172,15 @@ class Plain:
 
 
 def plain_run(run: Callable[[], Any]) -> Plain:
-    faults = _faults()
+    faults = minor_faults()
     start = time.perf_counter()
     run()
-    return Plain(time.perf_counter() - start, _faults() - faults)
+    return Plain(time.perf_counter() - start, minor_faults() - faults)
 
 
 def window_s(budget_s: float) -> float:
     """For how long short runs are repeated: what others did meanwhile is known in ticks of 10 ms."""
     return min(WINDOW_S, WINDOWS * budget_s)
-
-
-def _faults() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def _without_output(trace: Trace) -> Trace:
