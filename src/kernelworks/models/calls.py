@@ -137,7 +137,7 @@ def linear(input: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> 
     ours = type(input) is FakeTensor or (type(input) in PLAIN and (not input.is_cuda or _few_rows(input, weight, bias)))
     if ours and weight is not None and expressible(input, weight, bias) and weight.dim() == 2:
         try:
-            return linear_op(input, weight, bias)  # type: ignore[no-any-return]
+            return linear_op(input, weight, bias)
         except REFUSED:
             pass
     return _linear(input, weight, bias)  # type: ignore[no-any-return]
@@ -173,7 +173,7 @@ def rms_norm(
         number = _FLOAT32_EPS if eps is None and input.dtype is torch.float32 else eps
         if number is not None:
             try:
-                return rms_norm_op(input, weight, eps=number)  # type: ignore[no-any-return]
+                return rms_norm_op(input, weight, eps=number)
             except REFUSED:
                 pass
     return _rms_norm(input, normalized_shape, weight, eps)  # type: ignore[no-any-return]
@@ -193,7 +193,7 @@ def layer_norm(
     affine = weight is not None and bias is not None and expressible(input, weight, bias)
     if affine and pays(input) and _one_row(normalized_shape, weight):  # type: ignore[arg-type]
         try:
-            return layer_norm_op(input, weight, bias, eps=eps)  # type: ignore[no-any-return]
+            return layer_norm_op(input, weight, bias, eps=eps)
         except REFUSED:
             pass
     return _layer_norm(input, normalized_shape, weight, bias, eps)  # type: ignore[no-any-return]
@@ -203,7 +203,7 @@ def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
     """``F.gelu``."""
     if approximate in ("none", "tanh") and expressible(input) and pays(input):
         try:
-            return gelu_op(input, approximate=approximate)  # type: ignore[no-any-return]
+            return gelu_op(input, approximate=approximate)
         except REFUSED:
             pass
     return _gelu(input, approximate=approximate)  # type: ignore[no-any-return]
@@ -240,7 +240,7 @@ def softmax_by_op(input: Tensor, dim: int | None, dtype: torch.dtype | None) -> 
     """The op's softmax, or None where it is torch's to take or to refuse."""
     if dim is not None and expressible(input) and (dtype is None or dtype is input.dtype) and pays(input):
         try:
-            return softmax_op(input, dim=dim)  # type: ignore[no-any-return]
+            return softmax_op(input, dim=dim)
         except REFUSED:
             pass
     return None

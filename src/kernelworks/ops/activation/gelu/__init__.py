@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 import torch.nn.functional as F
@@ -13,11 +13,16 @@ from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threa
 from kernelworks.op import Op, Pass
 from kernelworks.ops.activation.gelu.contract import CONTRACT, derivative, reference
 from kernelworks.ops.activation.gelu.mutants import MUTANTS
+from kernelworks.spelling import ABSENT, Array, Spelling
 
 __all__ = ["OP", "gelu"]
 
 
-def gelu(x: Tensor, *, approximate: str = "none", out: Any = None, row: str | None = None) -> Any:
+@overload
+def gelu(x: Array, *, approximate: str = "none", out: Array | None = None, row: str | None = None) -> Array: ...
+@overload
+def gelu(*, input: Array, approximate: str = "none", out: Array | None = None, row: str | None = None) -> Array: ...
+def gelu(x: Any = ABSENT, *, approximate: str = "none", out: Any = None, row: str | None = None, **torchs: Any) -> Any:
     """Gaussian error linear unit.
 
     ``"none"``: ``output = x Phi(x)``, Phi the normal distribution function, ``erfc(-x / sqrt 2) / 2``.
@@ -39,6 +44,8 @@ def gelu(x: Tensor, *, approximate: str = "none", out: Any = None, row: str | No
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
     Source: Hendrycks and Gimpel 2016, arXiv:1606.08415.
     """
+    if torchs:
+        return SPELLING((x,), {"approximate": approximate, **torchs}, out, row)
     return OP.call(x, approximate, out, row)
 
 
@@ -96,3 +103,5 @@ OP = Op(
     pointwise=True,
     mutants=MUTANTS,
 )
+
+SPELLING = Spelling(OP, F.gelu, lambda input, *, approximate="none": (input, approximate), {"input": "x"})

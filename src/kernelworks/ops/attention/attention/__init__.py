@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +26,7 @@ from kernelworks.ops.attention.attention.sm90 import guard as sm90_guard
 from kernelworks.ops.attention.attention.sm90_backward import guard as sm90_backward_guard
 from kernelworks.ops.layout import new_output
 from kernelworks.plain import transformed
+from kernelworks.spelling import ABSENT, Array, Spelling
 
 __all__ = ["OP", "attention", "new_output", "readable"]
 
@@ -35,18 +36,62 @@ FEW = 8  # rows (queries times heads of a group) that decode.cpp takes at most
 _grad_enabled = torch.is_grad_enabled
 
 
+@overload
 def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    q: Array,
+    k: Array,
+    v: Array,
     *,
     causal: str | None = None,
     window: int | None = None,
     scale: float | None = None,
-    mask: Tensor | None = None,
+    mask: Array | None = None,
+    with_lse: Literal[False] = False,
+    out: Array | None = None,
+    row: str | None = None,
+) -> Array: ...
+@overload
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    causal: str | None = None,
+    window: int | None = None,
+    scale: float | None = None,
+    mask: Array | None = None,
+    with_lse: Literal[True],
+    out: tuple[Array, Array] | None = None,
+    row: str | None = None,
+) -> tuple[Array, Array]: ...
+@overload
+def attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    attn_mask: Array | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    window: int | None = None,
+    out: Array | None = None,
+    row: str | None = None,
+) -> Array: ...
+def attention(  # type: ignore[misc]  # the first argument has two names
+    q: Any = ABSENT,
+    k: Any = ABSENT,
+    v: Any = ABSENT,
+    *rest: Any,
+    causal: str | None = None,
+    window: int | None = None,
+    scale: float | None = None,
+    mask: Any = None,
     with_lse: bool = False,
     out: Any = None,
     row: str | None = None,
+    **torchs: Any,
 ) -> Any:
     """Scaled dot product attention; the matrix of scores is never formed.
 
@@ -79,6 +124,9 @@ def attention(
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
     Source: Vaswani et al. 2017, arXiv:1706.03762; Milakov and Gimelshein 2018, arXiv:1805.02867.
     """
+    if torchs or rest:
+        named = {"causal": causal, "window": window, "scale": scale, "mask": mask, "with_lse": with_lse}
+        return SPELLING((q, k, v, *rest), named | torchs, out, row)
     if _grad_enabled() and not with_lse and out is None and _recorded(q, k, v):
         return OP(q, k, v, causal, window, scale, mask, True, row=row)[0]  # the backward wants lse
     return OP(q, k, v, causal, window, scale, mask, with_lse, out=out, row=row)
@@ -358,4 +406,31 @@ OP = Op(
     # torch wants a fixed number of outputs: without lse the second one is empty.
     to_torch=lambda result, q, *args: result if args[-1] else (result, q.new_empty(0, dtype=torch.float32)),
     from_torch=lambda result, q, *args: result if args[-1] else result[0],
+)
+
+
+def _ours(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> tuple[Any, ...] | str:  # fmt: skip
+    if dropout_p:
+        return "dropout_p"
+    if attn_mask is not None:
+        if is_causal or attn_mask.dtype is not torch.bool:
+            return "attn_mask must hold truth values, and is_causal be said in it"
+        attn_mask = attn_mask[(None,) * (4 - attn_mask.dim())]
+    if query.dim() > 1 and key.dim() > 1 and query.shape[1] != key.shape[1] and not enable_gqa:
+        return "query and key must have as many heads, or enable_gqa be given"
+    return query, key, value, "top_left" if is_causal else None, None, scale, attn_mask, False
+
+
+SPELLING = Spelling(
+    OP,
+    F.scaled_dot_product_attention,
+    _ours,
+    {"query": "q", "key": "k", "value": "v"},
+    joined={"causal": "is_causal", "mask": "attn_mask"},
+    call=lambda q, k, v, causal, window, scale, mask, with_lse, out, row: attention(
+        q, k, v, causal=causal, window=window, scale=scale, mask=mask, with_lse=with_lse, out=out, row=row
+    ),
 )

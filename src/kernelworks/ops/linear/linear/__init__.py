@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 import torch.nn.functional as F
@@ -17,13 +17,24 @@ from kernelworks.ops.layout import as_rows
 from kernelworks.ops.linear.linear.contract import CONTRACT, reference
 from kernelworks.ops.linear.linear.mutants import MUTANTS
 from kernelworks.ops.linear.linear.sm90 import guard as sm90_guard
+from kernelworks.spelling import ABSENT, Array, Spelling
 
 __all__ = ["OP", "linear"]
 
 TARGETS = {"avx512_bf16": "simd.cpp", "avx512": "simd.cpp", "avx2": "simd.cpp", "scalar": "scalar.cpp"}
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Any = None, row: str | None = None) -> Any:
+@overload
+def linear(
+    x: Array, weight: Array, bias: Array | None = None, *, out: Array | None = None, row: str | None = None
+) -> Array: ...
+@overload
+def linear(
+    *, input: Array, weight: Array, bias: Array | None = None, out: Array | None = None, row: str | None = None
+) -> Array: ...
+def linear(
+    x: Any = ABSENT, weight: Any = ABSENT, bias: Any = None, *, out: Any = None, row: str | None = None, **torchs: Any
+) -> Any:
     """Affine map of the last dimension: ``output = x @ weight.T + bias``.
 
     Args:
@@ -43,6 +54,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Any = 
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
     Source: torch.nn.functional.linear; Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1.
     """
+    if torchs:
+        return SPELLING((x, weight, bias), torchs, out, row)
     return OP.call(x, weight, bias, out, row)
 
 
@@ -130,3 +143,5 @@ OP = Op(
     composite=_composite,
     mutants=MUTANTS,
 )
+
+SPELLING = Spelling(OP, F.linear, lambda input, weight, bias=None: (input, weight, bias), {"input": "x"})

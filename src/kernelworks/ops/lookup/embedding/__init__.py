@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +14,29 @@ from kernelworks.build.rows import cpp_rows, into, python_row, threads, triton_r
 from kernelworks.op import Op, Pass
 from kernelworks.ops.lookup.embedding.contract import CONTRACT
 from kernelworks.ops.lookup.embedding.mutants import MUTANTS
+from kernelworks.spelling import ABSENT, Array, Spelling
 
 __all__ = ["OP", "embedding"]
 
 
-def embedding(ids: Tensor, weight: Tensor, *, out: Any = None, row: str | None = None) -> Any:
+@overload
+def embedding(ids: Array, weight: Array, *, out: Array | None = None, row: str | None = None) -> Array: ...
+@overload
+def embedding(
+    input: Array,
+    weight: Array,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+    *,
+    out: Array | None = None,
+    row: str | None = None,
+) -> Array: ...
+def embedding(  # type: ignore[misc]  # the first argument has two names
+    ids: Any = ABSENT, weight: Any = ABSENT, *rest: Any, out: Any = None, row: str | None = None, **torchs: Any
+) -> Any:
     """Rows of a table: ``output[..., :] = weight[ids[...], :]``.
 
     Args:
@@ -38,6 +56,8 @@ def embedding(ids: Tensor, weight: Tensor, *, out: Any = None, row: str | None =
     RuntimeError where ``row`` cannot run.
     Source: torch.nn.functional.embedding.
     """
+    if torchs or rest:
+        return SPELLING((ids, weight, *rest), torchs, out, row)
     return OP.call(ids, weight, out, row)
 
 
@@ -117,3 +137,21 @@ OP = Op(
     composite=_composite,
     mutants=MUTANTS,
 )
+
+
+def _ours(
+    input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
+    norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
+) -> tuple[Any, ...] | str:  # fmt: skip
+    """``padding_idx`` says that one row takes no gradient: where none is taken, it says nothing."""
+    trained = torch.is_grad_enabled() and weight.requires_grad
+    if max_norm is not None:
+        return "max_norm scales rows of the weight in place"
+    if trained and (padding_idx is not None or scale_grad_by_freq or sparse):
+        return "padding_idx, scale_grad_by_freq and sparse ask for another gradient"
+    if padding_idx is not None and not -weight.shape[0] <= padding_idx < weight.shape[0]:
+        return "padding_idx is no row of the weight"
+    return input, weight
+
+
+SPELLING = Spelling(OP, F.embedding, _ours, {"input": "ids"})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from kernelworks.op import Op, Pass
 from kernelworks.ops.layout import as_rows
 from kernelworks.ops.norm.layer_norm.contract import CONTRACT, reference
 from kernelworks.ops.norm.layer_norm.mutants import MUTANTS
+from kernelworks.spelling import ABSENT, SIZES, Array, Spelling, last_alone
 
 __all__ = ["OP", "layer_norm"]
 
@@ -24,14 +26,37 @@ __all__ = ["OP", "layer_norm"]
 LONGEST_GPU_ROW = 65536  # elements; what a program keeps of longer rows mostly goes to memory
 
 
+@overload
 def layer_norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
     *,
     eps: float,
-    out: Tensor | None = None,
+    out: Array | None = None,
     row: str | None = None,
+) -> Array: ...
+@overload
+def layer_norm(
+    input: Array,
+    normalized_shape: Sequence[int],
+    weight: Array | None = None,
+    bias: Array | None = None,
+    eps: float = 1e-5,
+    *,
+    out: Array | None = None,
+    row: str | None = None,
+) -> Array: ...
+def layer_norm(
+    x: Any = ABSENT,
+    weight: Any = ABSENT,
+    bias: Any = ABSENT,
+    /,
+    *rest: Any,
+    eps: Any = ABSENT,
+    out: Any = None,
+    row: str | None = None,
+    **named: Any,
 ) -> Any:
     """Layer normalisation of the last dimension.
 
@@ -54,6 +79,8 @@ def layer_norm(
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
     Source: Ba, Kiros and Hinton 2016, arXiv:1607.06450.
     """
+    if named or rest or bias is ABSENT or eps is ABSENT or weight.__class__ in SIZES:
+        return SPELLING.either((x, weight, bias, *rest), {"eps": eps, **named}, out, row)
     return OP.call(x, weight, bias, eps, out, row)
 
 
@@ -148,3 +175,19 @@ OP = Op(
     composite=_composite,
     mutants=MUTANTS,
 )
+
+
+def _own(x: Tensor, weight: Tensor | None, bias: Tensor | None, *, eps: float) -> tuple[Any, ...]:
+    return x, weight, bias, eps
+
+
+def _ours(
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[Any, ...] | str:  # fmt: skip
+    if not last_alone(normalized_shape, input):
+        return "normalized_shape must be the last dimension alone"
+    return input, weight, bias, eps
+
+
+SPELLING = Spelling(OP, F.layer_norm, _ours, {"input": "x"}, own=_own)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from kernelworks.op import Op, Pass
 from kernelworks.ops.layout import as_rows
 from kernelworks.ops.norm.rms_norm.contract import CONTRACT, reference
 from kernelworks.ops.norm.rms_norm.mutants import MUTANTS
+from kernelworks.spelling import ABSENT, SIZES, Array, Spelling, last_alone
 
 __all__ = ["OP", "rms_norm"]
 
@@ -24,14 +26,58 @@ __all__ = ["OP", "rms_norm"]
 LONGEST_GPU_ROW = 65536  # elements; what a program keeps of longer rows mostly goes to memory
 
 
+@overload
 def rms_norm(
-    x: Tensor,
-    weight: Tensor | None,
+    x: Array,
+    weight: Array | None,
     *,
     eps: float,
-    residual: Tensor | None = None,
+    residual: None = None,
+    out: Array | None = None,
+    row: str | None = None,
+) -> Array: ...
+@overload
+def rms_norm(
+    x: Array,
+    weight: Array | None,
+    *,
+    eps: float,
+    residual: Array,
+    out: tuple[Array, Array] | None = None,
+    row: str | None = None,
+) -> tuple[Array, Array]: ...
+@overload
+def rms_norm(
+    input: Array,
+    normalized_shape: Sequence[int],
+    weight: Array | None = None,
+    eps: float | None = None,
+    *,
+    residual: None = None,
+    out: Array | None = None,
+    row: str | None = None,
+) -> Array: ...
+@overload
+def rms_norm(
+    input: Array,
+    normalized_shape: Sequence[int],
+    weight: Array | None = None,
+    eps: float | None = None,
+    *,
+    residual: Array,
+    out: tuple[Array, Array] | None = None,
+    row: str | None = None,
+) -> tuple[Array, Array]: ...
+def rms_norm(
+    x: Any = ABSENT,
+    weight: Any = ABSENT,
+    /,
+    *rest: Any,
+    eps: Any = ABSENT,
+    residual: Any = None,
     out: Any = None,
     row: str | None = None,
+    **named: Any,
 ) -> Any:
     """Root mean square normalisation of the last dimension.
 
@@ -54,6 +100,8 @@ def rms_norm(
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
     Source: Zhang and Sennrich 2019, arXiv:1910.07467.
     """
+    if named or rest or eps is ABSENT or weight is ABSENT or weight.__class__ in SIZES:
+        return SPELLING.either((x, weight, *rest), {"eps": eps, "residual": residual, **named}, out, row)
     return OP.call(x, weight, eps, residual, out, row)
 
 
@@ -165,3 +213,22 @@ OP = Op(
     to_torch=lambda result, x, weight, eps, residual: result if residual is not None else (result, x.new_empty(0)),
     from_torch=lambda result, x, weight, eps, residual: result if residual is not None else result[0],
 )
+
+
+def _own(x: Tensor, weight: Tensor | None, *, eps: float, residual: Tensor | None = None) -> tuple[Any, ...]:
+    return x, weight, eps, residual
+
+
+def _ours(
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> tuple[Any, ...] | str:
+    if not last_alone(normalized_shape, input):
+        return "normalized_shape must be the last dimension alone"
+    if eps is None:  # torch takes the input's own
+        if input.dtype is not torch.float32:
+            return "eps must be given, but for float32"
+        eps = torch.finfo(torch.float32).eps
+    return input, weight, eps, None
+
+
+SPELLING = Spelling(OP, F.rms_norm, _ours, {"input": "x"}, own=_own)

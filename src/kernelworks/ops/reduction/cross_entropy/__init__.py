@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 import torch.nn.functional as F
@@ -16,18 +16,44 @@ from kernelworks.ops.layout import as_rows
 from kernelworks.ops.reduction.cross_entropy import sm90
 from kernelworks.ops.reduction.cross_entropy.contract import CONTRACT, REDUCTIONS, reference
 from kernelworks.ops.reduction.cross_entropy.mutants import MUTANTS
+from kernelworks.spelling import ABSENT, Array, Spelling
 
 __all__ = ["OP", "cross_entropy"]
 
 
+@overload
 def cross_entropy(
-    logits: Tensor,
-    target: Tensor,
+    logits: Array,
+    target: Array,
     *,
     ignore_index: int = -100,
     reduction: str = "mean",
-    out: Tensor | None = None,
+    out: Array | None = None,
     row: str | None = None,
+) -> Array: ...
+@overload
+def cross_entropy(
+    input: Array,
+    target: Array,
+    weight: Array | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    *,
+    out: Array | None = None,
+    row: str | None = None,
+) -> Array: ...
+def cross_entropy(  # type: ignore[misc]  # the first argument has two names
+    logits: Any = ABSENT,
+    target: Any = ABSENT,
+    *rest: Any,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    out: Any = None,
+    row: str | None = None,
+    **torchs: Any,
 ) -> Any:
     """Cross-entropy (negative log-likelihood of the softmax) of one class a row.
 
@@ -53,6 +79,9 @@ def cross_entropy(
         anything is written; RuntimeError where ``row`` cannot run.
     Source: Milakov and Gimelshein 2018, arXiv:1805.02867.
     """
+    if torchs or rest:
+        named = {"ignore_index": ignore_index, "reduction": reduction, **torchs}
+        return SPELLING((logits, target, *rest), named, out, row)
     return OP.call(logits, target, ignore_index, reduction, out, row)
 
 
@@ -154,3 +183,17 @@ OP = Op(
     composite=_composite,
     mutants=MUTANTS,
 )
+
+
+def _ours(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
+    ignore_index: int = -100, reduce: bool | None = None, reduction: str = "mean", label_smoothing: float = 0.0,
+) -> tuple[Any, ...] | str:  # fmt: skip
+    if weight is not None or label_smoothing:
+        return "weight and label_smoothing ask for another loss"
+    if size_average is not None or reduce is not None:
+        return "size_average and reduce are torch's, deprecated there"
+    return input, target, ignore_index, reduction
+
+
+SPELLING = Spelling(OP, F.cross_entropy, _ours, {"input": "logits"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 import torch.nn.functional as F
@@ -14,19 +14,48 @@ from kernelworks.build.rows import as_float64, into, python_row, triton_row
 from kernelworks.op import Op, Pass
 from kernelworks.ops.reduction.linear_cross_entropy.contract import CONTRACT, reference
 from kernelworks.ops.reduction.linear_cross_entropy.mutants import MUTANTS
+from kernelworks.spelling import ABSENT, Array, Spelling
 
 __all__ = ["OP", "linear_cross_entropy"]
 
 
+@overload
 def linear_cross_entropy(
-    x: Tensor,
-    weight: Tensor,
-    target: Tensor,
-    bias: Tensor | None = None,
+    x: Array,
+    weight: Array,
+    target: Array,
+    bias: Array | None = None,
     *,
     ignore_index: int = -100,
-    out: Tensor | None = None,
+    out: Array | None = None,
     row: str | None = None,
+) -> Array: ...
+@overload
+def linear_cross_entropy(
+    input: Array,
+    linear_weight: Array,
+    target: Array,
+    *,
+    linear_bias: Array | None = None,
+    weight: Array | None = None,
+    reduction: str = "mean",
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
+    options: Any = None,
+    out: Array | None = None,
+    row: str | None = None,
+) -> Array: ...
+def linear_cross_entropy(
+    x: Any = ABSENT,
+    weight: Any = ABSENT,
+    target: Any = ABSENT,
+    bias: Any = None,
+    /,
+    *,
+    ignore_index: Any = -100,
+    out: Any = None,
+    row: str | None = None,
+    **named: Any,
 ) -> Any:
     """Mean cross-entropy of the logits ``x @ weight.T + bias``, which are never all in memory.
 
@@ -52,6 +81,9 @@ def linear_cross_entropy(
         where ``row`` cannot run.
     Source: Hsu et al. 2024, arXiv:2410.10989.
     """
+    if named or ignore_index is None:  # torch's `weight` is one of the classes, which is why ours is told by its place
+        more = {} if bias is None else {"bias": bias}
+        return SPELLING.either((x, weight, target), {"ignore_index": ignore_index, **more, **named}, out, row)
     return OP.call(x, weight, target, bias, ignore_index, out, row)
 
 
@@ -138,4 +170,33 @@ OP = Op(
     ),
     composite=_composite,
     mutants=MUTANTS,
+)
+
+
+def _own(
+    x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, *, ignore_index: int = -100
+) -> tuple[Any, ...]:
+    return x, weight, target, bias, ignore_index
+
+
+def _ours(
+    input: Tensor, linear_weight: Tensor, target: Tensor, *, linear_bias: Tensor | None = None,
+    weight: Tensor | None = None, reduction: str = "mean", ignore_index: int | None = None,
+    label_smoothing: float = 0.0, options: Any = None,
+) -> tuple[Any, ...] | str:  # fmt: skip
+    if weight is not None or label_smoothing or reduction != "mean":
+        return "weight, label_smoothing and reduction ask for another loss"
+    if options is not None:
+        return "options choose torch's way to do it"
+    if input.dtype is not torch.float32:
+        return "the loss has the input's dtype in torch's spelling, where ours is float32"
+    return input, linear_weight, target, linear_bias, -100 if ignore_index is None else ignore_index
+
+
+SPELLING = Spelling(
+    OP,
+    getattr(F, "linear_cross_entropy", None),  # torch 2.13 has it
+    _ours,
+    {"input": "x", "linear_weight": "weight", "linear_bias": "bias"},
+    own=_own,
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads, triton_row
@@ -14,11 +15,26 @@ from kernelworks.op import Op, Pass
 from kernelworks.ops.layout import as_rows
 from kernelworks.ops.reduction.softmax.contract import CONTRACT, reference
 from kernelworks.ops.reduction.softmax.mutants import MUTANTS
+from kernelworks.spelling import ABSENT, Array, Spelling
 
 __all__ = ["OP", "softmax"]
 
 
-def softmax(x: Tensor, *, dim: int = -1, out: Tensor | None = None, row: str | None = None) -> Any:
+@overload
+def softmax(x: Array, dim: int = -1, *, out: Array | None = None, row: str | None = None) -> Array: ...
+@overload
+def softmax(
+    input: Array,
+    dim: int | None = None,
+    _stacklevel: int = 3,
+    dtype: torch.dtype | None = None,
+    *,
+    out: Array | None = None,
+    row: str | None = None,
+) -> Array: ...
+def softmax(  # type: ignore[misc]  # the first argument has two names
+    x: Any = ABSENT, dim: Any = -1, *rest: Any, out: Any = None, row: str | None = None, **torchs: Any
+) -> Any:
     """Exponentials along one dimension, scaled to sum to 1.
 
     ``output = e^(x - max(x)) / sum(e^(x - max(x)))`` along ``dim``.
@@ -39,6 +55,8 @@ def softmax(x: Tensor, *, dim: int = -1, out: Tensor | None = None, row: str | N
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
     Source: Blanchard, Higham and Higham 2021, IMA Journal of Numerical Analysis 41(4).
     """
+    if torchs or rest or dim is None:
+        return SPELLING((x, dim, *rest), torchs, out, row)
     return OP.call(x, dim, out, row)
 
 
@@ -101,3 +119,16 @@ OP = Op(
     composite=_composite,
     mutants=MUTANTS,
 )
+
+
+def _ours(
+    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
+) -> tuple[Any, ...] | str:
+    if dim is None:
+        return "dim is for torch to guess"
+    if dtype not in (None, input.dtype):
+        return "dtype asks for another result than the input's"
+    return input, dim
+
+
+SPELLING = Spelling(OP, F.softmax, _ours, {"input": "x"})

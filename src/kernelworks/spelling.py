@@ -1,0 +1,215 @@
+"""torch's way to write a call, beside ours: ``layer_norm(x, (64,), w, b)``, ``attention(q, k, v, is_causal=True)``.
+
+An op's public function takes its own arguments. What is none of them (``input=``, ``normalized_shape``, a position that
+only torch's function has) is bound to the signature of torch's function, said once in the room as ``ours``: a function
+with exactly that signature which returns the op's arguments, or the reason why only torch's function serves them.
+
+- What is said in torch's way is torch's to take or to refuse: where the op has no answer to it (``dropout_p``, a dtype
+  that the contract leaves out, autocast), torch's function runs with the same arguments.
+- A call that reads the same in both is the op's, with the errors of its contract.
+- Arguments of the op's own (``residual=``, ``window=``, ``row=``) may join torch's; where torch's function would have
+  to take them, the error names them.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from kernelworks.written import check_out, put
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["ABSENT", "SIZES", "SPELLINGS", "Array", "Spelling", "last_alone"]
+
+Array = TypeVar("Array", Tensor, "np.ndarray[Any, Any]")
+"""What an op takes, it gives back."""
+
+
+class Nothing:
+    """The default of an argument that has none: ``None`` may be a value."""
+
+    def __repr__(self) -> str:
+        return "(the argument is missing)"
+
+
+ABSENT: Any = Nothing()
+SIZES = frozenset({tuple, list, torch.Size, int})  # what torch's functions take for a shape, where ours take a tensor
+REFUSED = (TypeError, ValueError)  # how a contract refuses arguments
+
+SPELLINGS: dict[str, Spelling] = {}  # by op, filled by the rooms
+
+
+class Spelling:
+    """How torch writes one op.
+
+    ``function`` is torch's, None where the installed torch has it not yet; ``ours`` has its signature. ``same`` gives
+    the op's name of an argument that torch calls otherwise, ``joined`` the op's arguments that say in another way what
+    one of torch's says, so that a call may hold one of the two. ``own`` is the op's signature where the two put
+    different things in one place; it returns the op's arguments. ``call`` is ``op.call`` where the op needs no other.
+    """
+
+    def __init__(
+        self,
+        op: Any,
+        function: Callable[..., Any] | None,
+        ours: Callable[..., tuple[Any, ...] | str],
+        same: Mapping[str, str],
+        *,
+        joined: Mapping[str, str] | None = None,
+        own: Callable[..., tuple[Any, ...]] | None = None,
+        call: Callable[..., Any] | None = None,
+    ) -> None:
+        self.op, self.function, self.ours, self.call = op, function, ours, call or op.call
+        self.same, self.joined = dict(same), dict(joined or {})
+        self.theirs = {name: torchs for torchs, name in same.items()}
+        code = ours.__code__
+        self.positional = code.co_varnames[: code.co_argcount]
+        self.names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        defaults = ours.__defaults__ or ()
+        self.defaults = dict(zip(self.positional[len(self.positional) - len(defaults) :], defaults, strict=True))
+        self.defaults |= ours.__kwdefaults__ or {}
+        self.own = own
+        must = (n for n in self.names if n not in self.defaults and n not in same and n not in self.op_names)
+        self.telling = next(must, "")
+        if own is not None:
+            own.__qualname__ = op.name  # as Python's errors call it
+        SPELLINGS[op.name] = self
+
+    def __call__(self, positional: tuple[Any, ...], named: Mapping[str, Any], out: Any, row: str | None) -> Any:
+        """A call in torch's spelling: what was given by position, in torch's order, and by name, of either spelling."""
+        given, more = self._bound(positional, named)
+        odd = [n for n, v in given.items() if self.defaults.get(n).__class__ is bool and v.__class__ is not bool]
+        asked = f"{odd[0]} is no bool" if odd else self.ours(**given)
+        if more:
+            asked = self._join(asked, given, more)
+        if isinstance(asked, str):
+            if row not in (None, "torch"):
+                self.op.row(row)
+                raise RuntimeError(f"row {row!r} of {self.op.name} cannot run: {asked}")
+        elif more or row is not None:
+            return self.call(*asked, out, row)
+        elif not _autocast():
+            try:
+                return self.call(*asked, out, None)
+            except REFUSED:
+                pass  # torch's function takes it, or refuses it in its own words
+        return self._torchs(given, out, asked)
+
+    def either(self, positional: tuple[Any, ...], named: Mapping[str, Any], out: Any, row: str | None) -> Any:
+        """A call that holds one thing in either spelling and means another: torch's where the argument is there that
+        only torch's must have, by name or as a shape in its place; where there is none such, where it does not fit
+        ours."""
+        assert self.own is not None
+        values = tuple(value for value in positional if value is not ABSENT)
+        given = {name: value for name, value in named.items() if value is not ABSENT}
+        if self.telling:
+            place = self.positional.index(self.telling)
+            torchs = self.telling in given or (len(values) > place and values[place].__class__ in SIZES)
+        else:
+            torchs = not self._fits_own(values, given)
+        if torchs:
+            return self(values, named, out, row)
+        try:
+            asked = self.own(*values, **given)
+        except TypeError as error:
+            raise TypeError(f"{error}; torch's spelling is {self.written()}") from None
+        return self.call(*asked, out, row)
+
+    def _fits_own(self, values: tuple[Any, ...], given: Mapping[str, Any]) -> bool:
+        """Whether each argument has a place of its own in ours; asked without an exception, for compilers."""
+        code: types.CodeType = self.own.__code__  # type: ignore[union-attr]
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        placed = names[: len(values)]
+        return len(values) <= code.co_argcount and all(n in names and n not in placed for n in given)
+
+    @property
+    def op_names(self) -> tuple[str, ...]:
+        names: tuple[str, ...] = self.op.passes["forward"].names
+        return names
+
+    def written(self) -> str:
+        """The signature that torch's spelling has, as text."""
+        parts = []
+        for i, name in enumerate(self.names):
+            if i == len(self.positional):
+                parts.append("*")
+            parts.append(f"{name}={self.defaults[name]!r}" if name in self.defaults else name)
+        return f"{self.op.name}({', '.join(parts)})"
+
+    def _bound(self, positional: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Arguments by torch's names, and those that only the op has, where they are not at their defaults."""
+        op = self.op.name
+        if len(positional) > len(self.positional):
+            raise TypeError(
+                f"{op}() takes at most {len(self.positional)} arguments by position, got {len(positional)}: "
+                f"torch's spelling is {self.written()}"
+            )
+        given = {n: v for n, v in zip(self.positional, positional, strict=False) if v is not ABSENT}
+        more: dict[str, Any] = {}
+        for name, value in named.items():
+            theirs = name if name in self.names else self.theirs.get(name, name)
+            if value is ABSENT:
+                continue
+            if theirs not in self.names:
+                if name not in self.op_names:
+                    raise TypeError(f"{op}() has no argument {name!r}; torch's spelling is {self.written()}")
+                if value is not None and value is not False:
+                    more[name] = value
+            elif _is_default(value, self.defaults.get(theirs, ABSENT)) and theirs in given:
+                continue
+            elif theirs in given:
+                raise TypeError(f"{op}() got {theirs} twice" + ("" if theirs == name else f": {name} is the same"))
+            else:
+                given[theirs] = value
+        for name in self.names:
+            if name not in given and name not in self.defaults:
+                raise TypeError(f"{op}() is missing {name}; torch's spelling is {self.written()}")
+        return given, more
+
+    def _join(self, asked: tuple[Any, ...] | str, given: dict[str, Any], more: dict[str, Any]) -> tuple[Any, ...]:
+        """The op's arguments, those of its own among them."""
+        op = self.op.name
+        for name in more:
+            theirs = self.joined.get(name, "")
+            if theirs in given and not _is_default(given[theirs], self.defaults[theirs]):
+                raise TypeError(f"{op}() got both {theirs} and {name}, which say the same: give one of them")
+        if isinstance(asked, str):
+            raise ValueError(f"{op}() cannot join {', '.join(more)}, which torch's function has not, to this: {asked}")
+        values = dict(zip(self.op_names, asked, strict=True)) | more
+        return tuple(values.values())
+
+    def _torchs(self, given: dict[str, Any], out: Any, why: Any) -> Any:
+        if self.function is None:
+            raise RuntimeError(f"{self.op.name} in torch's spelling needs a later torch: {why}")
+        result = self.function(**given)
+        if out is None:
+            return result
+        check_out(self.op.name, result, out, tuple(given.values()))
+        return put(result, out)
+
+
+def last_alone(normalized_shape: Any, input: Tensor) -> bool:
+    """Whether a shape, in a form that torch takes, is the last dimension and no other."""
+    kind = type(normalized_shape)
+    if kind is int or kind not in SIZES or len(normalized_shape) != 1:
+        return False
+    size = normalized_shape[0]
+    return type(size) is int and input.dim() > 0 and size == input.shape[-1]
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    if value is default:
+        return True
+    kind = value.__class__
+    return kind is default.__class__ and kind in (int, float, str, bool) and bool(value == default)
+
+
+def _autocast() -> bool:
+    """Whether torch's function would take another dtype than its arguments have."""
+    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")

@@ -1,0 +1,278 @@
+"""An op may be called as torch's function is: every argument of torch's, by position and by name.
+
+Made from torch's own signatures: an op that says its spelling gets these tests by itself. What a call needs beside the
+arguments of the op's smallest case is in ``WHOLE``, a value other than the default for each of torch's in ``OTHER``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import kernelworks as kw
+from kernelworks.explanation import what_it_asks
+from kernelworks.op import OPS
+from kernelworks.spelling import SPELLINGS, Spelling
+
+NAMES = [name for name, spelling in SPELLINGS.items() if spelling.function is not None]
+Parameters = list[tuple[str, Any, bool]]  # name, default, whether it may be given by position
+
+# Arguments of torch's that no argument of the op's says, made of those that are there.
+WHOLE: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "normalized_shape": lambda given: given["input"].shape[-1:],
+    "enable_gqa": lambda given: given["query"].shape[1] != given["key"].shape[1],
+}
+
+OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "approximate": lambda given: "tanh",
+    "attn_mask": lambda given: torch.rand(given["query"].shape[2], given["key"].shape[2]),
+    "bias": lambda given: torch.rand(given["weight"].shape[0]),
+    "dim": lambda given: 0,
+    "dropout_p": lambda given: 0.5,
+    "dtype": lambda given: torch.float64,
+    "enable_gqa": lambda given: True,
+    "eps": lambda given: 0.25,
+    "ignore_index": lambda given: int(given["target"][0]),
+    "is_causal": lambda given: True,
+    "label_smoothing": lambda given: 0.25,
+    "linear_bias": lambda given: torch.rand(given["linear_weight"].shape[0]),
+    "max_norm": lambda given: 1e6,  # above every norm: the weight is not rewritten
+    "norm_type": lambda given: 1.0,
+    "options": lambda given: torch.nn.LinearCrossEntropyOptions(),
+    "padding_idx": lambda given: 0,
+    "reduce": lambda given: False,
+    "reduction": lambda given: "sum",
+    "scale": lambda given: 0.3,
+    "scale_grad_by_freq": lambda given: True,
+    "size_average": lambda given: False,
+    "sparse": lambda given: True,
+    "weight": lambda given: torch.rand(given.get("linear_weight", given["input"].mT).shape[0]),
+}  # fmt: skip
+UNSAID = {"_stacklevel"}  # where a warning of torch's points to
+
+
+def torchs(spelling: Spelling) -> Parameters:
+    """The signature of torch's function, as this version of torch has it."""
+    function = spelling.function
+    try:
+        found = inspect.signature(function)  # type: ignore[arg-type]
+    except ValueError:  # one of C++
+        schema = getattr(torch.ops.aten, function.__name__).default._schema  # type: ignore[union-attr]
+        return [
+            ("input" if a.name == "self" else a.name, a.default_value if a.has_default_value() else inspect._empty,
+             not a.kwarg_only)
+            for a in schema.arguments
+        ]  # fmt: skip
+    return [(p.name, p.default, p.kind is not p.KEYWORD_ONLY) for p in found.parameters.values()]
+
+
+def example(spelling: Spelling) -> dict[str, Any]:
+    """Arguments of torch's function, of the smallest case of the op that says no more than torch can."""
+    op = OPS[spelling.op.name]
+    own_only = {n for n in op.passes["forward"].names if n not in spelling.names and n not in spelling.theirs}
+    for case in (*op.contract.cases, *op.contract.bench_cases):
+        made = case.make(torch.Generator().manual_seed(1), torch.float32)
+        if any(made.get(n) is not None and made.get(n) is not False for n in own_only):
+            continue
+        if any(isinstance(v, Tensor) and v.numel() < 4 for v in made.values()):
+            continue
+        given = {spelling.theirs.get(n, n): v for n, v in made.items() if n not in own_only}
+        given = {n: v for n, v in given.items() if n in spelling.names}
+        return given | {n: make(given) for n, make in WHOLE.items() if n in spelling.names}
+    raise AssertionError(f"{op.name} has no case that torch can say")
+
+
+def in_order(spelling: Spelling, given: dict[str, Any]) -> list[Any]:
+    """All of torch's arguments by position, up to the last that is given and may be."""
+    last = max(i for i, (name, _, placed) in enumerate(torchs(spelling)) if placed and name in given)
+    return [given.get(name, default) for name, default, _ in torchs(spelling)[: last + 1]]
+
+
+def same(a: Any, b: Any, dtype: torch.dtype = torch.float32) -> None:
+    torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_spelling_is_torchs(name: str) -> None:
+    spelling = SPELLINGS[name]
+    ours = [
+        (n, spelling.defaults.get(n, inspect._empty), i < len(spelling.positional))
+        for i, n in enumerate(spelling.names)
+    ]
+    assert ours == torchs(spelling)
+    assert {n for n, _, _ in torchs(spelling)} - UNSAID <= OTHER.keys() | WHOLE.keys() | example(spelling).keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_by_position_and_by_name(name: str) -> None:
+    spelling, function = SPELLINGS[name], getattr(kw, name)
+    given = example(spelling)
+    want = spelling.function(**given)  # type: ignore[misc]
+    placed = in_order(spelling, given)
+    for count in range(len(placed) + 1):
+        names = [n for n, _, _ in torchs(spelling)[:count]]
+        rest = {n: v for n, v in given.items() if n not in names}
+        same(function(*placed[:count], **rest), want)
+    for own, theirs in spelling.theirs.items():  # our names for them, too
+        if theirs in given and own not in spelling.names:
+            same(function(**{own if n == theirs else n: v for n, v in given.items()}), want)
+    op, _, _ = what_it_asks(lambda: function(**given))
+    assert op is OPS[name]  # and it is ours that is asked
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_other_value_is_torchs_to_take(name: str) -> None:
+    spelling, function = SPELLINGS[name], getattr(kw, name)
+    given = example(spelling)
+    given.pop("attn_mask", None)
+    for other in OTHER.keys() & set(spelling.names):
+        if other in given and isinstance(given[other], Tensor) and other not in spelling.defaults:
+            continue
+        said = given | {other: OTHER[other](given)}
+        torch.manual_seed(3)
+        want: Any = outcome(lambda: spelling.function(**said))  # noqa: B023  # type: ignore[misc]
+        torch.manual_seed(3)
+        got: Any = outcome(lambda: function(**said))  # noqa: B023
+        assert type(got) is type(want), (other, got)
+        same(got, want) if isinstance(want, Tensor) else None
+        if isinstance(want, Tensor):
+            out = torch.empty(want.shape, dtype=want.dtype)
+            torch.manual_seed(3)
+            assert function(**said, out=out) is out
+            same(out, want)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_dtype_that_the_contract_leaves_out_is_torchs(name: str, dtype: torch.dtype) -> None:
+    spelling = SPELLINGS[name]
+    given = {
+        n: v.to(dtype) if isinstance(v, Tensor) and v.dtype.is_floating_point else v
+        for n, v in example(spelling).items()
+    }
+    want = spelling.function(**given)  # type: ignore[misc]
+    got = getattr(kw, name)(**given)
+    assert got.dtype is want.dtype
+    torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert getattr(kw, name)(**given).dtype is spelling.function(**given).dtype  # type: ignore[misc]
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:
+        return error
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_does_not_fit_is_named(name: str) -> None:
+    spelling, function = SPELLINGS[name], getattr(kw, name)
+    given = example(spelling)
+    first = spelling.names[0]
+    with pytest.raises(TypeError, match=f"{name}\\(\\) has no argument 'colour'"):
+        function(**given, colour=1)
+    with pytest.raises(TypeError, match=f"{name}\\(\\) got {first} twice"):
+        function(given[first], **given)
+    with pytest.raises(TypeError, match=f"{name}\\(\\) (is )?missing|the argument is missing"):
+        function(**{n: v for n, v in given.items() if n != first})
+    with pytest.raises(TypeError, match=r"at most|positional"):
+        function(*in_order(spelling, given), *[None] * 9)
+    with pytest.raises(ValueError, match="row must be one of"):
+        function(**given, row="no such row")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled_whole(name: str) -> None:
+    spelling, function = SPELLINGS[name], getattr(kw, name)
+    given = example(spelling)
+    torch.compiler.reset()  # the calls of all ops are one line to its cache
+    compiled = torch.compile(lambda: function(**given), fullgraph=True, backend="eager", dynamic=False)
+    same(compiled(), spelling.function(**given))  # type: ignore[misc]
+
+
+x, weight, bias = torch.randn(5, 8), torch.randn(8), torch.randn(8)
+q, k, v = (torch.randn(1, 2, 6, 8) for _ in range(3))
+
+JOINED: tuple[tuple[str, Callable[[], Any], Callable[[], Any]], ...] = (
+    ("rms_norm", lambda: kw.rms_norm(x, (8,), weight, 1e-5, residual=x),
+     lambda: kw.rms_norm(x, weight, eps=1e-5, residual=x)),
+    ("attention", lambda: kw.attention(q, k, v, is_causal=True, window=2),
+     lambda: kw.attention(q, k, v, causal="top_left", window=2)),
+    ("attention lse", lambda: kw.attention(query=q, key=k, value=v, with_lse=True),
+     lambda: kw.attention(q, k, v, with_lse=True)),
+    ("a mask of rows and columns", lambda: kw.attention(q, k, v, torch.ones(6, 6, dtype=torch.bool).tril()),
+     lambda: kw.attention(q, k, v, causal="top_left")),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "mixed", "own"), JOINED, ids=[j[0] for j in JOINED])
+def test_our_arguments_join_torchs(what: str, mixed: Callable[[], Any], own: Callable[[], Any]) -> None:
+    same(mixed(), own())
+
+
+F = torch.nn.functional
+ODD: tuple[tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]], ...] = (
+    (kw.attention, F.scaled_dot_product_attention, (q, k, v), {"is_causal": 1}),
+    (kw.attention, F.scaled_dot_product_attention, (q, k, v), {"is_causal": None}),
+    (kw.layer_norm, F.layer_norm, (x,), {"normalized_shape": [8.0]}),
+    (kw.layer_norm, F.layer_norm, (x,), {"normalized_shape": 8}),
+    (kw.rms_norm, F.rms_norm, (x,), {"normalized_shape": "8"}),
+    (kw.rms_norm, F.rms_norm, (x, (8,)), {"eps": "1"}),
+    (kw.softmax, F.softmax, (), {"input": x, "dim": 1.0}),
+    (kw.softmax, F.softmax, (), {"input": x, "dim": 7}),
+    (kw.gelu, F.gelu, (), {"input": x, "approximate": "quick"}),
+    (kw.linear, F.linear, (), {"input": x, "weight": [1.0]}),
+    (kw.linear, F.linear, (), {"input": x, "weight": weight}),
+    (kw.cross_entropy, F.cross_entropy, (x,), {"target": torch.rand(5, 8), "label_smoothing": 0.0}),
+    (kw.cross_entropy, F.cross_entropy, (x, torch.zeros(5, dtype=torch.int64), None, None, "none"), {}),
+    (kw.embedding, F.embedding, (torch.zeros(2, dtype=torch.int64), x, 5), {}),
+)
+
+
+@pytest.mark.parametrize("case", range(len(ODD)))
+def test_odd_arguments_end_as_with_torch(case: int) -> None:
+    ours, torchs, args, named = ODD[case]
+    want, got = outcome(lambda: torchs(*args, **named)), outcome(lambda: ours(*args, **named))
+    assert type(got) is type(want)
+    if isinstance(want, Exception):
+        assert str(got) == str(want)
+    else:
+        same(got, want)
+
+
+REFUSED: tuple[tuple[Callable[[], Any], type[Exception], str], ...] = (
+    (lambda: kw.layer_norm(x, weight, bias), TypeError, "missing 1 required keyword-only argument: 'eps'"),
+    (lambda: kw.layer_norm(x, weight, bias), TypeError, "torch's spelling is layer_norm.input, normalized_shape"),
+    (lambda: kw.attention(q, k, v, is_causal=True, causal="top_left"), TypeError, "both is_causal and causal"),
+    (lambda: kw.attention(q, k, v, dropout_p=0.5, window=3), ValueError, "cannot join window"),
+    (lambda: kw.attention(q, k, v, dropout_p=0.5, row="scalar"), RuntimeError, "cannot run: dropout_p"),
+    (lambda: kw.linear(x), TypeError, "weight must be a torch.Tensor, got .*missing"),
+    (lambda: kw.gelu(x.double()), TypeError, "x must have dtype float32"),  # the same in both: the contract's word
+)
+
+
+@pytest.mark.parametrize("case", range(len(REFUSED)))
+def test_what_is_refused(case: int) -> None:
+    call, error, says = REFUSED[case]
+    with pytest.raises(error, match=says):
+        call()
+
+
+def test_gradients_flow_in_torchs_spelling() -> None:
+    for said in ({}, {"label_smoothing": 0.1}):
+        leaf = torch.randn(4, 7, requires_grad=True)
+        target = torch.tensor([1, 0, 6, 3])
+        kw.cross_entropy(leaf, target, **said).backward()
+        got, leaf.grad = leaf.grad, None
+        torch.nn.functional.cross_entropy(leaf, target, **said).backward()
+        same(got, leaf.grad)
+
+
+def test_a_row_asked_for_runs_in_torchs_spelling() -> None:
+    same(kw.layer_norm(x, (8,), weight, bias, row="reference"), torch.nn.functional.layer_norm(x, (8,), weight, bias))
