@@ -1,21 +1,32 @@
 """Odd tensors and derivatives of every kind through each op's own choice of a row, beside torch's functions.
 
-    python benchmarks/h200_trust.py [--device cuda] [--only gelu,softmax] [--json FILE]
+    python benchmarks/h200_trust.py [--device cuda] [--only gelu,softmax] [--together] [--json FILE]
 
 What the tests below `tests/trust` hold on a CPU, on a GPU: tensors with a negative bit, zero tensors, views of a
-conjugate, `out=` and versions, gradients that come with such bits or expanded, second derivatives, jvp, vmap,
-`torch.func.grad`, a trace and a compiled call. Each op runs in a process of its own, and the device is waited for after
-every call, first of torch's function, then of ours: a fault of the device names the call that made it, and whose.
+conjugate, `out=` and versions, gradients that come with such bits, expanded, infinite or NaN, second derivatives, jvp,
+vmap, `torch.func.grad`, a trace and a compiled call. What is wrong is asked of float64: a result may be off by
+rounding, or by as much as torch's own is.
+
+Each op runs in a process of its own (with `--together` all in one), and the device is waited for after every call,
+first of torch's function, then of ours: a fault of the device names the call that made it, and whose. A process that
+such a fault ends is followed by another, which leaves the rest of that case out where the call was torch's.
+
+Without a GPU the rows in Triton can be asked, in its interpreter:
+
+    TRITON_INTERPRET=1 python benchmarks/h200_trust.py --device cpu --row triton --only linear_cross_entropy
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
+import functools
 import json
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +34,7 @@ import torch
 from torch import Tensor
 
 import kernelworks  # noqa: F401  fills OPS
+from kernelworks.build.rows import as_float64
 from kernelworks.contract import Case
 from kernelworks.op import OPS, Op
 from kernelworks.prove.truth import flat_outputs, placed
@@ -32,9 +44,13 @@ CLOSE = {
     torch.float32: 2e-4,
     torch.bfloat16: 3e-2,
 }  # of the largest magnitude: torch rounds in between where ours does not
-SECONDS = 240  # for one op
+SECONDS = 240  # for one process
+PROCESSES = 8  # at most, one behind the other where faults of the device end them
+FAULT = "CUDA error"
+DECLINED = "cannot run"
 
 Call = Callable[[Callable[..., Any]], Any]
+Said = dict[str, str]
 
 
 def spread(op: Op) -> list[Case]:
@@ -42,27 +58,40 @@ def spread(op: Op) -> list[Case]:
     return [usable[i * (len(usable) - 1) // (CASES - 1)] for i in range(CASES)]
 
 
-def difference(got: Any, want: Any, dtype: torch.dtype) -> str:
-    """What is different, beyond what rounding explains; empty where nothing is."""
-    for a, b in zip(flat_outputs(got), flat_outputs(want), strict=True):
+def difference(got: Any, want: Any, true: Any, dtype: torch.dtype) -> str:
+    """What is wrong beyond what rounding explains, or torch's own error; empty where nothing is.
+
+    ``want`` is what torch's function gives in ``dtype``, ``true`` what it gives in float64.
+    """
+    for a, b, t in zip(flat_outputs(got), flat_outputs(want), flat_outputs(true), strict=True):
         if a.dtype != b.dtype or a.shape != b.shape:
             return f"{a.dtype}{list(a.shape)}, torch {b.dtype}{list(b.shape)}"
-        if not b.numel():
+        finite = [x.isfinite() for x in (a, b, t)]
+        if ((finite[0] != finite[1]) & (finite[0] != finite[2])).any():  # torch's products smear NaN over neighbours
+            return "{} finite numbers, torch {}, in float64 {}".format(*(int(f.sum()) for f in finite))
+        counts = finite[0] & finite[1] & finite[2]
+        truth = t.double()[counts]
+        if not truth.numel():
             continue
-        scale = b.double().nan_to_num(0, 0, 0).abs().max().item()
-        off = (a.double() - b.double()).nan_to_num(0, 0, 0).abs().max().item()
-        if not torch.equal(a.isfinite(), b.isfinite()) or not off <= CLOSE[dtype] * max(scale, 1e-3):
-            return f"off by {off:.3g} of {scale:.3g}"
+        ours, theirs = ((x.double()[counts] - truth).abs().max().item() for x in (a, b))
+        scale = truth.abs().max().item()
+        if not ours <= max(CLOSE[dtype] * max(scale, 1e-3), theirs):
+            return f"off by {ours:.3g} of {scale:.3g}, torch by {theirs:.3g}"
     return ""
 
 
 class Checks:
-    """The checks of one op on one case: ``each()`` gives names and calls, to be made with torch's function and ours."""
+    """The checks of one op on one case: ``each()`` gives names and calls, to be made with torch's function and ours.
 
-    def __init__(self, op: Op, case: Case, dtype: torch.dtype, device: str) -> None:
+    ``wide``: the same numbers in float64, for torch's function alone.
+    """
+
+    def __init__(self, op: Op, case: Case, dtype: torch.dtype, device: str, *, wide: bool = False) -> None:
         made = case.make(torch.Generator().manual_seed(1), dtype)
         self.op, self.dtype, self.device = op, dtype, device
         self.args = [placed(made.get(name), device) for name in op.passes["forward"].names]
+        if wide:
+            self.args = as_float64(self.args)
         floats = [i for i, a in enumerate(self.args) if isinstance(a, Tensor) and a.is_floating_point()]
         names = op.passes["forward"].names
         self.floats, self.leaves = floats, [i for i in floats if names[i] in op.contract.differentiable]
@@ -92,13 +121,15 @@ class Checks:
             "negative gradient": lambda o: torch._neg_view(torch.ones_like(o)),
             "zero tensor as gradient": lambda o: torch._efficientzerotensor(o.shape, dtype=o.dtype, device=o.device),
             "expanded gradient": lambda o: torch.ones((), dtype=o.dtype, device=o.device).expand(o.shape),
+            "infinite gradient": lambda o: torch.full_like(o, torch.inf),
+            "NaN gradient": lambda o: torch.full_like(o, torch.nan),
         }
         yield "forward", lambda f: self.called(f, {})
         yield "negative bit", lambda f: self.called(f, {i: torch._neg_view(-self.args[i]) for i in self.floats})
         if self.dtype is torch.float32:
             yield "conjugate", lambda f: self.called(f, {i: conjugate(self.args[i]) for i in self.floats})
         zero = {
-            i: torch._efficientzerotensor(self.args[i].shape, dtype=self.dtype, device=self.device)
+            i: torch._efficientzerotensor(self.args[i].shape, dtype=self.args[i].dtype, device=self.device)
             for i in self.leaves[:1]
         }
         yield "zero tensor", lambda f: self.called(f, zero)
@@ -122,91 +153,165 @@ def traced(function: Callable[..., Tensor], xs: tuple[Tensor, ...]) -> Tensor:
     return found
 
 
-def versions(checks: Checks) -> str:
+def versions(checks: Checks, ours: Callable[..., Any]) -> str:
     """Whether what a call writes into says so to autograd."""
     op, args = checks.op, checks.args
     if op.contract.mutates:
         written = args[op.passes["forward"].names.index(op.contract.mutates[0])]
         before = [t._version for t in written]
-        op(*args)
+        ours(*args)
         return "" if all(t._version > v for t, v in zip(written, before, strict=True)) else "versions stand still"
-    outputs = flat_outputs(op(*args))
+    outputs = flat_outputs(ours(*args))
     if len(outputs) > 1:
         return ""
     out = torch.empty_like(outputs[0], memory_format=torch.contiguous_format)
     for _ in range(2):
         before = out._version
-        op(*args, out=out)
+        ours(*args, out=out)
         if out._version <= before:
             return "the version of out stands still"
-    return difference(out, outputs[0], checks.dtype)
+    return difference(out, outputs[0], outputs[0], checks.dtype)
 
 
-def check(name: str, device: str, cases: Sequence[Case] | None = None) -> list[dict[str, str]]:
-    """All checks of one op: what each came to."""
-    op, found = OPS[name], []
+@dataclass
+class Job:
+    """One check: what it is, with what, its call (none for the versions), and its call in float64."""
+
+    said: Said
+    checks: Checks
+    call: Call | None = None
+    true: Call | None = None
+
+
+def jobs(names: Sequence[str], device: str, cases: Sequence[Case] | None = None) -> Iterator[Job]:
+    for op in (OPS[name] for name in names):
+        for case in cases or spread(op):
+            for dtype in (d for d in CLOSE if d in case.dtypes):
+                checks, wide = Checks(op, case, dtype, device), Checks(op, case, dtype, device, wide=True)
+                head = {"op": op.name, "case": case.name, "dtype": str(dtype)[6:]}
+                yield Job(head | {"check": "versions"}, checks)
+                if not op.contract.mutates:
+                    for (title, call), (_, true) in zip(checks.each(), wide.each(), strict=True):
+                        yield Job(head | {"check": title}, checks, call, true)
+
+
+def check(job: Job, row: str | None, tell: Callable[[Said], None], wait: Callable[[], None]) -> Said:
+    """What a check came to; ``tell`` is told whose call is made before it is."""
+    said, op = job.said | {"wrong": ""}, job.checks.op
+    tell(said | {"calls": "torch"})
+    want = true = None
+    try:
+        if job.call and job.true:
+            want, true = job.call(op.composite), job.true(op.composite)
+        wait()
+    except RuntimeError as error:
+        return said | {"torch": str(error)[:200]}  # what torch cannot do is not asked of us
+    tell(said | {"calls": "kernelworks"})
+    ours = functools.partial(op, row=row)
+    try:
+        wrong = difference(job.call(ours), want, true, job.checks.dtype) if job.call else versions(job.checks, ours)
+        wait()
+    except Exception as error:
+        wrong = f"{type(error).__name__}: {str(error)[:200]}"
+        if row and DECLINED in wrong:
+            return said | {"declined": wrong}  # as a row that is asked for by name should where it cannot serve
+    return said | {"wrong": wrong}
+
+
+def all_checks(
+    names: Sequence[str], device: str, cases: Sequence[Case] | None = None, *, row: str | None = None, after: int = 0,
+    left: Sequence[str] = (), tell: Callable[[Said], None] = lambda said: None,
+) -> list[Said]:  # fmt: skip
+    """All checks of these ops but the first ``after`` and those of the cases ``left`` out ("op: case"): what each came
+    to. Ends with a fault of the device."""
+    found: list[Said] = []
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
-    for case in cases or spread(op):
-        for dtype in (d for d in CLOSE if d in case.dtypes):
-            checks = Checks(op, case, dtype, device)
-            jobs = [] if op.contract.mutates else list(checks.each())
-            for title, call in [("versions", None), *jobs]:
-                said = {"op": name, "case": case.name, "dtype": str(dtype)[6:], "check": title, "wrong": ""}
-                print(json.dumps(said), flush=True)  # the last line of a process that dies says where
-                try:
-                    want = call(op.composite) if call else None
-                    wait()
-                except RuntimeError as error:
-                    said["torch"] = str(error)[:200]  # what torch cannot do is not asked of us
-                    found.append(said)
-                    if "CUDA error" in str(error):
-                        return found  # of torch's own making; nothing runs on this device any more
-                    continue
-                try:
-                    said["wrong"] = difference(call(op), want, dtype) if call else versions(checks)
-                    wait()
-                except Exception as error:
-                    said["wrong"] = f"{type(error).__name__}: {str(error)[:200]}"
-                torch._dynamo.reset()
-                found.append(said)
+    for number, job in enumerate(jobs(names, device, cases)):
+        job.said["number"] = str(number)
+        if number < after or f"{job.said['op']}: {job.said['case']}" in left:
+            continue
+        found.append(check(job, row, tell, wait))
+        torch._dynamo.reset()
+        tell(found[-1])
+        if FAULT in str(found[-1]):
+            break  # nothing runs on this device any more
     return found
 
 
-def measure(only: set[str], device: str = "cuda") -> dict[str, Any]:
+def _ended(command: list[str]) -> tuple[int, str, str]:
+    """Exit code, output and errors of a process; one that hangs is ended."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            output, errors = process.communicate(timeout=SECONDS)
+            return process.returncode, output, errors
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+            return -1, output, f"not at its end after {SECONDS} s"
+
+
+def followed(names: Sequence[str], device: str, row: str | None) -> list[Said]:
+    """All checks of these ops in another process, and in one more behind each that ends one."""
+    results: list[Said] = []
+    after, left = 0, []
+    for _ in range(PROCESSES):
+        command = [sys.executable, __file__, "--ops", ",".join(names), "--after", str(after), "--device", device]
+        command += ["--row", row] if row else []
+        command += [f"--left={case}" for case in left]
+        ended, output, errors = _ended(command)
+        lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+        results += [line for line in lines if "calls" not in line]
+        if ended == 0:
+            return results
+        last = lines[-1] if lines else {"op": ",".join(names), "check": "start", "wrong": "", "calls": "kernelworks"}
+        if "calls" in last:  # it died in there
+            last["torch" if last["calls"] == "torch" else "wrong"] = f"{FAULT}: died: {errors.strip()[-300:]}"
+            results.append(last)
+        if not lines:
+            return results
+        after = int(last["number"]) + 1
+        if "torch" in last:
+            left.append(f"{last['op']}: {last['case']}")
+    return [*results, {"op": ",".join(names), "check": "the rest", "wrong": f"not made after {PROCESSES} faults"}]
+
+
+def measure(
+    only: set[str], device: str = "cuda", *, together: bool = False, row: str | None = None
+) -> dict[str, Any]:  # fmt: skip
     """All checks of the ops named, or of all of them."""
-    running = {
-        name: subprocess.Popen(
-            [sys.executable, __file__, "--op", name, "--device", device], stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
-        )
-        for name in OPS if not only or name in only
-    }  # fmt: skip
-    results: list[dict[str, str]] = []
-    for name, process in running.items():
-        output, errors = process.communicate(timeout=SECONDS)
-        lines = output.strip().splitlines()
-        last = json.loads(lines[-1]) if lines else {"op": name, "check": "start"}
-        results += last if isinstance(last, list) else [last | {"wrong": f"died: {errors.strip()[-300:]}"}]
-    return {"checks": results}
+    names = [name for name in OPS if not only or name in only]
+    groups = [names] if together else [[name] for name in names]
+    with concurrent.futures.ThreadPoolExecutor(len(groups)) as pool:
+        found = pool.map(lambda group: followed(group, device, row), groups)
+    return {"checks": [said for group in found for said in group]}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", default="", help="these ops alone")
+    parser.add_argument("--together", action="store_true", help="all ops in one process")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--op", help="one op in this process, as the others are started")
+    parser.add_argument("--ops", help="these ops in this process, as the others are started")
+    parser.add_argument("--row", help="this row, not the one that the dispatcher chooses")
+    parser.add_argument("--after", type=int, default=0, help="with --ops: how many checks to leave out")
+    parser.add_argument("--left", action="append", default=[], help="with --ops: a case to leave out")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    if given.op:
-        print(json.dumps(check(given.op, given.device)))
-        return 0
-    found = measure(set(filter(None, given.only.split(","))), given.device)
+    if given.ops:
+        said = all_checks(
+            given.ops.split(","), given.device, row=given.row, after=given.after, left=given.left,
+            tell=lambda said: print(json.dumps(said), flush=True),
+        )  # fmt: skip
+        return int(bool(said) and FAULT in str(said[-1]))
+    only = set(filter(None, given.only.split(",")))
+    found = measure(only, given.device, together=given.together, row=given.row)
     wrong = [r for r in found["checks"] if r.get("wrong")]
-    for r in (*wrong, *(r for r in found["checks"] if "CUDA error" in r.get("torch", ""))):
+    faults = [r for r in found["checks"] if FAULT in r.get("torch", "")]
+    for r in (*wrong, *faults):
         print(" ".join(f"{k}={v!r}" for k, v in r.items()))
-    cannot = sum("torch" in r for r in found["checks"])
-    print(f"{len(found['checks'])} checks, {len(wrong)} wrong, {cannot} that torch cannot do either")
+    cannot, declined = (sum(kind in r for r in found["checks"]) for kind in ("torch", "declined"))
+    print(f"{len(found['checks'])} checks, {len(wrong)} wrong, {declined} declined, {cannot} that torch cannot do")
     if given.json:
         given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return int(bool(wrong))

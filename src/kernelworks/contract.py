@@ -114,14 +114,14 @@ class Case:
 
     ``layouts`` says that the input is also tried as strided, offset and unaligned views of the same values.
     ``gradients`` says that the backward is compared too (off where the derivative does not exist or overflows), with
-    random numbers flowing in, or, with ``ones``, 1, as ``loss.backward()`` has it.
+    random numbers flowing in, or ``flow`` everywhere: 1, as ``loss.backward()`` has it, or the factor of a scaled loss.
     """
 
     name: str
     make: Callable[[torch.Generator, torch.dtype], dict[str, Any]]
     gradients: bool = True
     layouts: bool = False
-    ones: bool = False
+    flow: float | None = None
     dtypes: tuple[torch.dtype, ...] = FLOATS
 
 

@@ -261,7 +261,9 @@ class Op:
         """The row whose training pass serves a call: the one asked for, if it has one, or the first above torch's."""
         request = Request(self.name, "training", self.request("forward", args).args, _get_threads())
         if row is not None:
-            return choose(self, request, row).row if "training" in self.row(row).passes else None
+            asked = self.row(row)
+            able = "training" in asked.passes and unusable(self, asked, request, certified=False) is None
+            return asked if able else None
         for candidate in order(self, request)[0]:
             if candidate.source is None:
                 break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ def trust() -> Any:
     spec = importlib.util.spec_from_file_location("h200_trust", SCRIPT)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclass asks for it
     spec.loader.exec_module(module)
     return module
 
 
-@pytest.mark.parametrize(("op", "checks"), [("silu_mul", 15), ("adamw_", 1)])
+@pytest.mark.parametrize(("op", "checks"), [("silu_mul", 17), ("adamw_", 1)])
 def test_every_check_of_an_op_holds(trust: Any, op: str, checks: int) -> None:
-    found = trust.check(op, "cpu", trust.spread(OPS[op])[1:2])
+    found = trust.all_checks([op], "cpu", trust.spread(OPS[op])[1:2])
     assert len({f["check"] for f in found}) == checks, found
     assert [f for f in found if f["wrong"]] == []
 
@@ -34,5 +36,5 @@ def test_a_wrong_op_is_seen(trust: Any, monkeypatch: pytest.MonkeyPatch) -> None
     """An op whose composite is another function: every check says so."""
     monkeypatch.setattr(OPS["gelu"], "_composite", lambda x, approximate: 2 * torch.sin(x))
     case = next(c for c in OPS["gelu"].contract.cases if c.name.endswith("N=8"))
-    found = trust.check("gelu", "cpu", [case])
+    found = trust.all_checks(["gelu"], "cpu", [case])
     assert {f["check"] for f in found if f["wrong"]} >= {"forward", "gradients", "negative bit"}

@@ -149,7 +149,9 @@ _FEW: dict[tuple[Any, ...], bool] = {}
 
 def _few_rows(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
     """Whether a matrix product on a GPU is one of few rows that the dispatcher does not leave to torch."""
-    if weight is None or _is_compiling() or input.is_nested or input.numel() > FEW_ROWS * input.shape[-1]:
+    if weight is None or weight.layout is not torch.strided or _is_compiling() or input.is_nested or not input.dim():
+        return False
+    if input.numel() > FEW_ROWS * input.shape[-1]:
         return False
     if _grad_enabled() and (input.requires_grad or weight.requires_grad):
         return False

@@ -85,7 +85,9 @@ def _truth(
             exact[name] = exact[name].clone().requires_grad_()
         results = flat_outputs(contract.reference(**exact))
         drawn = (torch.randn(o.shape, generator=generator, device="cpu") for o in results if o.requires_grad)
-        grads = tuple((torch.ones_like(g) if case.ones else g).to(dtype).to(results[0].device) for g in drawn)
+        grads = tuple(
+            (g if case.flow is None else torch.full_like(g, case.flow)).to(dtype).to(results[0].device) for g in drawn
+        )
         used = [o for o in results if o.requires_grad]
         leaves = [exact[n] for n in names]
         found: tuple[Tensor | None, ...] = torch.autograd.grad(

@@ -144,7 +144,7 @@ CASES = (
     Case("logits of 90", _large),
     Case("first and last class", _last_class),
     *(
-        _case(f"{r} N={n}, 1 flows in", 5, n, reduction=r, ones=True)
+        _case(f"{r} N={n}, 1 flows in", 5, n, reduction=r, flow=1.0)
         for r, n in zip(REDUCTIONS, (33, 4096, 32003), strict=True)
     ),
     Case("ignore_index is a class", lambda g, d: _make(g, d, 7, 19, ignore_index=2)),
@@ -161,7 +161,7 @@ DEVICE_CASES = (
             (3, 300001, "mean"),
         )
     ),
-    *(_case(f"300x{n}, 1 flows in", 300, n, ones=True) for n in (1000, 32000, 50257, 128256)),
+    *(_case(f"300x{n}, 1 flows in", 300, n, flow=1.0) for n in (1000, 32000, 50257, 128256)),
     _case("wide apart, 20x128256", 20, 128256, kind="large_mean"),
 )  # fmt: skip
 

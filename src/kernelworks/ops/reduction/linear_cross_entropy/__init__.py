@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks.build.rows import as_float64, into, python_row, triton_row
+from kernelworks.contract import Request
 from kernelworks.op import Op, Pass
 from kernelworks.ops.reduction.linear_cross_entropy.contract import CONTRACT, reference
 from kernelworks.ops.reduction.linear_cross_entropy.mutants import MUTANTS
@@ -135,6 +136,12 @@ def _torch_backward(
     return grad_x, grad_weight, grad_bias
 
 
+def _decline(request: Request) -> str | None:
+    if request.pass_ == "training" and request.args["x"].dtype == torch.float16:
+        return "gradients made for a 1 vanish in float16, where losses are scaled so that they do not"
+    return None
+
+
 def _fake(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int) -> Tensor:
     return x.new_empty((), dtype=torch.float32)
 
@@ -152,7 +159,7 @@ def _fake_backward(
 OP = Op(
     CONTRACT,
     [
-        triton_row(Path(__file__).parent, passes=("forward", "backward", "training", "resumed")),
+        triton_row(Path(__file__).parent, guard=_decline, passes=("forward", "backward", "training", "resumed")),
         python_row("torch", _torch, _torch_backward),
         python_row("reference", _reference, functools.partial(_torch_backward, compute=torch.float64)),
     ],

@@ -118,8 +118,11 @@ def gradient_bound(
     found, u = _Logits(args, dtype), UNIT_ROUNDOFF[dtype]
     (m, n), grad = found.p.shape, grads[0].abs()
     share = torch.where(found.valid, 1.0 / found.count.clamp_min(1), 0.0).unsqueeze(-1)
+    scaled_first = dtype == torch.float16  # for a 1 they would vanish there
+    if scaled_first:
+        share = share * grad
     moved = torch.expm1(found.off + found.lse_off)  # of a probability, relative to it
-    into = (share * (found.p - found.one_hot)).abs()  # what flows into the logits for a 1 into the loss
+    into = (share * (found.p - found.one_hot)).abs()  # what flows into the logits, but in float16 for a 1 into the loss
     off = share * found.p * (moved + (1.0 + moved) * U32 * found.relative) + U32 * into + SMALLEST * (share + 1.0)
     off = off + rounding(into + off, dtype)  # kept in the dtype too
     most, x, w = into + off, found.x.abs(), found.weight.abs()
@@ -129,6 +132,8 @@ def gradient_bound(
         "weight": off.T @ x + (_gamma(m) + (chunks - 1) * u) * (most.T @ x) + m * FLUSHED,
         "bias": off.sum(0) + _gamma(m) * most.sum(0) + m * SMALLEST,
     }
+    if scaled_first:
+        return {name: inside[name] + rounding(exact.abs() + inside[name], dtype) for name, exact in gradients.items()}
     # Gradients are made for a 1, rounded, and then scaled by what flows in, and rounded again.
     bounds = {}
     for name, exact in gradients.items():
@@ -175,10 +180,10 @@ def _make(
 
 
 def _case(
-    name: str, shape: tuple[int, ...], n: int, *, layouts: bool = False, gradients: bool = True, ones: bool = False,
-    **how: Any,
+    name: str, shape: tuple[int, ...], n: int, *, layouts: bool = False, gradients: bool = True,
+    flow: float | None = None, **how: Any,
 ) -> Case:  # fmt: skip
-    return Case(name, lambda g, d: _make(g, d, shape, n, **how), layouts=layouts, gradients=gradients, ones=ones)
+    return Case(name, lambda g, d: _make(g, d, shape, n, **how), layouts=layouts, gradients=gradients, flow=flow)
 
 
 def _all_ignored(generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
@@ -202,7 +207,8 @@ CASES = (
     _case("shape [2, 3, K], bias", (2, 3, 40), 21, bias=True, layouts=True),
     _case("logits of 30", (6, 32), 77, scale=30.0),
     _case("ignore_index is a class", (7, 16), 19, ignore_index=2),
-    _case("1 flows in", (33, 20), 101, bias=True, ones=True),
+    _case("1 flows in", (33, 20), 101, bias=True, flow=1.0),
+    _case("a scaled loss", (48, 4), 2003, bias=True, flow=2.0**15),
     _case("no rows", (0, 8), 10),
     Case("all ignored", _all_ignored),
 )
@@ -220,7 +226,7 @@ DEVICE_BENCH_CASES = tuple(
 
 DEVICE_CASES = (
     _case("M=1200 K=256 N=32003", (1200, 256), 32003),
-    _case("M=640 K=512 N=20000, bias", (640, 512), 20000, bias=True, ones=True),
+    _case("M=640 K=512 N=20000, bias", (640, 512), 20000, bias=True, flow=1.0),
 )
 
 

@@ -26,17 +26,30 @@ ALWAYS = 1 << 26  # bytes that they may take in any case
 STEP = 64  # rows: chunks are whole tiles of the products
 
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+Counted = tuple[Tensor, Tensor | None, int]  # every row's target, how many rows count, the target that does not
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _scale(gradient, grad, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The gradient times what flows in; nothing is read or written where that is 1."""
+def _scale(  # type: ignore[no-untyped-def]
+    gradient, grad, target, count, size, K, ignore_index, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The gradient times what flows in; nothing is read or written where that is 1.
+
+    What no row that counts flows into stays 0 whatever flows in, infinity and NaN too: a line of K numbers whose
+    target is ignored, or (without `target`) everything, where no row counts.
+    """
     factor = tl.load(grad).to(tl.float32)
     if factor != 1.0:
+        some = tl.load(count) > 0
         for begin in range(tl.program_id(0).to(tl.int64) * BLOCK, size, tl.num_programs(0) * BLOCK):
             at = begin + tl.arange(0, BLOCK)
-            value = tl.load(gradient + at, mask=at < size, other=0.0).to(tl.float32)
-            tl.store(gradient + at, value * factor, mask=at < size)
+            scaled = tl.load(gradient + at, mask=at < size, other=0.0).to(tl.float32) * factor
+            if target is None:
+                scaled = tl.where(some, scaled, 0.0)
+            else:
+                ignored = tl.load(target + at // K, mask=at < size, other=0) == ignore_index
+                scaled = tl.where(ignored, 0.0, scaled)
+            tl.store(gradient + at, scaled, mask=at < size)
 
 
 SCALE = Kernel(_scale)
@@ -62,9 +75,11 @@ def _chunk(m: int, x: Tensor, weight: Tensor) -> int:
 
 
 def _swept(
-    x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, needs: list[bool] | None
-) -> tuple[Published, Tensor, Gradients]:  # fmt: skip
-    """Goes over the rows once: what they publish, their targets, and the gradients that ``needs`` asks for, for a 1."""
+    x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, needs: list[bool] | None,
+    grad: Tensor | None = None,
+) -> tuple[Published, Counted, Gradients]:  # fmt: skip
+    """Goes over the rows once: what they publish, which count, and the gradients that ``needs`` asks for, for ``grad``
+    (1 where it is None)."""
     (n, k), m = weight.shape, target.numel()
     wanted, rows = target.reshape(-1).contiguous(), as_rows(x).reshape(m, k)
     published = Published(m, shape(n, x.dtype), x.device)
@@ -86,7 +101,7 @@ def _swept(
             else:
                 torch.addmm(bias, part, weight.T, out=logits)
             chunk = Rows(logits, wanted[begin:end], ignore_index, count, published.rows(begin, end))
-            chunk.step(logits if every else None)
+            chunk.step(logits if every else None, grad)
             if grad_x is not None:
                 torch.mm(logits, weight, out=grad_x[begin:end])
             if grad_weight is not None and begin == 0:
@@ -95,7 +110,7 @@ def _swept(
                 torch.addmm(grad_weight, logits.T, part, out=grad_weight)
             if grad_bias is not None:
                 grad_bias += logits.sum(0, dtype=torch.float32)
-    return published, wanted, (
+    return published, (wanted, count, ignore_index), (
         None if grad_x is None else grad_x.view(x.shape),
         grad_weight,
         None if grad_bias is None else grad_bias.to(x.dtype),
@@ -111,7 +126,7 @@ def _loss(x: Tensor, weight: Tensor, published: Published, wanted: Tensor, ignor
 def forward(
     x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, out: Tensor | None = None
 ) -> Tensor:
-    published, wanted, _ = _swept(x, weight, target, bias, ignore_index, None)
+    published, (wanted, *_), _ = _swept(x, weight, target, bias, ignore_index, None)
     return _loss(x, weight, published, wanted, ignore_index, out)
 
 
@@ -119,23 +134,27 @@ def backward(
     grad: Tensor, x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int,
     needs: list[bool], out: Any = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    gradients = resumed(_swept(x, weight, target, bias, ignore_index, needs)[2], grad)
+    gradients = _swept(x, weight, target, bias, ignore_index, needs, grad)[2]
     return tuple(x.new_empty(0) if g is None else g for g in gradients)
 
 
 def training(
     x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, needs: list[bool]
-) -> tuple[Tensor, Gradients]:
-    """The loss, and the gradients for a 1 that flows in."""
-    published, wanted, gradients = _swept(x, weight, target, bias, ignore_index, needs)
-    return _loss(x, weight, published, wanted, ignore_index, None), gradients
+) -> tuple[Tensor, tuple[Counted, Gradients]]:
+    """The loss, and what ``resumed`` needs: which rows count, and the gradients for a 1 that flows in."""
+    published, counts, gradients = _swept(x, weight, target, bias, ignore_index, needs)
+    return _loss(x, weight, published, counts[0], ignore_index, None), (counts, gradients)
 
 
-def resumed(kept: Gradients, grad: Tensor) -> Gradients:
+def resumed(kept: tuple[Counted, Gradients], grad: Tensor) -> Gradients:
     """The gradients for what flows in."""
-    for gradient in kept:
+    (target, count, ignore_index), gradients = kept
+    for name, gradient in zip(("x", "weight", "bias"), gradients, strict=True):
         if gradient is not None and gradient.numel():
             settings = CONFIGS.pick("scale", elements=gradient.numel(), dtype=gradient.dtype)
             blocks = min(triton.cdiv(gradient.numel(), settings["BLOCK"]), 1056)
-            SCALE.at(**settings)((blocks, 1, 1), gradient, grad, gradient.numel())
-    return kept
+            lines = target if name == "x" else None
+            SCALE.at(**settings)(
+                (blocks, 1, 1), gradient, grad, lines, count, gradient.numel(), gradient.shape[-1], ignore_index
+            )
+    return gradients
