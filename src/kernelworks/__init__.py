@@ -1,13 +1,14 @@
 """kernelworks: what every kernel of a PyTorch program waits on, and kernels proved right on this machine to swap in.
 
-Importing this package probes no device, reads no environment variable and patches nothing.
+Importing this package probes no device, reads no environment variable and patches nothing. It loads the ops, so that
+torch knows them; the verbs, modules and records are loaded where they are first named.
 """
 
-from kernelworks.bench import bench
-from kernelworks.diagnose import diagnose
-from kernelworks.explanation import explain
-from kernelworks.machine import Machine, machine
-from kernelworks.models import Swap, swap
+import importlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
 from kernelworks.ops import (
     adamw_,
     attention,
@@ -22,14 +23,53 @@ from kernelworks.ops import (
     silu_mul,
     softmax,
 )  # fmt: skip
-from kernelworks.prove import prove
+
+if TYPE_CHECKING:
+    from kernelworks.bench import bench
+    from kernelworks.diagnose import diagnose
+    from kernelworks.explanation import explain
+    from kernelworks.machine import Machine, machine
+    from kernelworks.models.swap import Swap, swap
+    from kernelworks.prove import prove
 
 __version__ = "0.1.0"
 
-# The verbs have the names of their folders. The folders are imported above, so from here on the package's attribute is
-# the function; `from kernelworks.bench import ...` reaches the folder as ever.
 __all__ = [
     "Machine", "Swap", "__version__", "adamw_", "attention", "bench", "cross_entropy", "diagnose", "embedding",
     "explain", "gelu", "layer_norm", "linear", "linear_cross_entropy", "machine", "prove", "rms_norm", "rope",
     "silu_mul", "softmax", "swap",
 ]  # fmt: skip
+
+# Where the names are that are loaded when they are first asked for.
+_HOMES = {
+    "Machine": "machine", "Swap": "models", "bench": "bench", "diagnose": "diagnose", "explain": "explanation",
+    "machine": "machine", "prove": "prove", "swap": "models",
+}  # fmt: skip
+
+
+class _Face(types.ModuleType):
+    """The package as a user sees it: the public names, and the verbs where Python would put the folders of their name.
+
+    Importing ``kernelworks.bench`` makes ``bench`` an attribute of the package. ``kernelworks.bench`` is the function,
+    whichever module was imported first; ``from kernelworks.bench import ...`` reaches the folder.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _HOMES and isinstance(value, types.ModuleType):
+            return
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}", name=name, obj=self)
+        found = getattr(importlib.import_module(f"{self.__name__}.{_HOMES[name]}"), name)
+        self.__dict__[name] = found
+        return found
+
+    def __dir__(self) -> list[str]:
+        return sorted(__all__)
+
+
+for _name in _HOMES.keys() & globals().keys():  # folders that the ops have imported
+    del globals()[_name]
+sys.modules[__name__].__class__ = _Face
