@@ -6,7 +6,6 @@ import functools
 import hashlib
 import importlib
 import importlib.metadata
-import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,35 +17,18 @@ from kernelworks import environment
 from kernelworks.build import cuda
 from kernelworks.build.configs import configs
 from kernelworks.build.cpp import TARGETS, BuildError, differs, library, source_hash, toolchain
+from kernelworks.build.sharing import watch_forks
 from kernelworks.build.sources import hash_of
 from kernelworks.contract import Request, Row
 from kernelworks.machine import machine
 
-__all__ = ["as_float64", "cpp_rows", "cuda_row", "in_float64", "into", "python_row", "threads", "triton_row"]
+__all__ = ["as_float64", "cpp_rows", "cuda_row", "in_float64", "into", "python_row", "triton_row"]
 
 Launch = Callable[..., Any]
 Guard = Callable[[Request], str | None]
 
 # The usual room: one portable source for every instruction set, and the plain one for reading.
 SIMD_TARGETS: Mapping[str, str] = {"avx512": "simd.cpp", "avx2": "simd.cpp", "scalar": "scalar.cpp"}
-
-_forked = False
-_get_num_threads = torch.get_num_threads
-
-
-def _after_fork() -> None:
-    global _forked
-    _forked = True
-
-
-@functools.cache
-def _watch_forks() -> None:
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-def threads() -> int:
-    """How many threads a kernel may use: torch's count, and 1 in a forked child, where OpenMP's pool is gone."""
-    return 1 if _forked else _get_num_threads()
 
 
 def cpp_rows(
@@ -83,7 +65,7 @@ def cpp_rows(
 
 
 def _load(source: Path, target: str, launches: Mapping[str, Launch], pass_: str) -> Callable[..., Any]:
-    _watch_forks()
+    watch_forks()
     return functools.partial(launches[pass_], library(source, target))
 
 

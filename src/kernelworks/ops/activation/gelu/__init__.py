@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads, triton_row
+from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, triton_row
+from kernelworks.build.sharing import shared
 from kernelworks.op import Op, Pass
 from kernelworks.ops.activation.gelu.contract import CONTRACT, derivative, reference
 from kernelworks.ops.activation.gelu.mutants import MUTANTS
@@ -51,13 +52,15 @@ def gelu(x: Any = ABSENT, *, approximate: str = "none", out: Any = None, row: st
 
 def _forward(lib: Any, x: Tensor, approximate: str, out: Any = None) -> Tensor:
     output: Tensor = torch.empty_like(x) if out is None else out
-    lib.gelu(output, x, approximate == "tanh", threads())
+    kernel, nth = shared(lib.gelu, x.numel())
+    kernel(output, x, approximate == "tanh", nth)
     return output
 
 
 def _backward(lib: Any, grad: Tensor, x: Tensor, approximate: str, needs: list[bool], out: Any = None) -> Tensor:
     grad_x = torch.empty_like(x) if out is None else out
-    lib.gelu_backward(grad_x, grad, x, approximate == "tanh", threads())
+    kernel, nth = shared(lib.gelu_backward, x.numel())
+    kernel(grad_x, grad, x, approximate == "tanh", nth)
     return grad_x
 
 

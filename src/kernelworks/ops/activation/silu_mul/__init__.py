@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads, triton_row
+from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, triton_row
+from kernelworks.build.sharing import shared
 from kernelworks.op import Op, Pass
 from kernelworks.ops.activation.silu_mul.contract import CONTRACT, reference
 from kernelworks.ops.activation.silu_mul.mutants import MUTANTS
@@ -43,7 +44,8 @@ _empty_like = torch.empty_like  # found in one step: small calls are made by the
 
 def _forward(lib: Any, gate: Tensor, up: Tensor, out: Any = None) -> Any:
     output = _empty_like(gate) if out is None else out
-    lib.silu_mul(output, gate, up, threads())
+    kernel, nth = shared(lib.silu_mul, gate.numel())
+    kernel(output, gate, up, nth)
     return output
 
 
@@ -51,7 +53,8 @@ def _backward(
     lib: Any, grad: Tensor, gate: Tensor, up: Tensor, needs: list[bool], out: Any = None
 ) -> tuple[Tensor, Tensor]:
     grad_gate, grad_up = (torch.empty_like(gate), torch.empty_like(up)) if out is None else out
-    lib.silu_mul_backward(grad_gate, grad_up, grad, gate, up, threads())
+    kernel, nth = shared(lib.silu_mul_backward, grad.numel())
+    kernel(grad_gate, grad_up, grad, gate, up, nth)
     return grad_gate, grad_up
 
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kernelworks.build.cpp import built, differs, library, source_hash
-from kernelworks.build.rows import cpp_rows, cuda_row, in_float64, python_row, threads, triton_row
+from kernelworks.build.rows import cpp_rows, cuda_row, in_float64, python_row, triton_row
+from kernelworks.build.sharing import shared
 from kernelworks.contract import Request, Row
 from kernelworks.op import Op, Pass
 from kernelworks.ops.attention.attention.contract import CONTRACT, is_plain, reference, shift_of, visible
@@ -140,6 +141,8 @@ def _recorded(*tensors: Any) -> bool:
 
 # ---------------------------------------------------------------- C++ rows
 
+PAIRS = 8  # of a query's and a key's elements that a core takes in a nanosecond
+
 
 def readable(x: Tensor) -> Tensor:
     return x if x.stride(3) == 1 or x.shape[3] == 1 else x.contiguous()
@@ -153,7 +156,7 @@ def _options(
     return (
         None if mask is None else mask.expand(q.shape[0], q.shape[1], queries, keys),
         1.0 / math.sqrt(q.shape[3]) if scale is None else float(scale),
-        causal is not None, shift_of(causal, queries, keys), window or 0, threads(),
+        causal is not None, shift_of(causal, queries, keys), window or 0,
     )  # fmt: skip
 
 
@@ -171,11 +174,12 @@ def _forward(
         # The backward forms the scores again, as `many` does: with a sum that `few` made of scores that it rounds
         # otherwise, every probability would be off by the difference.
         kernels = few if queries * heads <= FEW * kv_heads and not with_lse else many
-        kernels.attention(
+        kernel, nth = shared(kernels.attention, batch * heads * queries * keys * dim / PAIRS)
+        kernel(
             output, lse, readable(q), readable(k), readable(v),
             mask if mask is None else mask.expand(batch, heads, queries, keys),
             dim**-0.5 if scale is None else float(scale),
-            causal is not None, keys - queries if causal == "bottom_right" else 0, window or 0, threads(),
+            causal is not None, keys - queries if causal == "bottom_right" else 0, window or 0, nth,
         )  # fmt: skip
     return (output, lse) if with_lse else output
 
@@ -193,7 +197,9 @@ def _backward(
         if lse.numel() == 0:  # the forward was not asked for it
             output, lse = _forward(few, many, q, k, v, causal, window, scale, mask, True)
         inputs = (readable(t) for t in (grad, q, k, v, output))
-        gradients.attention_backward(*results, *inputs, lse, *_options(q, k, causal, window, scale, mask))
+        took = 2.5 * q.numel() * k.shape[2] / PAIRS
+        kernel, nth = shared(gradients.attention_backward, took)
+        kernel(*results, *inputs, lse, *_options(q, k, causal, window, scale, mask), nth)
     return results[0], results[1], results[2]
 
 

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.rows import cpp_rows, cuda_row, in_float64, into, python_row, threads, triton_row
+from kernelworks.build.rows import cpp_rows, cuda_row, in_float64, into, python_row, triton_row
+from kernelworks.build.sharing import shared
 from kernelworks.op import Op, Pass
 from kernelworks.ops.layout import as_rows
 from kernelworks.ops.linear.linear.contract import CONTRACT, reference
@@ -63,27 +64,36 @@ def _weight(weight: Tensor) -> Tensor:
     return weight if 1 in weight.stride() else weight.contiguous()
 
 
+def _nanoseconds(x: Tensor, weight: Tensor) -> float:
+    """Of one thread: for few rows the weight's elements come from memory, for many a core does 16 products in one."""
+    return weight.numel() * max(1.0, x.numel() / (16 * max(1, weight.shape[1])))
+
+
 def _forward(lib: Any, x: Tensor, weight: Tensor, bias: Tensor | None, out: Any = None) -> Any:
     output = torch.empty((*x.shape[:-1], weight.shape[0]), dtype=x.dtype) if out is None else out
     if bias is not None and not bias.is_contiguous():
         bias = bias.contiguous()
-    lib.linear(output, as_rows(x), _weight(weight), bias, threads())
+    kernel, nth = shared(lib.linear, _nanoseconds(x, weight))
+    kernel(output, as_rows(x), _weight(weight), bias, nth)
     return output
 
 
 def _backward(
     lib: Any, grad: Tensor, x: Tensor, weight: Tensor, needs: list[bool], out: Any = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    nth, grad_rows = threads(), as_rows(grad)
+    took, grad_rows = _nanoseconds(x, weight), as_rows(grad)
     grad_x = x.new_empty(x.shape if needs[0] else 0) if out is None else out[0]
     grad_weight = weight.new_empty(weight.shape if needs[1] else 0)
     grad_bias = weight.new_empty(weight.shape[:1] if needs[2] else 0)
     if needs[0]:
-        lib.linear_grad_x(grad_x, grad_rows, _weight(weight), nth)
+        kernel, nth = shared(lib.linear_grad_x, took)
+        kernel(grad_x, grad_rows, _weight(weight), nth)
     if needs[1]:
-        lib.linear_grad_weight(grad_weight, grad_rows, as_rows(x), nth)
+        kernel, nth = shared(lib.linear_grad_weight, took)
+        kernel(grad_weight, grad_rows, as_rows(x), nth)
     if needs[2]:
-        lib.linear_grad_bias(grad_bias, grad_rows, nth)
+        kernel, nth = shared(lib.linear_grad_bias, grad.numel())
+        kernel(grad_bias, grad_rows, nth)
     return grad_x, grad_weight, grad_bias
 
 

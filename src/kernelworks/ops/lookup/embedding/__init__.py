@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.rows import cpp_rows, into, python_row, threads, triton_row
+from kernelworks.build.rows import cpp_rows, into, python_row, triton_row
+from kernelworks.build.sharing import shared
 from kernelworks.op import Op, Pass
 from kernelworks.ops.lookup.embedding.contract import CONTRACT
 from kernelworks.ops.lookup.embedding.mutants import MUTANTS
@@ -80,7 +81,8 @@ def _rows(weight: Tensor) -> Tensor:
 def _forward(lib: Any, ids: Tensor, weight: Tensor, out: Any = None) -> Tensor:
     output: Tensor = torch.empty((*ids.shape, weight.shape[1]), dtype=weight.dtype) if out is None else out
     ids = ids.contiguous()
-    outside = lib.embedding(output, ids, _rows(weight), threads())
+    kernel, nth = shared(lib.embedding, output.numel())
+    outside = kernel(output, ids, _rows(weight), nth)
     if outside >= 0:
         _refuse(ids, outside, weight.shape[0])
     return output
@@ -90,7 +92,8 @@ def _backward(lib: Any, grad: Tensor, ids: Tensor, weight: Tensor, needs: list[b
     grad_weight: Tensor = torch.empty(weight.shape, dtype=weight.dtype) if out is None else out
     rows = grad.reshape(ids.numel(), weight.shape[1])
     sorted_ids, places = torch.sort(ids.reshape(-1).long(), stable=True)
-    lib.embedding_backward(grad_weight, _rows(rows), sorted_ids, places, threads())
+    kernel, nth = shared(lib.embedding_backward, grad_weight.numel() + rows.numel())
+    kernel(grad_weight, _rows(rows), sorted_ids, places, nth)
     return grad_weight
 
 

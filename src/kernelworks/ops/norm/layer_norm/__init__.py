@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads, triton_row
+from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, triton_row
+from kernelworks.build.sharing import shared
 from kernelworks.contract import Request
 from kernelworks.op import Op, Pass
 from kernelworks.ops.layout import as_rows
@@ -92,7 +93,8 @@ def _forward(
     lib: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, out: Tensor | None = None
 ) -> Tensor:
     output = torch.empty(x.shape, dtype=x.dtype) if out is None else out
-    lib.layer_norm(output, as_rows(x), _plain(weight), _plain(bias), eps, threads())
+    kernel, nth = shared(lib.layer_norm, x.numel())
+    kernel(output, as_rows(x), _plain(weight), _plain(bias), eps, nth)
     return output
 
 
@@ -104,9 +106,10 @@ def _backward(
     grad_weight = torch.empty(x.shape[-1:] if weight is not None and needs[1] else (0,), dtype=x.dtype)
     grad_bias = torch.empty(x.shape[-1:] if bias is not None and needs[2] else (0,), dtype=x.dtype)
     stats = torch.empty(math.prod(x.shape[:-1]), 3, dtype=torch.float64)
-    lib.layer_norm_backward(
+    kernel, nth = shared(lib.layer_norm_backward, x.numel())
+    kernel(
         grad_x, grad_weight if grad_weight.numel() else None, grad_bias if grad_bias.numel() else None, stats,
-        as_rows(grad), as_rows(x), _plain(weight), eps, threads(),
+        as_rows(grad), as_rows(x), _plain(weight), eps, nth,
     )  # fmt: skip
     return grad_x, grad_weight, grad_bias
 

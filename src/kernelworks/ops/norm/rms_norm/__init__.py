@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads, triton_row
+from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, triton_row
+from kernelworks.build.sharing import shared
 from kernelworks.contract import Request
 from kernelworks.op import Op, Pass
 from kernelworks.ops.layout import as_rows
@@ -108,12 +109,13 @@ def rms_norm(
 def _forward(lib: Any, x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None, out: Any = None) -> Any:
     if weight is not None and not weight.is_contiguous():
         weight = weight.contiguous()
+    kernel, nth = shared(lib.rms_norm, x.numel())
     if residual is None:
         output = torch.empty(x.shape, dtype=x.dtype) if out is None else out
-        lib.rms_norm(output, None, as_rows(x), None, weight, eps, threads())
+        kernel(output, None, as_rows(x), None, weight, eps, nth)
         return output
     output, sum_ = (torch.empty(x.shape, dtype=x.dtype), torch.empty(x.shape, dtype=x.dtype)) if out is None else out
-    lib.rms_norm(output, sum_, as_rows(x), as_rows(residual), weight, eps, threads())
+    kernel(output, sum_, as_rows(x), as_rows(residual), weight, eps, nth)
     return output, sum_
 
 
@@ -121,11 +123,11 @@ def _backward(
     lib: Any, grad: Tensor, grad_sum: Tensor | None, x: Tensor, weight: Tensor | None, eps: float,
     residual: Tensor | None, needs: list[bool], out: Any = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    nth = threads()
+    kernel, nth = shared(lib.rms_norm_backward, x.numel())
     grad_x = torch.empty(x.shape, dtype=x.dtype) if out is None else out[0]
     partial = torch.zeros(nth, x.shape[-1], dtype=torch.float64)
     grad_weight = x.new_empty(0) if weight is None else torch.empty(weight.shape, dtype=x.dtype)
-    lib.rms_norm_backward(
+    kernel(
         grad_x, None if weight is None else grad_weight, partial, as_rows(grad),
         None if grad_sum is None or residual is None else as_rows(grad_sum), as_rows(x),
         None if residual is None else as_rows(residual), None if weight is None else weight.contiguous(), eps, nth,

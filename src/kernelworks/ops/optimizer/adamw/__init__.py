@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from kernelworks.build.rows import cpp_rows, python_row, threads, triton_row
+from kernelworks.build.rows import cpp_rows, python_row, triton_row
+from kernelworks.build.sharing import shared
 from kernelworks.contract import Request
 from kernelworks.op import Op, Pass
 from kernelworks.ops.optimizer.adamw.contract import CONTRACT, stepped
@@ -74,8 +75,8 @@ def _forward(
     maximize: bool, out: Any = None,
 ) -> None:  # fmt: skip
     correction1, correction2 = 1.0 - math.pow(beta1, step), 1.0 - math.pow(beta2, step)
-    nth, kernel = threads(), lib.adamw_
     for p, g, m, v in zip(params, grads, exp_avgs, exp_avg_sqs, strict=True):
+        kernel, nth = shared(lib.adamw_, p.numel())
         kernel(p, g, m, v, lr, beta1, beta2, eps, weight_decay, correction1, correction2, maximize, nth)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads, triton_row
+from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, triton_row
+from kernelworks.build.sharing import shared
 from kernelworks.op import Op, Pass
 from kernelworks.ops.position.rope.contract import CONTRACT, rotated, tables_per_head, turned, turned_back
 from kernelworks.ops.position.rope.mutants import MUTANTS
@@ -61,7 +62,8 @@ def _flat(x: Tensor) -> Tensor:
 def _forward(lib: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, out: Any = None) -> Any:
     q, k = _flat(q), _flat(k)
     to_q, to_k = (torch.empty_like(q), torch.empty_like(k)) if out is None else out
-    lib.rope(to_q, to_k, q, k, _flat(cos), _flat(sin), interleaved, False, threads())
+    kernel, nth = shared(lib.rope, q.numel() + k.numel())
+    kernel(to_q, to_k, q, k, _flat(cos), _flat(sin), interleaved, False, nth)
     return to_q, to_k
 
 
@@ -71,7 +73,8 @@ def _backward(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     from_q, from_k = _flat(grad_q), _flat(grad_k)
     to_q, to_k = (_empty(grad_q), _empty(grad_k)) if out is None else out
-    lib.rope(to_q, to_k, from_q, from_k, _flat(cos), _flat(sin), interleaved, True, threads())
+    kernel, nth = shared(lib.rope, from_q.numel() + from_k.numel())
+    kernel(to_q, to_k, from_q, from_k, _flat(cos), _flat(sin), interleaved, True, nth)
     return to_q, to_k
 
 

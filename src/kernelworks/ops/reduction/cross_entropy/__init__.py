@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.rows import cpp_rows, cuda_row, in_float64, into, python_row, threads, triton_row
+from kernelworks.build.rows import cpp_rows, cuda_row, in_float64, into, python_row, triton_row
+from kernelworks.build.sharing import shared
 from kernelworks.op import Op, Pass
 from kernelworks.ops.layout import as_rows
 from kernelworks.ops.reduction.cross_entropy import sm90
@@ -99,7 +100,8 @@ def _forward(
     loss = torch.empty(_loss_shape(logits, reduction), dtype=logits.dtype) if out is None else out
     losses, bad = torch.empty(logits.shape[0], dtype=torch.float64), torch.empty(1, dtype=torch.int64)
     code = REDUCTIONS.index(reduction)
-    lib.cross_entropy(loss, losses, bad, as_rows(logits), target.contiguous(), ignore_index, code, threads())
+    kernel, nth = shared(lib.cross_entropy, logits.numel())
+    kernel(loss, losses, bad, as_rows(logits), target.contiguous(), ignore_index, code, nth)
     row = int(bad)
     if row >= 0:
         raise _out_of_range(int(target[row]), row, logits.shape[1], ignore_index)
@@ -111,9 +113,8 @@ def _backward(
 ) -> Tensor:
     grad_logits = torch.empty(logits.shape, dtype=logits.dtype) if out is None else out
     code = REDUCTIONS.index(reduction)
-    lib.cross_entropy_backward(
-        grad_logits, grad.contiguous(), as_rows(logits), target.contiguous(), ignore_index, code, threads()
-    )
+    kernel, nth = shared(lib.cross_entropy_backward, logits.numel())
+    kernel(grad_logits, grad.contiguous(), as_rows(logits), target.contiguous(), ignore_index, code, nth)
     return grad_logits
 
 

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, threads, triton_row
+from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, triton_row
+from kernelworks.build.sharing import shared
 from kernelworks.op import Op, Pass
 from kernelworks.ops.layout import as_rows
 from kernelworks.ops.reduction.softmax.contract import CONTRACT, reference
@@ -67,14 +68,16 @@ def _laid_out(x: Tensor, dim: int) -> Tensor:
 def _forward(lib: Any, x: Tensor, dim: int, out: Tensor | None = None) -> Tensor:
     output = torch.empty(x.shape, dtype=x.dtype) if out is None else out
     dim = -1 if dim + 1 in (0, x.dim()) else dim % x.dim()  # kernels take -1 for the last, else from the front
-    lib.softmax(output, _laid_out(x, dim), dim, threads())
+    kernel, nth = shared(lib.softmax, x.numel())
+    kernel(output, _laid_out(x, dim), dim, nth)
     return output
 
 
 def _backward(lib: Any, grad: Tensor, output: Tensor, dim: int, out: Any = None) -> Tensor:
     grad_x = torch.empty(output.shape, dtype=output.dtype) if out is None else out
     dim = -1 if dim + 1 in (0, output.dim()) else dim % output.dim()
-    lib.softmax_backward(grad_x, _laid_out(grad, dim), _laid_out(output, dim), dim, threads())
+    kernel, nth = shared(lib.softmax_backward, output.numel())
+    kernel(grad_x, _laid_out(grad, dim), _laid_out(output, dim), dim, nth)
     return grad_x
 
 
