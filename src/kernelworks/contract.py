@@ -66,12 +66,18 @@ def spec(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Request:
-    """What one call asks for: the op, the pass (``"forward"`` or ``"backward"``) and its arguments without data."""
+    """What one call asks for: the op, the pass and its arguments without data.
+
+    The pass is ``"forward"``, ``"backward"``, or ``"training"``: a forward whose gradients with respect to the inputs
+    ``wanted`` will be asked for, so that a choice of both is made. ``free`` names numbers that no choice depends on.
+    """
 
     op: str
     pass_: str
     args: Mapping[str, Any]
     threads: int = 1
+    wanted: tuple[str, ...] = ()
+    free: frozenset[str] = frozenset()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -149,7 +155,9 @@ class Contract:
     - ``gradient_bound(args, grad_outputs, gradients, dtype)`` does the same per differentiable argument.
     - Where one product feeds another, matrix units take what is between them in the inputs' dtype. A row that works so
       says ``inner="input"``, and both bounds are asked for with that keyword and derived for that.
-    - ``cost(request)`` counts one call. ``dims(request)`` names its dimensions (M, N, K, ...) for tuning tables.
+    - ``cost(request)`` counts one call. ``dims(request)`` names its dimensions (M, N, K, ...) for tuning tables and
+      for timings, where calls whose dimensions have as many bits are alike. ``bucket(request)`` says what more must be
+      the same for that (few rows one by one, say), by name; in place of the bits where it is a dimension's.
     - ``device_cases`` reach every configuration of the tuning table; their truth is computed on the device.
     - ``device_bench_cases`` are what ``bench`` times on a GPU, of the sizes that fill one; ``bench_cases`` without any.
     - ``errors`` are calls that must raise: (description, kwargs maker, exception type, text in the message).
@@ -171,6 +179,7 @@ class Contract:
     device_cases: tuple[Case, ...] = ()  # larger ones, which only a proof on an accelerator tries
     device_bench_cases: tuple[Case, ...] = ()
     gradient_bound: Callable[..., dict[str, Tensor]] | None = None
+    bucket: Callable[[Request], dict[str, Any]] | None = None
     mutates: tuple[str, ...] = ()  # in-place arguments; their new values are the outputs
     dtypes: tuple[torch.dtype, ...] = FLOATS
     errors: tuple[tuple[str, Callable[[], dict[str, Any]], type[Exception], str], ...] = ()

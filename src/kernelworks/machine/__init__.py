@@ -3,7 +3,7 @@
 from kernelworks.machine.cpu import Machine, machine
 from kernelworks.machine.gpu import Gpu, gpu, has_gpu
 
-__all__ = ["Gpu", "Machine", "gpu", "has_gpu", "kind_of", "machine"]
+__all__ = ["Gpu", "Machine", "gpu", "has_gpu", "kind_of", "machine", "place_of"]
 
 
 def kind_of(device: str) -> str:
@@ -12,3 +12,10 @@ def kind_of(device: str) -> str:
     Raises RuntimeError where there is no such device.
     """
     return gpu().kind if device.startswith("cuda") else machine().kind
+
+
+def place_of(device: str) -> str:
+    """The kind of machine that a timing names: what is quickest changes with the number of a CPU's cores, which share
+    its memory, where what is right does not. Raises RuntimeError where there is no such device."""
+    kind = kind_of(device)
+    return kind if device.startswith("cuda") else f"{kind}-{machine().cores}cores"

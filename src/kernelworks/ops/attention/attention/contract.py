@@ -491,6 +491,7 @@ CONTRACT = Contract(
     gradient_bound=gradient_bound,
     cost=cost,
     dims=dims,
+    bucket=lambda request: {"D": request.args["q"].shape[3]},  # each has kernels of its own, in torch as here
     cases=CASES,
     bench_cases=BENCH_CASES,
     device_cases=DEVICE_CASES,

@@ -115,6 +115,16 @@ def dims(request: Request) -> dict[str, int]:
     return {"M": rows, "N": weight.shape[0], "K": weight.shape[1]}
 
 
+FEW = 64  # rows up to which the number itself says which kernel is quickest: each is another blocking
+
+
+def bucket(request: Request) -> dict[str, Any]:
+    """Few rows one by one; and how N and K are aligned, which tiles and vector loads depend on."""
+    d = dims(request)
+    aligned = next((step for step in (64, 8) if d["N"] % step == 0 and d["K"] % step == 0), 1)
+    return {"aligned": aligned} | ({"M": d["M"]} if d["M"] <= FEW else {})
+
+
 def _make(
     generator: Generator, dtype: torch.dtype, shape: tuple[int, ...], n: int, kind: str = "normal", bias: bool = True
 ) -> dict[str, Any]:
@@ -247,6 +257,7 @@ CONTRACT = Contract(
     gradient_bound=gradient_bound,
     cost=cost,
     dims=dims,
+    bucket=bucket,
     cases=CASES,
     bench_cases=BENCH_CASES,
     device_cases=DEVICE_CASES,

@@ -1,0 +1,231 @@
+"""Timings: what they say of a call, which of them hold, and what a file that is no timing does (nothing, in a word)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kernelworks import (
+    ops,  # noqa: F401  fills OPS
+    timings,
+)
+from kernelworks.contract import Request, Row
+from kernelworks.machine import machine, place_of
+from kernelworks.op import OPS
+from kernelworks.timings import NONE, Raced, Timing, Verdict, bucket_of, call_of, verdict
+
+OP = OPS["rms_norm"]
+OURS = Row("ours", "avx2", lambda pass_: lambda: None, source=Path("ours.cpp"), hash=lambda: "h", toolchain=lambda: "g")
+OTHER = dataclasses.replace(OURS, name="other", hash=lambda: "o")
+WAYS = {"ours": (OURS,), "other": (OTHER,)}
+PLACE = "x86_64-amd-family0-model0-avx2-2cores"
+
+
+def request(rows: int = 100, columns: int = 768, op: str = "rms_norm", **changed: Any) -> Request:
+    x = torch.ones(rows, columns)
+    args = (x, torch.ones(columns), 1e-6, None) if op == "rms_norm" else (x, torch.ones(64, columns), None)
+    return dataclasses.replace(OPS[op].request("forward", args), threads=2, **changed)
+
+
+def timing(of: Request | None = None, halves: tuple[float, float] = (1.4, 1.3), **changed: Any) -> Timing:
+    of = of or request()
+    fields = {
+        "op": of.op, "pass_": of.pass_, "way": "ours", "bucket": bucket_of(OP.contract, of), "call": call_of(of),
+        "place": PLACE, "threads": 2, "source_hash": "h", "toolchain": "g", "torch": timings.torch_version(),
+        "whole": Raced(10.0, 14.0, halves, changed.pop("spread", 0.02)), "backward": None, "date": "2026-11-22",
+    }  # fmt: skip
+    if fields["pass_"] == "training":
+        fields["backward"] = Raced(6.0, 8.0, (1.2, 1.2), 0.02)
+    return Timing(**(fields | changed))
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(timings, "SHIPPED", tmp_path / "timed")
+    timings.reread()
+
+
+def judged(*records: Timing, of: Request | None = None, ways: Any = WAYS) -> Verdict:
+    for record in records:
+        timings.write(record)
+    return verdict("rms_norm", OP.contract, of or request(), ways, PLACE)
+
+
+NEAR, FAR = request(101, 700), request(300, 768)  # in the bucket of 100x768, and beyond it
+TRAINING = request(pass_="training", wanted=("x",))
+
+
+@pytest.mark.parametrize(
+    ("records", "way", "words"),
+    [
+        ([], "", NONE),
+        ([timing()], "ours", "timed: 1.30x torch"),
+        ([timing(halves=(1.03, 1.03))], "ours", "1.03x"),
+        ([timing(halves=(1.4, 1.02))], "", "torch is as quick or quicker (1.02x"),  # one half is not enough
+        ([timing(halves=(0.5, 0.5))], "", "0.50x"),
+        ([timing(spread=0.11)], "", "noisy hour (spread 11%)"),
+        ([timing(spread=0.11), timing(NEAR)], "", "noisy hour"),  # what is near does not speak for it then
+        ([timing(), timing(way="other", source_hash="o", halves=(1.6, 1.5))], "other", "1.50x"),
+        ([timing(halves=(0.9, 0.9)), timing(way="other", source_hash="o")], "other", "1.30x"),
+        ([timing(NEAR)], "ours", "timed at 1 calls like it: at least 1.30x"),
+        ([timing(NEAR, halves=(1.09, 1.2))], "", "as quick at one"),  # less is wanted of the call itself
+        ([timing(NEAR), timing(request(90, 700), halves=(0.99, 1.0))], "", "as quick at one"),  # mixed
+        ([timing(NEAR, halves=(0.5, 0.5)), timing()], "ours", "timed: 1.30x"),  # its own timing decides
+        ([timing(NEAR), timing(halves=(0.5, 0.5))], "", "0.50x"),
+        ([timing(FAR)], "", NONE),
+        ([timing(source_hash="another")], "", NONE),
+        ([timing(toolchain="another")], "", NONE),
+        ([timing(torch="2.0.0")], "", NONE),
+        ([timing(threads=1)], "", NONE),
+        ([timing(place="elsewhere-2cores")], "", NONE),
+        ([timing(way="gone")], "", NONE),
+        ([timing(TRAINING)], "", NONE),  # of another pass
+    ],
+)
+def test_what_the_timings_say(records: list[Timing], way: str, words: str) -> None:
+    found = judged(*records)
+    assert found.way == way and words in found.because, found
+
+
+@pytest.mark.parametrize(
+    ("whole", "alone", "way"),
+    [(1.2, 1.2, "ours"), (1.2, 1.02, ""), (1.02, 1.2, ""), (1.2, math.nan, "")],
+)
+def test_training_wants_the_backward_quicker_too(whole: float, alone: float, way: str) -> None:
+    made = timing(TRAINING, (whole, whole), backward=Raced(1.0, 1.0, (alone, alone), 0.0))
+    assert judged(made, of=TRAINING).way == way
+
+
+def test_the_users_own_timing_takes_the_place_of_a_shipped_one() -> None:
+    timings.write_shipped([timing(), timing(FAR)], PLACE)
+    assert judged().way == "ours"
+    assert judged(timing(halves=(0.9, 0.9))).way == ""
+    assert judged(of=FAR).way == "ours"
+
+
+def test_where_no_row_may_be_chosen_torch_runs_unasked() -> None:
+    assert judged(timing(), ways={}) == Verdict("", "no row of ours may be chosen")
+
+
+def test_a_training_call_says_which_gradients_it_wants() -> None:
+    other = dataclasses.replace(TRAINING, wanted=("x", "weight"))
+    assert call_of(TRAINING) != call_of(other)
+    assert bucket_of(OP.contract, TRAINING) != bucket_of(OP.contract, other)
+
+
+ALIKE = [  # two calls, whether they are one bucket, and whether one call
+    (request(100), request(100), True, True),
+    (request(100), request(127), True, False),
+    (request(100), request(128), False, False),
+    (request(3, 768, "linear"), request(2, 768, "linear"), False, False),  # few rows one by one
+    (request(100, 768, "linear"), request(127, 704, "linear"), True, False),
+    (request(100, 768, "linear"), request(127, 701, "linear"), False, False),  # not aligned
+]
+
+
+@pytest.mark.parametrize(("one", "another", "bucket", "call"), ALIKE)
+def test_which_calls_are_alike(one: Request, another: Request, bucket: bool, call: bool) -> None:
+    contract = OPS[one.op].contract
+    assert (bucket_of(contract, one) == bucket_of(contract, another)) == bucket
+    assert (call_of(one) == call_of(another)) == call
+
+
+def test_strides_are_part_of_a_call_and_their_class_of_a_bucket() -> None:
+    calls = [torch.ones(100, 768), torch.ones(100, 800)[:, :768], torch.ones(100, 768 * 2)[:, ::2],
+             torch.ones(768, 100).t()]  # fmt: skip
+    made = [OP.request("forward", (x, None, 1e-6, None)) for x in calls]
+    assert len({call_of(r) for r in made}) == len({bucket_of(OP.contract, r) for r in made}) == 4
+    assert call_of(made[0]) == call_of(OP.request("forward", (calls[0], None, 1e-5, None)))  # eps costs nothing
+
+
+# ---------------------------------------------------------------- files that are no timings
+
+GOOD = dataclasses.asdict(timing())
+BAD: dict[str, tuple[str, str]] = {
+    "empty": ("", "truncated or no JSON"),
+    "truncated": (json.dumps({"format": 1, "timings": [GOOD]})[:200], "truncated or no JSON"),
+    "deep": ("[" * 100_000, "truncated or no JSON"),
+    "a list": ("[]", "no timings"),
+    "another version": (json.dumps({"format": 2, "timings": [GOOD]}), "of another version (format 2)"),
+    "a field less": (json.dumps({"format": 1, "timings": [{k: v for k, v in GOOD.items() if k != "date"}]}), "1 of 1"),
+    "a field more": (json.dumps({"format": 1, "timings": [GOOD | {"more": 1}]}), "1 of 1"),
+    **{
+        f"{name} = {value!r}": (json.dumps({"format": 1, "timings": [GOOD | {name: value}]}), "1 of 1")
+        for name, value in (
+            ("op", None), ("threads", "2"), ("threads", True), ("pass_", "both"), ("whole", None), ("whole", 3),
+            ("backward", {}), ("whole", GOOD["whole"] | {"spread": math.nan}),
+            ("whole", GOOD["whole"] | {"halves": [1.3]}), ("whole", GOOD["whole"] | {"halves": [1.3, "1.3"]}),
+            ("whole", GOOD["whole"] | {"ours_us": math.inf}), ("whole", GOOD["whole"] | {"torch_us": -1.0}),
+        )
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_gives_torch_and_a_word(name: str) -> None:
+    content, word = BAD[name]
+    path = timings.write(timing())
+    path.write_text(content)
+    timings.reread()
+    found = judged()
+    assert found.way == "" and word in found.because, found
+
+
+def test_a_file_of_bytes_or_a_folder_in_its_place_gives_torch_and_a_word() -> None:
+    path = timings.write(timing())
+    path.write_bytes(b"\xff\xfe\x00")
+    timings.reread()
+    assert "truncated or no JSON" in judged().because
+    path.unlink()
+    path.mkdir()
+    timings.reread()
+    assert "cannot be read" in judged().because
+
+
+def test_a_bad_record_takes_no_good_one_with_it() -> None:
+    timings.shipped_path(PLACE).parent.mkdir()
+    timings.shipped_path(PLACE).write_text(json.dumps({"format": 1, "timings": [GOOD, GOOD | {"threads": None}]}))
+    assert judged().way == "ours"
+
+
+def test_what_is_written_is_read_back() -> None:
+    for made in (timing(), timing(TRAINING)):
+        assert timings._read(timings.write(made)) == ((made,), "")
+
+
+WRITER = """
+import dataclasses, sys
+from kernelworks import timings
+(made,), _ = timings._read(__import__("pathlib").Path(sys.argv[1]))
+for n in range(150):
+    timings.write(dataclasses.replace(made, call=f"{sys.argv[2]} {n}"))
+"""
+
+
+def test_two_processes_that_settle_at_once_lose_nothing() -> None:
+    first = timings.write(timing())
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(first), who]) for who in ("one", "other")]
+    assert [w.wait(60) for w in writers] == [0, 0]
+    timings.reread()
+    assert len(timings._records(PLACE, "rms_norm")) == 301
+    assert not timings.faults(PLACE, "rms_norm")
+
+
+def test_a_place_counts_the_cores_of_a_cpu() -> None:
+    assert place_of("cpu") == f"{machine().kind}-{machine().cores}cores"
+
+
+def test_timings_that_ship_are_whole() -> None:
+    for path in Path(timings.__file__).with_name("timed").glob("*.json"):
+        found, word = timings._read(path)
+        assert found and not word
+        assert {t.place for t in found} == {path.stem}
