@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import kernelworks as kw
-from kernelworks import certificates
-from kernelworks import choose as choosing
+from kernelworks import certificates, plans
 from kernelworks import op as ops
 from kernelworks.build.rows import python_row
 from kernelworks.choose import choose
@@ -119,21 +118,6 @@ def test_a_row_that_cannot_run_raises_and_names_the_reason(monkeypatch: pytest.M
     OP.forget()
 
 
-def test_the_tuning_table_comes_before_list_order(
-    certified: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "tuning.toml").write_text(
-        '[[prefer]]\nrows = ["torch"]\nwhen = { M = [1, 8], dtype = ["float32"] }\n'
-        'evidence = "measured for this test"\n'
-    )
-    monkeypatch.setattr(OP, "room", tmp_path)
-    choosing._tuning.cache_clear()
-    assert choose(OP, _request()).because == "tuning: measured for this test"
-    assert choose(OP, _request()).row.name == "torch"
-    assert choose(OP, _request(x=torch.ones(9, 64))).row.name != "torch"
-    choosing._tuning.cache_clear()
-
-
 def test_torch_and_reference_come_last() -> None:
     for op in OPS.values():
         assert [r.name for r in op.rows][-2:] == ["torch", "reference"]
@@ -157,10 +141,10 @@ def test_out_is_checked_before_anything_is_written() -> None:
 
 
 def test_plans_are_dropped_not_hoarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ops, "MOST_PLANS", 8)
+    monkeypatch.setattr(plans, "MOST_PLANS", 8)
     for n in range(1, 30):
         kw.rms_norm(torch.ones(1, n), None, eps=1e-6, row="reference")
-    assert len(OP._plans) <= 8
+    assert len(OP.plans) <= 8
 
 
 def test_explain_says_what_would_run() -> None:

@@ -235,17 +235,6 @@ def test_the_map_lists_what_a_row_loses(monkeypatch: pytest.MonkeyPatch) -> None
     assert row.ratio == pytest.approx((38 / 40 + 6 / 5) / 2)
 
 
-def test_the_map_says_where_a_tuning_table_takes_another_row() -> None:
-    entry = {
-        "rows": ["torch"], "machine": KIND, "pass": "backward", "evidence": "12 us, ours 15",
-        "when": {"dtype": ["bfloat16"], "M": [33, 2**62], "N": [7, 7]},
-    }  # fmt: skip
-    words = f"torch first (backward) on {KIND} where dtype bfloat16, M from 33, N 7: 12 us, ours 15"
-    assert kernel_map._preference(entry) == words
-    op = dataclasses.replace(kernel_map.kernel_map("rms_norm")[0], preferences=(words,))
-    assert words in " ".join(printed(map_report.kernel_map([op], "here"), 200).split())
-
-
 # ---------------------------------------------------------------- generated figures
 
 

@@ -10,7 +10,6 @@ import torch
 
 import forked
 from kernelworks import certificates
-from kernelworks import choose as choosing
 from kernelworks.build import configs, rows
 from kernelworks.choose import choose
 from kernelworks.contract import Request, Row, TensorSpec
@@ -67,7 +66,6 @@ def _on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Op, Row, Request]:
     """rms_norm, its Triton row as it would be loaded on a GPU, and a request for one."""
     op = OPS["rms_norm"]
     monkeypatch.setattr(certificates, "kind_of", lambda device: GPU_KIND)
-    monkeypatch.setattr(choosing, "kind_of", lambda device: GPU_KIND)
     x = TensorSpec((64, 1024), torch.bfloat16, (1024, 1), "cuda")
     weight = TensorSpec((1024,), torch.bfloat16, (1,), "cuda")
     request = Request("rms_norm", "forward", {"x": x, "weight": weight, "eps": 1e-6, "residual": None})

@@ -8,6 +8,7 @@ no kernel may read, or inside a transform, the backward is ``derivative``, made 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -32,7 +33,7 @@ from kernelworks.plain import (
 )
 from kernelworks.written import as_tuple
 
-__all__ = ["derivative", "differentiated", "readers", "spared"]
+__all__ = ["derivative", "differentiated", "readers", "spared", "trained"]
 
 _SOURCE = """
 class {name}_function(Function):
@@ -129,22 +130,29 @@ def _unusual(op: Any, args: tuple[Any, ...], row: str | None, look: tuple[Any, .
         return op._backward_overload(*args, row)
     if RESOLVABLE in kinds:
         return op.run("backward", tuple(resolved(a) for a in args), None, row)
-    plan = op._settled("backward", args, None, row)
+    plan = op.settled_backward(args, row)
     keep(plan, row, *look, None)
-    return plan(*args)
+    return plan.run(*args)
 
 
+@functools.cache
 def differentiated(op: Any) -> Callable[..., Any]:
     """The op as ``f(*args, row)`` that autograd records, for eager calls on plain tensors; returns what rows return."""
-    recorded, trained = _recorded(op), cast(Any, _Trained).apply
-    if not any("training" in row.passes for row in op.rows):
-        return recorded
+    apply: Callable[..., Any] = _function(op).apply
+    from_torch, to_record = op._from_torch, op._to_record
+    if from_torch is None or not _outputs_wanted(op):
+        return apply
 
     def call(*args: Any) -> Any:
-        trains = op.trains(args[:-1], args[-1]) if is_plain(*leaves(args[:-1])) else None
-        return recorded(*args) if trains is None else trained(op, *trains, args[-1], *args[:-1])
+        given, row = args[:-1], args[-1]
+        return from_torch(apply(*(to_record(*given) if to_record else given), row), *given)
 
     return call
+
+
+def trained(op: Any, training: Any, resumed: Any, row: str | None, *args: Any) -> Any:
+    """A forward of the op that makes its gradients too, by a row's passes ``training`` and ``resumed``."""
+    return cast(Any, _Trained).apply(op, training, resumed, row, *args)
 
 
 class _Trained(Function):
@@ -179,18 +187,6 @@ class _Trained(Function):
         made = dict(zip(op.passes["backward"].returns, found if isinstance(found, tuple) else (found,), strict=True))
         gradients = zip(op.passes["forward"].names, ctx.needs_input_grad[4:], strict=True)
         return (None, None, None, None, *(made.get(name) if want else None for name, want in gradients))
-
-
-def _recorded(op: Any) -> Callable[..., Any]:
-    apply: Callable[..., Any] = _function(op).apply
-    from_torch = op._from_torch
-    if from_torch is None or not _outputs_wanted(op):
-        return apply
-
-    def call(*args: Any) -> Any:
-        return from_torch(apply(*args), *args[:-1])
-
-    return call
 
 
 def _kinds(schema: str) -> dict[str, str]:
@@ -247,7 +243,7 @@ def _function(op: Any) -> type[Function]:
         "spared": spared,
         "to_torch": op._to_torch,
     }
-    keep = op.found_by(scope)
+    keep = op.plans.found_by(scope)
     scope["miss"] = lambda args, row, look: _unusual(op, args, row, look, keep)
     exec(source, scope)
     function: type[Function] = scope[f"{op.name}_function"]

@@ -1,20 +1,36 @@
-"""The choice among the rows of an op, by the rows, the certificates, the tuning table and the machine alone."""
+"""The choice among the rows of an op: a pure function of the rows, the certificates, the timings and the machine.
+
+``eligible`` says which ways there are to run a request with rows of ours that may be chosen, ``choose`` which of them
+is, or torch's own function. Neither compiles or loads anything. A **way** is a row's name; for training it names a row
+for the forward and one for the backward, ``"avx512+avx2"``, or one row that makes the gradients with its forward.
+
+Two policies (``KERNELWORKS_CHOOSE``): ``timed`` takes the way that a timing says is quicker than torch, and torch's own
+function without one; ``listed`` the first proved row of the list, for tests, proofs and development.
+"""
 
 from __future__ import annotations
 
-import functools
-import tomllib
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from kernelworks import certificates
+from kernelworks import certificates, environment, timings
 from kernelworks.build import BuildError
 from kernelworks.contract import Contract, Request, Row
-from kernelworks.machine import kind_of
+from kernelworks.machine import place_of
+from kernelworks.timings import Timing
 
-__all__ = ["Broken", "Choice", "Rows", "choose", "eligible", "foreseen", "order", "preferences", "unusable"]
+__all__ = ["OR_TORCH", "Broken", "Choice", "Rows", "Ways", "broke", "choose", "eligible", "listed", "mended"]
+
+Ways = Mapping[str, tuple[Row, ...]]
+
+# Behind a way that a timing named, not a user: where its row declines after all (gradients that lie as none was
+# expected to), torch's row runs in its place.
+OR_TORCH = " or torch"
+
+LISTED, ASKED = "list order", "asked for by name"
+SLOWER = "may be chosen, and is not: "
 
 
 class Rows(Protocol):
@@ -23,18 +39,32 @@ class Rows(Protocol):
     name: str
     contract: Contract
     rows: tuple[Row, ...]
-    room: Path
 
     def row(self, name: str) -> Row: ...
+
+    def backward_of(self, training: Request) -> Request: ...
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The row taken and, for every row above it, why it was not."""
+    """The row taken and, for every row above it, why it was not.
+
+    ``native``: torch's own function runs, as a user would have called it, and its own autograd; ``row`` is then the
+    ``torch`` row. For a training request ``backward`` is the row of the gradients; None where ``row`` makes them with
+    its forward, where the function is torch's, or where they are settled when they are asked for (list order).
+    """
 
     row: Row
     declined: tuple[tuple[str, str], ...]
-    because: str  # "list order", "tuning: ...", or "asked for by name"
+    because: str  # the timing in words, "list order", or "asked for by name"
+    native: bool = False
+    backward: Row | None = None
+    together: bool = False  # the row makes the gradients with its forward
+    timing: Timing | None = None  # what decided, where one did
+
+    @property
+    def way(self) -> str:
+        return self.row.name if self.backward is None else f"{self.row.name}+{self.backward.name}"
 
 
 class Broken(str):
@@ -49,47 +79,21 @@ class Broken(str):
         return made
 
 
-@functools.cache
-def _tuning(path: Path) -> tuple[Mapping[str, Any], ...]:
-    try:
-        return tuple(tomllib.loads(path.read_text(encoding="utf-8")).get("prefer", ()))
-    except FileNotFoundError:
-        return ()
+_broken: dict[tuple[str, str], Broken] = {}  # (op, row) -> what loading it said
 
 
-def preferences(op: Rows) -> tuple[Mapping[str, Any], ...]:
-    """The entries of an op's tuning table that put rows in another order, as written."""
-    return _tuning(op.room / "tuning.toml")
+def broke(op: Rows, row: Row, error: BuildError) -> None:
+    """Notes that a row cannot be loaded, so that it is not chosen again before ``mended``."""
+    _broken[op.name, row.name] = Broken(error)
 
 
-def _matches(entry: Mapping[str, Any], request: Request, dims: Mapping[str, int], kind: str | None) -> bool:
-    if entry.get("pass", "forward") != request.pass_:
-        return False
-    if "machine" in entry:
-        if kind is None and request.device == "meta":
-            return False
-        if entry["machine"] != (kind or kind_of(request.device)):
-            return False
-    have = {**dims, "threads": request.threads}
-    for name, wanted in entry["when"].items():
-        if name == "dtype":
-            if str(request.dtype).removeprefix("torch.") not in wanted:
-                return False
-        elif name not in have or not wanted[0] <= have[name] <= wanted[1]:
-            return False
-    return True
+def mended(op: Rows) -> None:
+    """Forgets what could not be loaded of an op: it is tried again."""
+    for row in op.rows:
+        _broken.pop((op.name, row.name), None)
 
 
-def order(op: Rows, request: Request, kind: str | None = None) -> tuple[Sequence[Row], str]:
-    """The rows in the order they are tried: what the tuning table prefers first, else as listed."""
-    entries = _tuning(op.room / "tuning.toml")
-    if entries:
-        dims = op.contract.dims(request)
-        for entry in entries:
-            if _matches(entry, request, dims, kind):
-                first = [op.row(name) for name in entry["rows"]]
-                return [*first, *(r for r in op.rows if r not in first)], f"tuning: {entry['evidence']}"
-    return op.rows, "list order"
+# ---------------------------------------------------------------- what may be chosen
 
 
 def _declines(op: Rows, row: Row, request: Request, *, certified: bool, kind: str | None = None) -> str | None:
@@ -99,61 +103,109 @@ def _declines(op: Rows, row: Row, request: Request, *, certified: bool, kind: st
     reason = row.guard(request)
     if reason:
         return reason
+    if (op.name, row.name) in _broken:
+        return _broken[op.name, row.name]
     if certified and row.target == "scalar":  # never quicker than what the user has today
         return "plain code, for reading and checking; runs when asked for by name"
-    return certificates.invalid(op.name, row, kind) if certified else None
-
-
-def unusable(op: Rows, row: Row, request: Request, *, certified: bool) -> str | None:
-    """Why this row cannot serve this request, or None. Builds the row's library where that is the last question."""
     try:
-        reason = _declines(op, row, request, certified=certified)
-        if reason:
-            return reason
-        row.load(request.pass_)
+        return certificates.invalid(op.name, row, kind) if certified else None
     except BuildError as error:
         return Broken(error)
-    return None
 
 
-def eligible(op: Rows, request: Request, kind: str | None = None) -> Row:
-    """The row that ``choose`` takes where its build does not fail, asked without building anything.
+def _serving(op: Rows, request: Request, kind: str | None, declined: dict[str, str]) -> list[Row]:
+    """The rows of ours that may serve one pass, best listed first; the reasons of the others go into ``declined``."""
+    found = []
+    for row in op.rows:
+        if row.source is not None:
+            reason = _declines(op, row, request, certified=True, kind=kind)
+            if reason is None:
+                found.append(row)
+            else:
+                declined.setdefault(row.name, reason)
+    return found
 
-    ``kind`` is the kind of machine, by default this one. Raises RuntimeError where no row serves the request.
+
+def eligible(op: Rows, request: Request, kind: str | None = None) -> tuple[Ways, dict[str, str]]:
+    """The ways to run a request with proved rows of ours, best listed first, and why each other row has no part in one.
+
+    ``kind`` is the kind of machine, by default this one.
     """
-    return foreseen(op, request, kind).row
+    declined: dict[str, str] = {}
+    if request.pass_ != "training":
+        return {row.name: (row,) for row in _serving(op, request, kind, declined)}, declined
+    ways: dict[str, tuple[Row, ...]] = {row.name: (row,) for row in _serving(op, request, kind, {})}
+    forward = _serving(op, dataclasses.replace(request, pass_="forward"), kind, declined)
+    backward = _serving(op, op.backward_of(request), kind, declined) if forward else []
+    ways |= {f"{ahead.name}+{back.name}": (ahead, back) for ahead in forward for back in backward}
+    used = {row.name for rows in ways.values() for row in rows}
+    return ways, {name: reason for name, reason in declined.items() if name not in used}
 
 
-def foreseen(op: Rows, request: Request, kind: str | None = None) -> Choice:
-    """``eligible``, with the reason why each row before it declined."""
-    declined: list[tuple[str, str]] = []
-    rows, because = order(op, request, kind)
-    for candidate in rows:
-        reason = _declines(op, candidate, request, certified=True, kind=kind)
-        if reason is None:
-            return Choice(candidate, tuple(declined), because)
-        declined.append((candidate.name, reason))
-    raise RuntimeError(f"no row of {op.name} serves the request")
+# ---------------------------------------------------------------- the choice
 
 
-def choose(op: Rows, request: Request, row: str | None = None) -> Choice:
-    """The row for a request, with the reason why each row before it declined.
+def choose(op: Rows, request: Request, row: str | None = None, kind: str | None = None) -> Choice:
+    """What runs a request, with the reason why each row before it does not. Nothing is compiled or loaded.
 
-    With ``row`` given, that row or an exception: ValueError where there is no such row, RuntimeError where it cannot
-    run. A row asked for by name needs no certificate.
+    With ``row`` given (a way), that or an exception: ValueError where there is no such row, RuntimeError where it
+    cannot run. A row asked for by name needs no certificate. ``kind`` is the kind of machine, by default this one.
     """
     if row is not None:
-        wanted = op.row(row)
-        reason = unusable(op, wanted, request, certified=False)
-        if reason:
-            raise RuntimeError(f"row {row!r} of {op.name} cannot run: {reason}")
-        return Choice(wanted, (), "asked for by name")
+        return _asked(op, request, row)
+    if environment.choosing() == "listed":
+        return listed(op, request, kind)
+    torch_row = op.row("torch")
+    if request.pass_ == "backward":  # one that a training choice made is asked for by name
+        return Choice(torch_row, (), "the gradients of a call that torch's own function did not run")
+    ways, declined = eligible(op, request, kind)
+    try:
+        place = place_of(request.device, kind)
+        found = timings.verdict(op.name, op.contract, request, ways, place)
+    except (RuntimeError, BuildError) as error:  # a GPU's request where there is none; a compiler that went away
+        found = timings.Verdict("", str(error))
+    taken = ways.get(found.way, ())
+    reasons = {row.name: SLOWER + found.because for rows in ways.values() for row in rows} | declined
+    above = [r for r in op.rows if r.source is not None and (not taken or r in op.rows[: op.rows.index(taken[0])])]
+    reasons_above = tuple((r.name, reasons[r.name]) for r in above if r.name in reasons)
+    if not taken:
+        return Choice(torch_row, reasons_above, found.because, native=True, timing=found.timing)
+    together = request.pass_ == "training" and len(taken) == 1
+    backward = taken[1] if len(taken) > 1 else None
+    return Choice(taken[0], reasons_above, found.because, backward=backward, together=together, timing=found.timing)
+
+
+def listed(op: Rows, request: Request, kind: str | None = None) -> Choice:
+    """The first row of the list that may be chosen, ``torch``'s and ``reference``'s among them.
+
+    Raises RuntimeError where none does.
+    """
+    if request.pass_ == "training":
+        for row in _serving(op, request, kind, {}):
+            return Choice(row, (), LISTED, together=True)
+        request = dataclasses.replace(request, pass_="forward")
     declined: list[tuple[str, str]] = []
-    rows, because = order(op, request)
-    for candidate in rows:
-        reason = unusable(op, candidate, request, certified=True)
+    for row in op.rows:
+        reason = _declines(op, row, request, certified=True, kind=kind)
         if reason is None:
-            return Choice(candidate, tuple(declined), because)
-        declined.append((candidate.name, reason))
+            return Choice(row, tuple(declined), LISTED)
+        declined.append((row.name, reason))
     reasons = "; ".join(f"{name}: {reason}" for name, reason in declined)
     raise RuntimeError(f"no row of {op.name} can run: {reasons}")
+
+
+def _asked(op: Rows, request: Request, way: str) -> Choice:
+    names = way.removesuffix(OR_TORCH).split("+")
+    rows = [op.row(name) for name in names] if len(names) <= 2 else [op.row(way)]
+    ahead, back = rows[0], rows[-1]
+    if request.pass_ == "training":
+        if len(rows) == 1 and _declines(op, ahead, request, certified=False) is None:
+            return Choice(ahead, (), ASKED, together=True)
+        return Choice(ahead, (), ASKED, backward=back if "backward" in back.passes else None)
+    wanted = back if request.pass_ == "backward" else ahead
+    reason = _declines(op, wanted, request, certified=False)
+    if reason is None:
+        return Choice(wanted, (), ASKED)
+    if way.endswith(OR_TORCH):
+        return Choice(op.row("torch"), ((wanted.name, reason),), f"{wanted.name} declined: {reason}")
+    raise RuntimeError(f"row {way!r} of {op.name} cannot run: {reason}")

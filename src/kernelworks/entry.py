@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kernelworks.autograd import differentiated
 from kernelworks.plain import NAMES, PLAIN_TENSOR, WATCHED, exact_type
 from kernelworks.written import announce
 
@@ -21,16 +19,14 @@ def call({arguments}, out=None, row=None):
     if is_compiling():
         return through_torch(({arguments},), out, row)
     if {plain} and not ({watched}):
-        if grad_enabled() and ({gradients}):
-            if {recordable} and out is None{settled}:
-                return differentiated()({arguments}, row)
-        elif quick is not None and (out is None or (
-            out.__class__ is Tensor and not out.is_neg() and not out.is_inference()
+        wanted = ({wanted}) if grad_enabled() else 0
+        if quick is not None and (out is None or (
+            not wanted and out.__class__ is Tensor and not out.is_neg() and not out.is_inference()
             and not (out.requires_grad and grad_enabled())
         )):
             table, kept = quick
             try:
-                found = find(table, get_threads(), row, {look}, out)
+                found = find(table, get_threads(), row, {look}, wanted, out)
             except Exception:  # what cannot be described to C (a sparse tensor, say) takes the way below
                 found = -1
             if found >= 0:
@@ -49,38 +45,35 @@ def look({arguments}):
 def entry(op: Any) -> dict[str, Any]:
     """The function behind ``op(...)``, made from the forward's schema, as ``call`` in its scope.
 
-    There ``find`` and ``quick`` can be set once plans are found in C, by what ``look(*arguments)`` returns.
+    There ``find`` and ``quick`` can be set once plans are found in C, by what ``look(*arguments)`` returns and which
+    arguments autograd wants gradients of, a bit each.
     """
     arguments = torch._C.parse_schema(op.passes["forward"].schema).arguments
     names, free = op.passes["forward"].names, op.passes["forward"].free
-    gradients, plain, settled, look = [], [], [], []
-    for argument in (a for a in arguments if a.name in names):
+    gradients, plain, look = [], [], []
+    for place, argument in enumerate(a for a in arguments if a.name in names):
         name, kind = argument.name, str(argument.type)
         if kind == "Tensor":
             plain.append(PLAIN_TENSOR.format(name))
-            if name not in op.contract.differentiable:  # asking for its gradient is an error, which a check raises
-                settled.append(f" and not {name}.requires_grad")
-            gradients.append(f"{name}.requires_grad")
+            gradients.append(f"{name}.requires_grad << {place}")
         elif kind == "Optional[Tensor]":
             plain.append(f"({name} is None or ({PLAIN_TENSOR.format(name)}))")
-            gradients.append(f"({name} is not None and {name}.requires_grad)")
+            gradients.append(f"({name} is not None and {name}.requires_grad) << {place}")
         elif kind.startswith("List"):
             plain.append(f"({name}.__class__ is list or {name}.__class__ is tuple)")
             plain.append(f"not [1 for v in {name} if not ({PLAIN_TENSOR.format('v')})]")
-            gradients.append(f"any([v.requires_grad for v in {name}])")
+            gradients.append(f"any([v.requires_grad for v in {name}]) << {place}")
         else:
             plain.append(f"free_{name}({name})" if name in free else exact_type(name, kind))
         look += [f"len({name}), *{name}"] if kind.startswith("List") else [] if name in free else [name]
     source = _ENTRY.format(
-        arguments=", ".join(names), gradients=" or ".join(gradients) or "False", watched=WATCHED,
-        plain=" and ".join(plain), settled="".join(settled), look=", ".join(look),
-        recordable="backward" in op.passes,
+        arguments=", ".join(names), wanted=" | ".join(gradients) or "0", watched=WATCHED,
+        plain=" and ".join(plain), look=", ".join(look),
         announce=f"announce([{', '.join('*' + n for n in op.contract.mutates)}])" if op.contract.mutates else "",
     )  # fmt: skip
     scope: dict[str, Any] = NAMES | {
         "Tensor": Tensor,
         "announce": announce,
-        "differentiated": functools.cache(lambda: differentiated(op)),
         "get_threads": torch.get_num_threads,
         "grad_enabled": torch.is_grad_enabled,
         "increment_version": torch._C._increment_version,

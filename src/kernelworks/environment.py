@@ -4,6 +4,7 @@
 |---|---|---|
 | ``KERNELWORKS_CACHE`` | folder for compiled libraries, certificates and ceilings | the platform's cache folder |
 | ``KERNELWORKS_CXX`` | the C++ compiler | ``g++`` |
+| ``KERNELWORKS_CHOOSE`` | ``timed``: rows run where a timing says so; ``listed``: the first proved one | ``timed`` |
 | ``KERNELWORKS_COMPILE_SECONDS`` | how long one compile may take before its compiler is given up | 120 |
 | ``NO_COLOR`` | any value: no colours in the terminal | unset |
 | ``TRITON_INTERPRET`` | ``1``: Triton's interpreter runs kernels on CPU tensors (Triton reads it too) | unset |
@@ -20,7 +21,7 @@ from pathlib import Path
 import platformdirs
 
 __all__ = [
-    "cache_dir", "compile_seconds", "compiler", "interpreting", "no_color", "put_back", "variables",
+    "cache_dir", "choosing", "compile_seconds", "compiler", "interpreting", "no_color", "put_back", "variables",
     "write_whole",
 ]  # fmt: skip
 
@@ -52,6 +53,14 @@ def write_whole(path: Path, text: str, prefix: str) -> None:
 def compiler() -> str:
     """The C++ compiler's command."""
     return os.environ.get("KERNELWORKS_CXX") or "g++"
+
+
+def choosing() -> str:
+    """How rows are chosen, ``"timed"`` or ``"listed"``. Raises ValueError where the variable says neither."""
+    given = os.environ.get("KERNELWORKS_CHOOSE") or "timed"
+    if given not in ("timed", "listed"):
+        raise ValueError(f"KERNELWORKS_CHOOSE must be timed or listed, got {given!r}")
+    return given
 
 
 def compile_seconds() -> float:

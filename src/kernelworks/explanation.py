@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelworks import ceilings, ops
 from kernelworks.bench import limit, predict
@@ -18,22 +17,9 @@ from kernelworks.contract import describe
 from kernelworks.map import kept_benches
 from kernelworks.op import OPS, Op
 from kernelworks.records import Explanation
+from kernelworks.watching import reached
 
 __all__ = ["explain", "what_it_asks"]
-
-
-class _Captured(Exception):
-    def __init__(self, name: str, args: tuple[Any, ...]) -> None:
-        self.name, self.asked = name, args
-
-
-class _Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Stops at the first operator of ours, before it runs, and carries its arguments out."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "kernelworks":
-            raise _Captured(func._opname, tuple(args) + tuple((kwargs or {}).values()))
-        return func(*args, **(kwargs or {}))
 
 
 def what_it_asks(call: Callable[[], Any]) -> tuple[Op, tuple[Any, ...], str | None]:
@@ -41,15 +27,11 @@ def what_it_asks(call: Callable[[], Any]) -> tuple[Op, tuple[Any, ...], str | No
 
     Nothing of ours is run. Raises what the arguments' check raises, and ValueError where no op is reached.
     """
-    try:
-        with torch.no_grad(), _Capture():  # type: ignore[no-untyped-call]
-            call()
-    except _Captured as caught:
-        op = OPS[caught.name]
-        count = len(op.passes["forward"].names)
-        args = caught.asked + (None,) * (count - len(caught.asked))
-        return op, args[:count], (caught.asked[count] if len(caught.asked) > count else None)
-    raise ValueError("the call reached no kernelworks op")
+    with torch.no_grad():
+        found = reached(call)
+    if found is None:
+        raise ValueError("the call reached no kernelworks op")
+    return found
 
 
 def _argument(name: str, value: Any) -> str:

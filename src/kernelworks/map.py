@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from kernelworks import certificates, environment
 from kernelworks.arguments import ops_named
 from kernelworks.bench import OURS, read, save
 from kernelworks.build import BuildError
-from kernelworks.choose import preferences
 from kernelworks.contract import Row
 from kernelworks.machine import has_gpu, kind_of
 from kernelworks.op import Op
@@ -109,26 +107,8 @@ def _op(op: Op) -> MapOp:
             for row in op.rows
             for kind in _kinds(row) or [""]
         ),
-        preferences=tuple(_preference(entry) for entry in preferences(op)),
         room=op.room.relative_to(PACKAGE).as_posix() if op.room.is_relative_to(PACKAGE) else str(op.room),
     )
-
-
-def _preference(entry: Mapping[str, Any]) -> str:
-    """One entry of a tuning table in words: which rows first, where, and the evidence."""
-    where = ", ".join(f"{name} {_span(wanted)}" for name, wanted in entry["when"].items())
-    pass_ = f" ({entry['pass']})" if "pass" in entry else ""
-    on = f" on {entry['machine']}" if "machine" in entry else ""
-    return f"{', '.join(entry['rows'])} first{pass_}{on}{f' where {where}' if where else ''}: {entry['evidence']}"
-
-
-def _span(wanted: Sequence[Any]) -> str:
-    if isinstance(wanted[0], str):
-        return " or ".join(wanted)
-    low, high = wanted
-    if high > NO_SIZE:
-        return f"from {low}"
-    return str(low) if low == high else f"{low} to {high}"
 
 
 def _row(op: Op, row: Row, kind: str, benches: Iterable[BenchResult]) -> MapRow:

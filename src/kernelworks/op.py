@@ -7,9 +7,10 @@ microsecond, and behind ``torch.library``, so that the same call is differentiab
 from __future__ import annotations
 
 import contextlib
-import threading
+import dataclasses
+import functools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.autograd import derivative
-from kernelworks.build import BuildError, library
-from kernelworks.choose import Broken, Choice, choose, order, unusable
-from kernelworks.contract import Contract, Mutant, Request, Row, spec
+from kernelworks.autograd import derivative, differentiated, trained
+from kernelworks.build import BuildError
+from kernelworks.choose import OR_TORCH, Broken, Choice, broke, choose, mended
+from kernelworks.contract import Contract, Mutant, Request, Row, TensorSpec, spec
 from kernelworks.entry import entry
 from kernelworks.plain import (
     LISTED,
@@ -37,8 +38,10 @@ from kernelworks.plain import (
     transformed,
     untraced,
 )
+from kernelworks.plans import KERNEL, NATIVE, RECORDED, Plan, Plans
 from kernelworks.torch_library import register
-from kernelworks.written import announce, check_out, overlap, put, refuse_crossed, same_place
+from kernelworks.watching import stop_at, tell
+from kernelworks.written import announce, as_tuple, check_out, overlap, put, refuse_crossed, same_place
 
 __all__ = ["OPS", "Op", "Pass", "on_meta"]
 
@@ -46,9 +49,6 @@ OPS: dict[str, Op] = {}  # filled by the rooms that `kernelworks.ops` lists, in 
 
 _get_threads = torch.get_num_threads
 _grad_enabled = torch.is_grad_enabled
-
-PLANS = Path(__file__).resolve().parent / "build" / "plans.cpp"
-MOST_PLANS = 4096  # a decode loop meets a new length at every token; beyond this many the plans are dropped
 
 _said: set[str] = set()  # the faults that a warning has named
 
@@ -78,9 +78,6 @@ class Pass:
         object.__setattr__(self, "names", tuple(a.name for a in parsed.arguments if a.name != "row"))
 
 
-Plan = Callable[..., Any]
-
-
 class Op:
     """An op: its contract, its rows (best first, ``torch`` and ``reference`` last), and how torch sees it.
 
@@ -98,14 +95,19 @@ class Op:
         mutants: Sequence[Mutant] = (),
         composite: Callable[..., Any] | None = None,
         pointwise: bool = False,
+        native: Callable[..., Any] | None = None,
         to_torch: Callable[..., Any] | None = None,
         from_torch: Callable[..., Any] | None = None,
+        to_record: Callable[..., tuple[Any, ...]] | None = None,
     ) -> None:
         """``composite(*args)`` is the forward in torch's own functions, as a user would write it: what autograd,
         torch.func and jit.trace can look into. Arguments by position or name; by default the ``torch`` row's forward.
+        ``native(*args)`` is what runs where no row of ours is taken; by default ``composite``, from which it differs
+        where torch's own function has no derivative of a derivative.
         ``pointwise`` says that no element of the output needs one of the inputs elsewhere, so that ``out`` may be an
         input. ``to_torch(result, *args)`` and ``from_torch(result, *args)`` turn what rows return into what the schema
-        says and back, where the two differ (an optional second output, say)."""
+        says and back, where the two differ (an optional second output, say). ``to_record(*args)`` gives the arguments
+        of a forward that autograd records, where the backward reads an output that the call did not ask for."""
         if [r.name for r in rows][-2:] != ["torch", "reference"]:
             raise ValueError(f"the last two rows of {contract.name} must be torch and reference")
         self.name = contract.name
@@ -115,16 +117,15 @@ class Op:
         self.mutants = tuple(mutants)
         self.passes = {"forward": forward} | ({"backward": backward} if backward else {})
         self._composite = composite or self.row("torch").load("forward")
+        self._native = native or self._composite
         self.pointwise = pointwise
-        self._to_torch, self._from_torch = to_torch, from_torch
-        self._plans: dict[Any, Any] = {}
-        self._planning = threading.Lock()
-        self._finders: list[dict[str, Any]] = []
+        self._to_torch, self._from_torch, self._to_record = to_torch, from_torch, to_record
+        self.plans = Plans()
         self._overload: Any = None  # set by register()
         self._backward_overload: Any = None
         scope = entry(self)
         self.call, self._look = scope["call"], scope["look"]
-        self._keep = self.found_by(scope)
+        self._keep = self.plans.found_by(scope)
         register(self)
         OPS[self.name] = self
 
@@ -142,19 +143,20 @@ class Op:
 
     def composite(self, *args: Any, **named: Any) -> Any:
         """The forward in torch's own functions, whatever autocast says: the op's dtype is its inputs'."""
-        if not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
-            return self._composite(*args, **named)
-        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-            return self._composite(*args, **named)
+        return _in_own_dtype(self._composite, *args, **named)
+
+    def native(self, *args: Any) -> Any:
+        """What a user would have called in torch, whatever autocast says; its own autograd records it."""
+        return _in_own_dtype(self._native, *args)
 
     def _miss(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
         """A call that was not found: the first of its kind, one that is not kept in C, or one that is not plain."""
-        key = None
+        key = wanted = None
         if not transformed() and not observed():
-            graded = _grad_enabled() and any(t.requires_grad for t in leaves((*args, out)))
-            if not graded:
-                key = self._key("forward", args, out, row)
-                plan = self._plans.get(key)
+            wanted = self._recorded_for(args, out)
+            if wanted is not None:
+                key = self._key(("training", wanted) if wanted else "forward", args, out, row)
+                plan = self.plans.get(key)
                 if plan is not None:
                     return self._run_plan(plan, args, out)
         kinds = {standing(t) for t in leaves((*args, out))}
@@ -167,66 +169,62 @@ class Op:
             if any(standing(t) == RESOLVABLE for t in leaves(written)):
                 return self._through_composite(args, out, row)
             return self.call(*(resolved(a) for a in args), out, row)
-        if key is None:
+        if key is None or wanted is None:
             return self._through_torch(args, out, row)
-        plan = self._plan("forward", args, out, row, key)
+        plan = self._training(args, row, wanted, key) if wanted else self.planned("forward", args, out, row, key)
         if out is None or type(out) is Tensor:
-            self._keep(plan, row, *self._look(*args), out)
+            bits = sum(1 << i for i, name in enumerate(self.passes["forward"].names) if name in wanted)
+            self._keep(plan, row, *self._look(*args), bits, out)
         return self._run_plan(plan, args, out)
+
+    def _recorded_for(self, args: tuple[Any, ...], out: Any) -> tuple[str, ...] | None:
+        """The inputs whose gradients autograd wants; None where it wants some that no plan records."""
+        if not _grad_enabled() or not any(t.requires_grad for t in leaves((*args, out))):
+            return ()
+        wanted = self.wanted(args)
+        able = "backward" in self.passes and out is None and set(wanted) <= set(self.contract.differentiable)
+        return wanted if able else None
+
+    def wanted(self, args: Sequence[Any]) -> tuple[str, ...]:
+        """The inputs that require gradients."""
+        named = zip(self.passes["forward"].names, args, strict=True)
+        return tuple(name for name, value in named if any(t.requires_grad for t in leaves((value,))))
 
     def _run_plan(self, plan: Plan, args: tuple[Any, ...], out: Any) -> Any:
         """Runs a plan for plain tensors, and says what it writes."""
         if self.contract.mutates:
             announce(leaves(args[self.passes["forward"].names.index(name)] for name in self.contract.mutates))
         if out is None:
-            return plan(*args)
+            return plan.run(*args)
         refuse_crossed(out)
         if overlap(out, args) and not (self.pointwise and all(same_place(out, t) for t in leaves(args))):
-            return put(plan(*args), out)  # what was not read yet must not be overwritten
+            return put(plan.run(*args), out)  # what was not read yet must not be overwritten
         announce(leaves((out,)))
-        return plan(*args, out=out)
+        return plan.run(*args, out=out)
 
-    def _key(self, pass_: str, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
+    def _free(self, pass_: str, args: Sequence[Any]) -> frozenset[str]:
+        """The names of numbers among the arguments that no choice depends on."""
         free = self.passes[pass_].free
+        named = dict(zip(self.passes[pass_].names, args, strict=True)) if free else {}
+        return frozenset(name for name, test in free.items() if test(named[name]))
+
+    def _key(self, what: Any, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
+        pass_ = "backward" if what == "backward" else "forward"
+        free = self._free(pass_, args)
         if free:
             named = zip(self.passes[pass_].names, args, strict=True)
-            args = tuple("free" if name in free and free[name](value) else value for name, value in named)
-        return key_of(pass_, args, out, row, _get_threads())
-
-    def found_by(self, scope: dict[str, Any]) -> Callable[..., None]:
-        """Has code find its plans in C: a third of the time that the same key takes in Python.
-
-        ``scope`` is where that code finds ``find`` and ``quick``; the answer is ``keep(plan, row, *arguments, out)``.
-        """
-        self._finders.append(scope)
-
-        def keep(plan: Plan, *look: Any) -> None:
-            try:
-                plans = library(PLANS, "scalar")
-            except BuildError:  # no compiler: calls are as right as ever, only slower by microseconds
-                return
-            with self._planning:
-                quick = scope["quick"]
-                if quick is None or len(quick[1]) >= MOST_PLANS:
-                    quick = (plans.table(), [])  # a new one: a caller may be between finding a number and using it
-                quick[1].append(plan)
-                with contextlib.suppress(Exception):
-                    plans.keep(quick[0], len(quick[1]) - 1, _get_threads(), *look)
-                scope["find"], scope["quick"] = plans.find, quick
-
-        return keep
+            args = tuple("free" if name in free else value for name, value in named)
+        return key_of(what, args, out, row, _get_threads())
 
     def forget(self) -> None:
         """Drops all plans: the next call of each kind chooses anew."""
-        with self._planning:
-            self._plans.clear()
-            for scope in self._finders:
-                scope["quick"] = None
+        self.plans.forget()
+        mended(self)
 
     def run(self, pass_: str, args: tuple[Any, ...], out: Any = None, row: str | None = None) -> Any:
         """Runs one pass on tensors that hold data, below autograd."""
         key = self._key(pass_, args, out, row)
-        plan = self._plans.get(key)
+        plan = self.plans.get(key)
         if plan is None:
             kinds = {standing(t) for t in leaves((*args, out))}
             if OTHER in kinds or TRACED in kinds:
@@ -235,63 +233,128 @@ class Op:
                 return self._through_composite(args, out, row)
             if RESOLVABLE in kinds:
                 return self.run(pass_, tuple(resolved(a) for a in args), out, row)
-            plan = self._plan(pass_, args, out, row, key)
-        return self._run_plan(plan, args, out) if pass_ == "forward" else plan(*args, out=out)
+            plan = self.planned(pass_, args, out, row, key)
+        return self._run_plan(plan, args, out) if pass_ == "forward" else plan.run(*args, out=out)
 
-    def _settled(self, pass_: str, args: tuple[Any, ...], out: Any, row: str | None) -> Plan:
-        key = self._key(pass_, args, out, row)
-        plan: Plan | None = self._plans.get(key)
-        return self._plan(pass_, args, out, row, key) if plan is None else plan
+    def settled_backward(self, args: tuple[Any, ...], row: str | None) -> Plan:
+        """The plan of a backward, made where there is none."""
+        key = self._key("backward", args, None, row)
+        plan: Plan = self.plans.get(key) or self.planned("backward", args, None, row, key)
+        return plan
 
-    def trains(self, args: tuple[Any, ...], row: str | None) -> tuple[Plan, Plan] | None:
-        """How the row that takes a forward makes gradients with it, or None where it has no such passes.
+    def trains(
+        self, args: tuple[Any, ...], row: str | None, wanted: tuple[str, ...] = ()
+    ) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+        """How the row that takes a forward makes gradients with it, or None where the row taken has no such passes.
 
         ``training(*args, needs=)`` returns the forward's result and what ``resumed(kept, grad)`` makes gradients of.
+        ``wanted`` are the inputs whose gradients are asked for, by default those that require them, or all.
         """
-        key = key_of("training", args, None, row, _get_threads())
-        if key is None or key not in self._plans:
-            self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))
-            taken = self._trainer(args, row)
-            with self._planning:
-                self._plans[key] = taken and (taken.load("training"), taken.load("resumed"))
-        found: tuple[Plan, Plan] | None = self._plans[key]
+        wanted = wanted or self.wanted(args) or self.contract.differentiable
+        key = self._key(("training", wanted), args, None, row)
+        plan: Plan = self.plans.get(key) or self._training(args, row, wanted, key)
+        return plan.makes
+
+    # ------------------------------------------------------------ choosing
+
+    def request(self, pass_: str, args: Sequence[Any], wanted: tuple[str, ...] = ()) -> Request:
+        """What a call asks for. Of a ``training`` call ``args`` are the forward's."""
+        of = "backward" if pass_ == "backward" else "forward"
+        named = dict(zip(self.passes[of].names, (spec(a) for a in args), strict=True))
+        return Request(self.name, pass_, named, _get_threads(), wanted, self._free(of, args))
+
+    def backward_of(self, training: Request) -> Request:
+        """The backward that follows a training call, should its gradients flow in as its outputs lie."""
+        forward, backward = self.passes["forward"], self.passes["backward"]
+        args = tuple(training.args[name] for name in forward.names)
+        args = self._to_record(*args) if self._to_record else args
+        with _without_modes():
+            outputs = as_tuple(forward.fake(*(_without_data(a) for a in args)))
+        have = dict(zip(forward.names, args, strict=True))
+        for name, value in zip(self.contract.outputs, outputs, strict=False):
+            have[name] = have[f"grad_{name}"] = dataclasses.replace(spec(value), device=training.device)
+        have["needs"] = tuple(name in training.wanted for name in backward.returns)
+        named = {name: have[name] for name in backward.names}
+        return Request(self.name, "backward", named, training.threads)
+
+    def choice(self, args: tuple[Any, ...], row: str | None, wanted: tuple[str, ...] = ()) -> Choice:
+        """What runs a call whose tensors may have no data; nothing is loaded for the question."""
+        key = self._key(("choice", wanted), args, None, row)
+        found: Choice | None = self.plans.get(key)
+        if found is None:
+            tell(self, "training" if wanted else "forward", args, row)
+            found = choose(self, self.request("training" if wanted else "forward", args, wanted), row)
+            if key is not None:
+                self.plans.keep(key, found)
         return found
 
-    def _trainer(self, args: tuple[Any, ...], row: str | None) -> Row | None:
-        """The row whose training pass serves a call: the one asked for, if it has one, or the first above torch's."""
-        request = Request(self.name, "training", self.request("forward", args).args, _get_threads())
-        if row is not None:
-            asked = self.row(row)
-            able = "training" in asked.passes and unusable(self, asked, request, certified=False) is None
-            return asked if able else None
-        for candidate in order(self, request)[0]:
-            if candidate.source is None:
-                break
-            if "training" in candidate.passes and unusable(self, candidate, request, certified=True) is None:
-                return candidate
-        return None
-
-    def request(self, pass_: str, args: Sequence[Any]) -> Request:
-        named = dict(zip(self.passes[pass_].names, (spec(a) for a in args), strict=True))
-        return Request(self.name, pass_, named, _get_threads())
-
-    def _plan(self, pass_: str, args: tuple[Any, ...], out: Any, row: str | None, key: Any) -> Plan:
+    def planned(
+        self, pass_: str, args: tuple[Any, ...], out: Any = None, row: str | None = None, key: Any = None
+    ) -> Plan:
         """Checks the arguments once for all calls that look like this one, and settles the row."""
         if pass_ == "forward":
             self.contract.check(**dict(zip(self.passes[pass_].names, args, strict=True)))
             if out is not None:
                 check_out(self.name, self.forward_shapes(args), out, args)
-        choice = choose(self, self.request(pass_, args), row)
-        self._warn_of_build_failure(choice)
-        plan: Plan = choice.row.load(pass_)
-        if choice.row.prepare is not None:
-            plan = choice.row.prepare(pass_, args) or plan
+            tell(self, pass_, args, row)
+        choice, loaded = self._loaded(self.request(pass_, args), row)
+        if choice.native:
+            plan = Plan(NATIVE, self._native, functools.partial(_handing_out, self.native))
+        else:
+            call = loaded[0]
+            if choice.row.prepare is not None:
+                call = choice.row.prepare(pass_, args) or call
+            plan = Plan(KERNEL, call, call)
         if key is not None:
-            with self._planning:
-                if len(self._plans) >= MOST_PLANS:
-                    self._plans.clear()
-                self._plans[key] = plan
+            self.plans.keep(key, plan)
         return plan
+
+    def _training(self, args: tuple[Any, ...], row: str | None, wanted: tuple[str, ...], key: Any) -> Plan:
+        """The same for a call that autograd records: forward and backward are settled here, together."""
+        self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))
+        tell(self, "training", args, row)
+        choice, loaded = self._loaded(self.request("training", args, wanted), row)
+        way = f"{choice.way}{OR_TORCH}" if row is None and choice.timing is not None else row
+        if choice.native:
+            plan = Plan(NATIVE, self._native, functools.partial(_handing_out, self.native))
+        elif choice.together:
+            training, resumed = loaded
+            together = functools.partial(trained, self, training, resumed, way)
+            plan = Plan(RECORDED, together, functools.partial(_handing_out, together), (training, resumed))
+        else:
+            recorded = differentiated(self)
+
+            def call(*args: Any) -> Any:
+                return recorded(*args, way)
+
+            plan = Plan(RECORDED, call, functools.partial(_handing_out, call))
+        if key is not None:
+            self.plans.keep(key, plan)
+        return plan
+
+    def _loaded(self, request: Request, row: str | None) -> tuple[Choice, tuple[Callable[..., Any], ...]]:
+        """The choice for a request and what it runs, loaded. What cannot be loaded is left out of the next choice."""
+        while True:
+            choice = choose(self, request, row)
+            self._warn_of_build_failure(choice)
+            if choice.native:
+                return choice, ()
+            parts = [(choice.row, "forward" if request.pass_ == "training" else request.pass_)]
+            if choice.together:
+                parts = [(choice.row, "training"), (choice.row, "resumed")]
+            elif choice.backward is not None:
+                parts.append((choice.backward, "backward"))
+            loaded = []
+            for part, pass_ in parts:
+                try:
+                    loaded.append(part.load(pass_))
+                except BuildError as error:
+                    if row is not None and not row.endswith(OR_TORCH):
+                        raise RuntimeError(f"row {row!r} of {self.name} cannot run: {error}") from error
+                    broke(self, part, error)
+                    break
+            else:
+                return choice, tuple(loaded)
 
     def _warn_of_build_failure(self, choice: Choice) -> None:
         """Once for each thing at fault, whichever ops and rows it takes."""
@@ -316,6 +379,10 @@ class Op:
     def _through_torch(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
         """The same call as a torch operator: seen by autograd, torch.compile, modes and profilers."""
         self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))
+        if not torch.compiler.is_dynamo_compiling():
+            stop_at(self, args, row)
+            if row is None and self._leaves_to_torch(args, out):
+                return self._handed_out(self.native(*args), args, out)
         strange = torch.compiler.is_compiling() and any(isinstance(a, Tensor) and type(a) not in PLAIN for a in args)
         if strange and row is None:  # a subclass (DTensor, say) knows torch's operators, not ours
             return self._handed_out(self.composite(*args), args, out)
@@ -323,6 +390,11 @@ class Op:
         if self._from_torch:
             result = self._from_torch(result, *args)
         return self._handed_out(result, args, out)
+
+    def _leaves_to_torch(self, args: tuple[Any, ...], out: Any) -> bool:
+        """Whether a call that somebody watches, or that stands for others, is torch's: they see torch's function."""
+        wanted = self._recorded_for(args, out)
+        return wanted is not None and self.choice(args, None, wanted).native
 
     def _through_composite(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
         """The same call in torch's own functions: for tensors and transforms that no kernel of ours may serve."""
@@ -340,6 +412,34 @@ class Op:
             return result
         check_out(self.name, result, out, args)
         return put(result, out)
+
+
+def _in_own_dtype(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    if not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
+        return function(*args, **named)
+    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        return function(*args, **named)
+
+
+def _handing_out(function: Callable[..., Any], *args: Any, out: Any = None) -> Any:
+    result = function(*args)
+    return result if out is None else put(result, out)
+
+
+# ---------------------------------------------------------------- tensors without data
+
+
+@contextlib.contextmanager
+def _without_modes() -> Iterator[None]:
+    """Nobody who watches operators is told of what is made of tensors without data."""
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        yield
+
+
+def _without_data(value: Any) -> Any:
+    if isinstance(value, TensorSpec):
+        return torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device="meta")
+    return [_without_data(v) for v in value] if isinstance(value, tuple) else value
 
 
 def on_meta(value: Any) -> Any:

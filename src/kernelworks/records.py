@@ -277,7 +277,6 @@ class MapOp:
     source: str
     rows: tuple[MapRow, ...]
     room: str = ""  # its folder, from the package's own
-    preferences: tuple[str, ...] = ()  # where its tuning table takes rows in another order, and what was measured
 
 
 # ---------------------------------------------------------------- diagnosis

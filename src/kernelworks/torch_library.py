@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 from torch._library.autograd import Info, make_autograd_impl
 
+from kernelworks import environment
 from kernelworks.autograd import derivative, readers, spared
+from kernelworks.choose import OR_TORCH
 from kernelworks.plain import is_plain, leaves, transformed
 from kernelworks.written import as_tuple
 
@@ -70,7 +72,20 @@ def _autograd(op: Any, record: Callable[..., Any], keyset: Any, *args: Any, **na
     """The forward above autograd: recorded as one operator, unless a transform has to look inside."""
     if transformed():
         return _composed(op, *args)
-    return record(keyset, *args, **named)
+    count = len(op.passes["forward"].names)
+    given = args[:count]
+    row = args[count] if len(args) > count else named.get("row")
+    wanted = op.wanted(given) if torch.is_grad_enabled() else ()
+    if row is None and environment.choosing() == "timed":
+        choice = op.choice(given, None, wanted)
+        if choice.native:  # torch's own operators, which a compiler can fuse with their neighbours
+            result = op.native(*given)
+            return op._to_torch(result, *given) if op._to_torch else result
+        row = choice.way + OR_TORCH
+    if not (wanted and op._to_record):
+        return record(keyset, *given, row)
+    result = record(keyset, *op._to_record(*given), row)
+    return op._to_torch(op._from_torch(result, *given), *given)
 
 
 def _backward_autograd(op: Any, keyset: Any, *args: Any, **named: Any) -> Any:

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from kernelworks import (
-    choose,
     ops,  # noqa: F401  fills OPS
 )
 from kernelworks.build import cuda
@@ -18,7 +17,6 @@ from kernelworks.op import OPS
 from kernelworks.ops.attention.attention import sm90_backward, triton
 
 OP = OPS["attention"]
-H200 = "sm_90-nvidia_h200"
 Shape = tuple[int, int, int, int, int]  # batch, heads, key-value heads, positions, head_dim
 
 
@@ -54,28 +52,6 @@ def request(shape: Shape, device: str = "cuda", **changed: Any) -> Request:
 def test_guard(shape: Shape, changed: dict[str, Any], reason: str | None) -> None:
     said = sm90_backward.guard(request(shape, **changed))
     assert said is None if reason is None else said is not None and reason in said
-
-
-@pytest.mark.parametrize(
-    ("shape", "causal", "first"),
-    [
-        ((4, 16, 16, 4096, 128), "top_left", "sm90_backward"),
-        ((1, 16, 16, 16384, 128), None, "sm90_backward"),
-        ((2, 32, 8, 8192, 128), "bottom_right", "sm90_backward"),
-        ((4, 32, 32, 4096, 64), "top_left", "sm90_backward"),
-        ((64, 12, 12, 256, 64), None, "sm90_backward"),
-        ((64, 12, 12, 256, 64), "top_left", "torch"),  # not measured
-        ((1, 16, 16, 1024, 128), "top_left", "torch"),
-        ((2, 16, 16, 2048, 64), "top_left", "torch"),
-        ((1, 12, 12, 128, 64), None, "sm90"),  # the list's order: sm90 has no backward, Triton follows
-    ],
-)
-def test_it_comes_first_where_it_was_quicker(
-    monkeypatch: pytest.MonkeyPatch, shape: Shape, causal: str | None, first: str
-) -> None:
-    monkeypatch.setattr(choose, "kind_of", lambda device: H200)
-    rows, _ = choose.order(OP, request(shape, causal=causal))
-    assert rows[0].name == first
 
 
 def test_shared_memory_is_what_the_source_lays_out(tmp_path: Path) -> None:

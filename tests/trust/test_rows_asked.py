@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks import certificates
-from kernelworks.choose import choose, preferences
+from kernelworks.choose import choose
 from kernelworks.diagnose.places import Survey
 from kernelworks.diagnose.rows import SPELLINGS, row_for
 from kernelworks.diagnose.trace import record
@@ -87,30 +87,3 @@ def test_the_row_named_is_the_row_that_a_swapped_call_takes(
     spelled = [row for row, op in zip(found, named, strict=True) if op in SPELLINGS]
     assert spelled == [expected]
     assert (proved == "all") >= bool(expected)
-
-
-def test_what_the_tuning_table_prefers_is_what_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every entry of linear's table for one kind of CPU, met in the middle of what it is about."""
-    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: None)
-    entries = [
-        e for e in preferences(OPS["linear"])
-        if not e.get("machine", "sm_").startswith("sm_") and e.get("pass", "forward") == "forward"
-    ]  # fmt: skip
-    assert entries
-    for entry in entries:
-        when = entry["when"]
-        low, high = when.get("M", (1, 40))
-        dtype = getattr(torch, when["dtype"][0])
-        x, weight = _x(max(1, min(high, low + 1)), 1024, dtype=dtype), _x(1024, 1024, dtype=dtype)
-        trace = record(lambda x=x, weight=weight: F.linear(x, weight), survey=Survey())
-        call = next(c for c in trace.calls if c.name == "aten::linear")
-        found = row_for(call.load(), 2, kind=entry["machine"])
-        first = next(e for e in entries if _about(e, entry["machine"], dtype, len(x)))["rows"][0]
-        assert found == ("" if first == "torch" else f"kw.linear: {first}")
-
-
-def _about(entry: Any, kind: str, dtype: torch.dtype, rows: int) -> bool:
-    low, high = entry["when"].get("M", (0, 1 << 62))
-    return (
-        entry["machine"] == kind and str(dtype).removeprefix("torch.") in entry["when"]["dtype"] and low <= rows <= high
-    )

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 
 from kernelworks.op import OPS
+from kernelworks.plans import KERNEL, Plan
 
 NAMES = list(CALLS)
 
@@ -90,17 +91,18 @@ def reached(*args: object, **kwargs: object) -> None:
 @contextlib.contextmanager
 def no_kernels() -> Iterator[None]:
     """Every plan there is, of every op and pass, fails if it is run."""
-    kept = [(op, dict(op._plans), [scope["quick"] for scope in op._finders]) for op in OPS.values()]
-    for op, plans, quick in kept:
-        op._plans.update(dict.fromkeys(plans, reached))
-        for scope, found in zip(op._finders, quick, strict=True):
+    failing = Plan(KERNEL, reached, reached)
+    kept = [(op.plans, dict(op.plans._kept), [scope["quick"] for scope in op.plans._finders]) for op in OPS.values()]
+    for plans, held, quick in kept:
+        plans._kept.update({key: failing for key, plan in held.items() if isinstance(plan, Plan)})
+        for scope, found in zip(plans._finders, quick, strict=True):
             scope["quick"] = found and (found[0], [reached] * len(found[1]))
     try:
         yield
     finally:
-        for op, plans, quick in kept:
-            op._plans.update(plans)
-            for scope, found in zip(op._finders, quick, strict=True):
+        for plans, held, quick in kept:
+            plans._kept.update(held)
+            for scope, found in zip(plans._finders, quick, strict=True):
                 scope["quick"] = found
 
 

@@ -20,7 +20,9 @@ struct Hash {
     size_t operator()(std::string_view s) const { return std::hash<std::string_view>{}(s); }
 };
 using Table = std::unordered_map<std::string, int64_t, Hash, std::equal_to<>>;
-std::vector<Table> tables;
+// By numbers that are never given again: a caller may still hold that of a table which was dropped.
+std::unordered_map<int64_t, Table> tables;
+int64_t made = 0;
 
 constexpr int64_t NONE = -1;
 constexpr int FEW_BYTES = 2048;         // kept on the stack; lists of tensors take more
@@ -136,14 +138,17 @@ struct Key {
 
 // A new table's number.
 KW_ANSWER(table) {
-    tables.emplace_back();
-    return static_cast<int64_t>(tables.size()) - 1;
+    tables.try_emplace(made);
+    return made++;
 }
+
+KW_ANSWER(drop) { return static_cast<int64_t>(tables.erase(args.integer(0))); }
 
 // keep(table, plan, *arguments, out)
 KW_ANSWER(keep) {
     Key key(args, 2);
-    if (key.valid) tables[static_cast<size_t>(args.integer(0))][std::string(key.view())] = args.integer(1);
+    auto table = tables.find(args.integer(0));
+    if (key.valid && table != tables.end()) table->second[std::string(key.view())] = args.integer(1);
     return key.valid;
 }
 
@@ -152,7 +157,8 @@ KW_ANSWER(find) {
     Key key(args, 1);
     if (!key.valid) return NONE;
     if (args.any[args.count - 1].type_index != kTVMFFINone && key.crosses()) return NONE;
-    const Table& table = tables[static_cast<size_t>(args.integer(0))];
-    auto found = table.find(key.view());
-    return found == table.end() ? NONE : found->second;
+    auto table = tables.find(args.integer(0));
+    if (table == tables.end()) return NONE;
+    auto found = table->second.find(key.view());
+    return found == table->second.end() ? NONE : found->second;
 }

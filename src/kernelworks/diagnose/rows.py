@@ -6,6 +6,7 @@ calls in its place, and the dispatcher is asked about what arrives.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelworks.choose import eligible
+from kernelworks.choose import choose
 from kernelworks.contract import Request
 from kernelworks.diagnose.trace import Call
 from kernelworks.diagnose.work import Arguments, Operand
 from kernelworks.models.calls import FUNCTIONS, REDUCTIONS
 from kernelworks.op import OPS
+from kernelworks.watching import reached
 
 __all__ = ["SPELLINGS", "Spelling", "called", "row_for"]
 
@@ -68,7 +69,7 @@ def row_for(call: Call, threads: int, device: str = "cpu", kind: str | None = No
             request = _asked(made, threads) if made is not None else None
         if request is None:
             return ""
-        row = eligible(OPS[request.op], request, kind)
+        row = choose(OPS[request.op], request, kind=kind).row
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError):
         return ""  # arguments of another form than the profiler tells
     return f"kw.{request.op}: {row.name}" if row.source is not None else ""
@@ -97,29 +98,12 @@ def _without_data(operand: Operand, device: str) -> Tensor:
     return torch.empty_strided(operand.shape, operand.stride, dtype=operand.dtype, device=device)
 
 
-class _Reached(Exception):
-    def __init__(self, name: str, args: tuple[Any, ...]) -> None:
-        self.name, self.asked = name, args
-
-
-class _Stop(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Stops at the first op of ours, before it runs."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "kernelworks":
-            raise _Reached(func._opname, tuple(args))
-        return func(*args, **(kwargs or {}))
-
-
 def _asked(made: Callable[[], Any], threads: int) -> Request | None:
     """What a call asks of the dispatcher; None where it stays torch's."""
-    try:
-        with torch.no_grad(), _Stop():  # type: ignore[no-untyped-call]
-            made()
-    except _Reached as reached:
-        op = OPS[reached.name]
-        names = op.passes["forward"].names
-        args = (*reached.asked, *([None] * len(names)))[: len(names)]
-        request = op.request("forward", args)
-        return Request(request.op, request.pass_, request.args, threads)
-    return None
+    with torch.no_grad():
+        found = reached(made)
+    if found is None:
+        return None
+    op, args, _ = found
+    request: Request = op.request("forward", args)
+    return dataclasses.replace(request, threads=threads)

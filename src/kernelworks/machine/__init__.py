@@ -14,8 +14,11 @@ def kind_of(device: str) -> str:
     return gpu().kind if device.startswith("cuda") else machine().kind
 
 
-def place_of(device: str) -> str:
+def place_of(device: str, kind: str | None = None) -> str:
     """The kind of machine that a timing names: what is quickest changes with the number of a CPU's cores, which share
-    its memory, where what is right does not. Raises RuntimeError where there is no such device."""
-    kind = kind_of(device)
+    its memory, where what is right does not. Raises RuntimeError where there is no such device.
+
+    ``kind`` is a kind of machine in place of this one.
+    """
+    kind = kind or kind_of(device)
     return kind if device.startswith("cuda") else f"{kind}-{machine().cores}cores"

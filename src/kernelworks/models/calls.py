@@ -24,7 +24,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from kernelworks.choose import choose
 from kernelworks.contract import FLOATS
 from kernelworks.models.shipped import TORCHS
-from kernelworks.op import MOST_PLANS
 from kernelworks.ops.activation.gelu import gelu as gelu_op
 from kernelworks.ops.activation.silu_mul import silu_mul as silu_mul_op
 from kernelworks.ops.attention.attention import OP as ATTENTION
@@ -37,6 +36,7 @@ from kernelworks.ops.position.rope import rope as rope_op
 from kernelworks.ops.reduction.cross_entropy import cross_entropy as cross_entropy_op
 from kernelworks.ops.reduction.softmax import softmax as softmax_op
 from kernelworks.plain import PLAIN
+from kernelworks.plans import MOST_PLANS
 
 __all__ = [
     "FUNCTIONS", "REFUSED", "attends", "attention_taken", "cross_entropy", "expressible", "gelu", "layer_norm",

@@ -131,7 +131,7 @@ class Bound:
 
 def _at_first_use(bound: Bound, name: str, op: Op) -> Call:
     def call(*args: Any) -> Any:
-        row: Call = op._plan("forward", args, None, None, None)
+        row: Call = op.planned("forward", args).run
         result = row(*args)
         if bound.steady and choose(op, op.request("forward", args)).row.source is not None:
             row = _writing(bound, name, row, result)

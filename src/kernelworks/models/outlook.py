@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from kernelworks.choose import foreseen
+from kernelworks.choose import choose
 from kernelworks.contract import FLOATS, Case, Request, TensorSpec, spec
 from kernelworks.op import OPS, Op
 
@@ -70,7 +70,7 @@ def outlook(name: str, dtype: torch.dtype, device: str) -> Outlook:
     for case in [c for c in cases if dtype in c.dtypes] or cases:
         request = _request(op, case, dtype, device)
         try:
-            choice = foreseen(op, request)
+            choice = choose(op, request)
         except RuntimeError:
             continue
         counts[choice.row.name] = counts.get(choice.row.name, 0) + 1

@@ -25,8 +25,6 @@ def kernel_map(ops: Sequence[MapOp], kind: str) -> RenderableType:
         for op in (o for o in ops if o.family == family):
             leaf = branch.add(Text.assemble((op.op, "bold cyan"), (f"  {op.formula}", "dim")))
             leaf.add(_rows(op.rows))
-            for line in op.preferences:
-                leaf.add(Text(line, style="dim"))
     if any("run `kernelworks prove" in row.reason for op in ops for row in op.rows):
         return Group(tree, Text("\n`kernelworks prove --missing` proves what has no certificate here", style="dim"))
     return tree

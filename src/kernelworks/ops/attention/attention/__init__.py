@@ -26,15 +26,12 @@ from kernelworks.ops.attention.attention.mutants import MUTANTS
 from kernelworks.ops.attention.attention.sm90 import guard as sm90_guard
 from kernelworks.ops.attention.attention.sm90_backward import guard as sm90_backward_guard
 from kernelworks.ops.layout import new_output
-from kernelworks.plain import transformed
 from kernelworks.spelling import ABSENT, Array, Spelling
 
 __all__ = ["OP", "attention", "new_output", "readable"]
 
 ROOM = Path(__file__).parent
 FEW = 8  # rows (queries times heads of a group) that decode.cpp takes at most
-
-_grad_enabled = torch.is_grad_enabled
 
 
 @overload
@@ -128,15 +125,7 @@ def attention(  # type: ignore[misc]  # the first argument has two names
     if torchs or rest:
         named = {"causal": causal, "window": window, "scale": scale, "mask": mask, "with_lse": with_lse}
         return SPELLING((q, k, v, *rest), named | torchs, out, row)
-    if _grad_enabled() and not with_lse and out is None and _recorded(q, k, v):
-        return OP(q, k, v, causal, window, scale, mask, True, row=row)[0]  # the backward wants lse
-    return OP(q, k, v, causal, window, scale, mask, with_lse, out=out, row=row)
-
-
-def _recorded(*tensors: Any) -> bool:
-    """Whether autograd records the op itself, and not the functions of torch's that it is made of."""
-    graded = any(getattr(t, "requires_grad", False) for t in tensors)
-    return graded and (torch.compiler.is_compiling() or not transformed())
+    return OP.call(q, k, v, causal, window, scale, mask, with_lse, out, row)
 
 
 # ---------------------------------------------------------------- C++ rows
@@ -311,6 +300,16 @@ def _composite(
     return output, reference(q.float(), k.float(), v.float(), causal, window, scale, mask, True)[1]
 
 
+def _native(
+    q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
+    with_lse: bool,
+) -> Any:  # fmt: skip
+    """torch's function, whichever kernel it takes, and what that hands out."""
+    if with_lse:
+        return _torch(q, k, v, causal, window, scale, mask, True)
+    return _sdpa(q, k, v, causal, window, scale, mask)
+
+
 def _torch(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
     with_lse: bool, out: Any = None,
@@ -408,9 +407,13 @@ OP = Op(
         returns=("q", "k", "v"),
     ),
     composite=_composite,
+    native=_native,
     mutants=MUTANTS,
-    # torch wants a fixed number of outputs: without lse the second one is empty.
-    to_torch=lambda result, q, *args: result if args[-1] else (result, q.new_empty(0, dtype=torch.float32)),
+    # torch wants a fixed number of outputs, laid out as _fake says: without lse the second one is empty.
+    to_torch=lambda result, q, *args: (
+        result if args[-1] else (_as_new_output(q, result), q.new_empty(0, dtype=torch.float32))
+    ),
+    to_record=lambda *args: (*args[:-1], True),  # the backward wants lse
     from_torch=lambda result, q, *args: result if args[-1] else result[0],
 )
 
@@ -436,7 +439,4 @@ SPELLING = Spelling(
     _ours,
     {"query": "q", "key": "k", "value": "v"},
     joined={"causal": "is_causal", "mask": "attn_mask"},
-    call=lambda q, k, v, causal, window, scale, mask, with_lse, out, row: attention(
-        q, k, v, causal=causal, window=window, scale=scale, mask=mask, with_lse=with_lse, out=out, row=row
-    ),
 )
