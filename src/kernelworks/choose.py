@@ -15,13 +15,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
+
 from kernelworks import certificates, environment, timings
 from kernelworks.build import BuildError
 from kernelworks.contract import Contract, Request, Row
 from kernelworks.machine import place_of
 from kernelworks.timings import Timing
 
-__all__ = ["OR_TORCH", "Broken", "Choice", "Rows", "Ways", "broke", "choose", "eligible", "listed", "mended"]
+__all__ = ["OR_TORCH", "Broken", "Choice", "Rows", "Ways", "broke", "choose", "eligible", "known", "listed", "mended"]
 
 Ways = Mapping[str, tuple[Row, ...]]
 
@@ -140,6 +142,16 @@ def eligible(op: Rows, request: Request, kind: str | None = None) -> tuple[Ways,
     ways |= {f"{ahead.name}+{back.name}": (ahead, back) for ahead in forward for back in backward}
     used = {row.name for rows in ways.values() for row in rows}
     return ways, {name: reason for name, reason in declined.items() if name not in used}
+
+
+def known(op: Rows, dtype: torch.dtype, device: str, sizes: Mapping[str, int]) -> list[Timing]:
+    """The timings of this machine by which calls of an op in a dtype, on a type of device, are chosen for, where no
+    more is known of the calls than some ``sizes``. Noisy ones decide nothing and are left out."""
+    proved = {r.name: r for r in op.rows if r.source is not None and certificates.invalid(op.name, r) is None}
+    try:
+        return timings.alike(op.name, proved, dtype, device, sizes)
+    except (RuntimeError, BuildError):
+        return []
 
 
 # ---------------------------------------------------------------- the choice

@@ -28,9 +28,9 @@ from kernelworks.contract import Contract, Request, Row, TensorSpec
 from kernelworks.machine import place_of
 
 __all__ = [
-    "MARGIN", "NEARBY", "NOISY", "NONE", "Raced", "Timing", "Verdict", "bucket_of", "call_of", "faults", "held",
-    "reread", "shipped_path", "shipped_places", "sources_of", "threads_of", "torch_version", "verdict", "write",
-    "write_shipped",
+    "MARGIN", "NEARBY", "NOISY", "NONE", "Raced", "Timing", "Verdict", "alike", "bucket_of", "call_of", "faults",
+    "held", "reread", "shipped_path", "shipped_places", "sources_of", "threads_of", "torch_version", "verdict",
+    "write", "write_shipped",
 ]  # fmt: skip
 
 SHIPPED = Path(__file__).resolve().parent / "timed"
@@ -83,6 +83,11 @@ class Timing:
     def ratio(self) -> float:
         """Torch's time over ours, the least of what has to be quicker."""
         return min(self.whole.ratio, self.backward.ratio) if self.backward else self.whole.ratio
+
+    @property
+    def won(self) -> bool:
+        """Whether the call that was raced is ours for it."""
+        return not self.noisy and self.ratio >= MARGIN
 
     @property
     def noisy(self) -> bool:
@@ -219,6 +224,31 @@ def held(
         if t.torch == torch_version() and (t.source_hash, t.toolchain) == sources_of(ways[t.way]):
             (exact if t.call == call else near).append(t)
     return exact, near
+
+
+def alike(
+    name: str, rows: Mapping[str, Row], dtype: torch.dtype, device: str, sizes: Mapping[str, int]
+) -> list[Timing]:
+    """The timings that hold here for an op's ``rows`` in a dtype, whatever the call, but for the ``sizes`` of those of
+    the contract's dimensions that are known. Raises RuntimeError where there is no such device."""
+    threads = torch.get_num_threads() if device == "cpu" else 0
+    found = []
+    for t in _records(place_of(device), name):
+        way = [rows[part] for part in t.way.split("+") if part in rows]
+        if t.noisy or t.threads != threads or t.torch != torch_version() or len(way) != t.way.count("+") + 1:
+            continue
+        if _in_bucket(t.bucket, dtype, sizes) and (t.source_hash, t.toolchain) == sources_of(way):
+            found.append(t)
+    return found
+
+
+def _in_bucket(bucket: str, dtype: torch.dtype, sizes: Mapping[str, int]) -> bool:
+    """Whether calls of a dtype and of these sizes, whatever the others are, may lie in a bucket."""
+    words = bucket.split("; ")
+    if words[0].split(" ")[1:2] != [_short(dtype)]:
+        return False
+    said = {name: size for name, mark, size in (word.partition("~") for word in words) if mark}
+    return all(said.get(name, str(size.bit_length())) == str(size.bit_length()) for name, size in sizes.items())
 
 
 def verdict(

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelworks.plans import forget_all
 
-__all__ = ["reached", "stop_at", "tell", "watched"]
+__all__ = ["reached", "stop_at", "tell", "watched", "watching"]
 
 Watcher = Callable[[Any, str, tuple[Any, ...], "str | None"], None]
 
@@ -40,6 +40,11 @@ def watched(watcher: Watcher) -> Iterator[None]:
     finally:
         _local.watchers = before
         forget_all()
+
+
+def watching() -> bool:
+    """Whether somebody in this thread is told of calls."""
+    return bool(_local.watchers)
 
 
 def tell(op: Any, pass_: str, args: tuple[Any, ...], row: str | None) -> None:

@@ -12,7 +12,8 @@ import torch
 from decoders import MODELS, bert, close, ids, llama, phi3, qwen3, qwen3_sliding
 from torch import nn
 
-from kernelworks.models import attention, decoder, swap
+from kernelworks.models import decoder, swap
+from kernelworks.op import OPS
 
 
 @pytest.fixture(autouse=True)
@@ -176,13 +177,13 @@ def test_eager_attention_is_left() -> None:
 @torch.inference_mode()
 def test_masks_become_words_where_words_say_it(monkeypatch) -> None:
     said = []
-    original = attention.attention_op
+    original = OPS["attention"].call
 
-    def recorded(*args, **kwargs):
-        said.append((kwargs["causal"], kwargs["window"], kwargs["mask"] is not None))
-        return original(*args, **kwargs)
+    def recorded(*args):
+        said.append((args[3], args[4], args[6] is not None))
+        return original(*args)
 
-    monkeypatch.setattr(attention, "attention_op", recorded)
+    monkeypatch.setattr(OPS["attention"], "call", recorded)
     monkeypatch.setattr(decoder.Bound, "decoding_row", lambda *args: None)  # which calls the op's row directly
 
     def words(run) -> set:

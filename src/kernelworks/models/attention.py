@@ -17,11 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelworks.choose import choose
 from kernelworks.models import calls
 from kernelworks.models.shipped import TORCHS, comes_with
 from kernelworks.ops.attention.attention import OP as ATTENTION
-from kernelworks.ops.attention.attention import attention as attention_op
 
 __all__ = [
     "IMPLEMENTATION", "INTERNAL", "configurations", "decoding_row", "extended", "growing", "grows",
@@ -72,13 +70,13 @@ def attention_forward(
             attention_mask, causal, window = None, "bottom_right", pattern.window
     elif query.shape[2] > 1 and looks_back:
         causal = "top_left"  # with longer keys (an empty static cache) the last ones are masked, as in sdpa
-    if query.is_cuda and not calls.attention_taken(query, key, value, causal, window, attention_mask):
-        return _as_before(module, query, key, value, given, dropout, scaling, is_causal, kwargs)
+    args = (query, key, value, causal, window, scaling, attention_mask, False)
     try:
-        output = attention_op(query, key, value, causal=causal, window=window, scale=scaling, mask=attention_mask)
+        if not calls.torchs(ATTENTION, *args):
+            return ATTENTION.call(*args).transpose(1, 2).contiguous(), None
     except calls.REFUSED:
-        return _as_before(module, query, key, value, given, dropout, scaling, is_causal, kwargs)
-    return output.transpose(1, 2).contiguous(), None
+        pass
+    return _as_before(module, query, key, value, given, dropout, scaling, is_causal, kwargs)
 
 
 def _as_before(
@@ -98,8 +96,8 @@ def decoding_row(query: Tensor, key: Tensor, value: Tensor) -> Callable[..., Any
     if not calls.attends(query, key, value, None, grouped=True):
         return None
     args = (query, key, value, None, None, None, None, False)
-    row = choose(ATTENTION, ATTENTION.request("forward", args)).row
-    return to_every_key if row.name == "torch" and query.is_cuda else row.load("forward")
+    plan: Callable[..., Any] = ATTENTION.planned("forward", args).run
+    return to_every_key if ATTENTION.choice(args, None).native else plan
 
 
 def to_every_key(

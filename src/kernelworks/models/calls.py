@@ -6,10 +6,10 @@ op's contract refuses is torch's to take or to refuse, too. So what a swapped mo
 bad input, stay torch's. "torch's function" is the one that torch ships (``shipped.py``): what a user has put in its
 place is looked up where the call stands, before any of these is reached.
 
-On a GPU a call's host time counts as much as its kernel. Where one kernel of ours stands for one of torch's, the op is
-called from ``LARGE`` elements on, so that no call which is over sooner than it is launched becomes dearer; matrix
-products go to the op only where the dispatcher has a row for so few rows. Under ``torch.compile`` the ops that stand
-for several of torch's kernels keep to that limit too, since the compiler fuses small ones into their neighbours.
+Whether a row of ours runs is the op's own choice, by the timings of this machine; where it leaves a call to torch it
+calls the same function of torch's, forward and backward. Where what was written is no single function of torch's (a
+formula, a rotary embedding, transformers' attention), that choice is asked for first (``torchs``), and what was written
+runs. A compiler makes one kernel of several small ones by itself, of which no timing speaks: on a GPU it is left those.
 """
 
 from __future__ import annotations
@@ -21,33 +21,28 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from kernelworks.choose import choose
 from kernelworks.contract import FLOATS
 from kernelworks.models.shipped import TORCHS
-from kernelworks.ops.activation.gelu import gelu as gelu_op
-from kernelworks.ops.activation.silu_mul import silu_mul as silu_mul_op
+from kernelworks.op import Op
+from kernelworks.ops.activation.gelu import OP as GELU
+from kernelworks.ops.activation.silu_mul import OP as SILU_MUL
 from kernelworks.ops.attention.attention import OP as ATTENTION
-from kernelworks.ops.attention.attention import attention as attention_op
 from kernelworks.ops.linear.linear import OP as LINEAR
-from kernelworks.ops.linear.linear import linear as linear_op
-from kernelworks.ops.norm.layer_norm import layer_norm as layer_norm_op
-from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm_op
-from kernelworks.ops.position.rope import rope as rope_op
-from kernelworks.ops.reduction.cross_entropy import cross_entropy as cross_entropy_op
-from kernelworks.ops.reduction.softmax import softmax as softmax_op
-from kernelworks.plain import PLAIN
-from kernelworks.plans import MOST_PLANS
+from kernelworks.ops.norm.layer_norm import OP as LAYER_NORM
+from kernelworks.ops.norm.rms_norm import OP as RMS_NORM
+from kernelworks.ops.position.rope import OP as ROPE
+from kernelworks.ops.reduction.cross_entropy import OP as CROSS_ENTROPY
+from kernelworks.ops.reduction.softmax import OP as SOFTMAX
+from kernelworks.plain import PLAIN, is_plain
 
 __all__ = [
-    "FUNCTIONS", "REFUSED", "attends", "attention_taken", "cross_entropy", "expressible", "gelu", "layer_norm",
-    "linear", "mul_silu", "none_of", "pays", "pays_fused", "rms_norm", "rotary", "scaled_dot_product_attention",
-    "silu_mul", "softmax", "softmax_by_op", "takes_rows", "truth",
+    "FUNCTIONS", "REFUSED", "attends", "cross_entropy", "expressible", "fusible", "gelu", "layer_norm", "linear",
+    "mul_silu", "none_of", "rms_norm", "rotary", "scaled_dot_product_attention", "silu_mul", "softmax",
+    "softmax_by_op", "takes_rows", "torchs", "truth",
 ]  # fmt: skip
 
 WIDEST_HEAD = 256  # of the attention op
-LARGE = 2**22  # elements: moving 16-bit ones in and out takes an H200 4 us, about what launching a kernel takes
-SMALL = 2**20  # elements: two kernels that move fewer are over before they are launched
-FEW_ROWS = 64  # of a matrix product on a GPU; with more, reading the weight is no longer what it waits on
+FUSIBLE = 2**22  # elements: with fewer, a kernel on a GPU is over before it is launched, and a compiler fuses it
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -122,60 +117,38 @@ def none_of(probability: Any) -> bool:
     return type(probability) in _NUMBERS and not probability
 
 
-def pays(x: Tensor) -> bool:
-    """Whether one kernel of ours in place of one of torch's is worth its host time."""
-    return not x.is_cuda or x.numel() >= LARGE
+def fusible(x: Tensor) -> bool:
+    """Whether a compiler is at work that makes one kernel of this one and its neighbours."""
+    return _is_compiling() and x.is_cuda and x.numel() < FUSIBLE
 
 
-def pays_fused(x: Tensor) -> bool:
-    """Whether one kernel of ours in place of several of torch's, or of what a compiler makes of them, is worth it."""
-    return not x.is_cuda or not _is_compiling() or x.numel() >= LARGE
+def torchs(op: Op, *args: Any) -> bool:
+    """Whether a call of the op would run torch's own function, so that what the user wrote may run in its place. Of
+    tensors that are not plain, and for a compiler, the op itself sees to that."""
+    if _is_compiling() or not is_plain(*(a for a in args if isinstance(a, Tensor))):
+        return False
+    return op.choice(args, None, op.wanted(args) if _grad_enabled() else ()).native
 
 
 def linear(input: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Tensor:
     """``F.linear``. Without a weight it is refused by torch's function."""
-    ours = type(input) is FakeTensor or (type(input) in PLAIN and (not input.is_cuda or _few_rows(input, weight, bias)))
-    if ours and weight is not None and expressible(input, weight, bias) and weight.dim() == 2:
+    if weight is not None and expressible(input, weight, bias) and weight.dim() == 2:
         try:
-            return linear_op(input, weight, bias)
+            return LINEAR.call(input, weight, bias)  # type: ignore[no-any-return]
         except REFUSED:
             pass
     return _linear(input, weight, bias)  # type: ignore[no-any-return]
-
-
-# (rows, N, K, ...) of matrix products on a GPU -> whether the dispatcher has a row for them that is not torch's
-_FEW: dict[tuple[Any, ...], bool] = {}
-
-
-def _few_rows(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether a matrix product on a GPU is one of few rows that the dispatcher does not leave to torch."""
-    if weight is None or weight.layout is not torch.strided or _is_compiling() or input.is_nested or not input.dim():
-        return False
-    if input.numel() > FEW_ROWS * input.shape[-1]:
-        return False
-    if _grad_enabled() and (input.requires_grad or weight.requires_grad):
-        return False
-    key = (input.shape, weight.shape, weight.stride(), input.dtype, input.get_device(), bias is None)
-    found = _FEW.get(key)
-    if found is None:
-        if not (expressible(input, weight, bias) and weight.dim() == 2):
-            return False
-        chosen = choose(LINEAR, LINEAR.request("forward", (input, weight, bias))).row.name
-        if len(_FEW) >= MOST_PLANS:
-            _FEW.clear()
-        found = _FEW[key] = chosen != "torch"
-    return found
 
 
 def rms_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
     """``F.rms_norm``. Without ``eps`` torch takes the dtype's own; that is defined here for float32 only."""
-    if weight is not None and expressible(input, weight) and pays(input) and _one_row(normalized_shape, weight):
+    if weight is not None and expressible(input, weight) and _one_row(normalized_shape, weight):
         number = _FLOAT32_EPS if eps is None and input.dtype is torch.float32 else eps
         if number is not None:
             try:
-                return rms_norm_op(input, weight, eps=number)
+                return RMS_NORM.call(input, weight, number, None)  # type: ignore[no-any-return]
             except REFUSED:
                 pass
     return _rms_norm(input, normalized_shape, weight, eps)  # type: ignore[no-any-return]
@@ -193,9 +166,9 @@ def layer_norm(
 ) -> Tensor:
     """``F.layer_norm``."""
     affine = weight is not None and bias is not None and expressible(input, weight, bias)
-    if affine and pays(input) and _one_row(normalized_shape, weight):  # type: ignore[arg-type]
+    if affine and _one_row(normalized_shape, weight):  # type: ignore[arg-type]
         try:
-            return layer_norm_op(input, weight, bias, eps=eps)
+            return LAYER_NORM.call(input, weight, bias, eps)  # type: ignore[no-any-return]
         except REFUSED:
             pass
     return _layer_norm(input, normalized_shape, weight, bias, eps)  # type: ignore[no-any-return]
@@ -203,23 +176,21 @@ def layer_norm(
 
 def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
     """``F.gelu``."""
-    if approximate in ("none", "tanh") and expressible(input) and pays(input):
+    if approximate in ("none", "tanh") and expressible(input):
         try:
-            return gelu_op(input, approximate=approximate)
+            return GELU.call(input, approximate)  # type: ignore[no-any-return]
         except REFUSED:
             pass
     return _gelu(input, approximate=approximate)  # type: ignore[no-any-return]
 
 
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
-    """``F.silu(gate) * up``. A small one that autograd records on a GPU is torch's two kernels: their recording in C++
-    is as quick as ours of one in Python."""
-    small = gate.is_cuda and gate.numel() < SMALL and _grad_enabled() and (gate.requires_grad or up.requires_grad)
+    """``F.silu(gate) * up``."""
     # for `up` alone torch keeps the activation, so that the gate may be overwritten; the op would read it again
     kept = _grad_enabled() and up.requires_grad and not gate.requires_grad
-    if not small and not kept and expressible(gate, up) and gate.shape == up.shape and pays_fused(gate):
+    if not kept and expressible(gate, up) and gate.shape == up.shape and not fusible(gate):
         try:
-            return silu_mul_op(gate, up)  # type: ignore[no-any-return]
+            return SILU_MUL.call(gate, up)  # type: ignore[no-any-return]
         except REFUSED:
             pass
     return _silu(gate) * up  # type: ignore[no-any-return]
@@ -240,9 +211,9 @@ def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
 
 def softmax_by_op(input: Tensor, dim: int | None, dtype: torch.dtype | None) -> Tensor | None:
     """The op's softmax, or None where it is torch's to take or to refuse."""
-    if dim is not None and expressible(input) and (dtype is None or dtype is input.dtype) and pays(input):
+    if dim is not None and expressible(input) and (dtype is None or dtype is input.dtype):
         try:
-            return softmax_op(input, dim=dim)
+            return SOFTMAX.call(input, dim)  # type: ignore[no-any-return]
         except REFUSED:
             pass
     return None
@@ -261,12 +232,12 @@ def cross_entropy(
     """``F.cross_entropy``: of rows of logits with integer classes it goes to kernelworks."""
     plain = weight is None and size_average is None and reduce is None and none_of(label_smoothing)
     plain = plain and ignore_index.__class__ is int and abs(ignore_index) < 2**63
-    if plain and reduction in REDUCTIONS and expressible(input) and input.dim() == 2 and pays(input):
+    if plain and reduction in REDUCTIONS and expressible(input) and input.dim() == 2:
         plain = type(target) in PLAIN or _standing_in(target)
         classes = plain and target.dim() == 1 and target.dtype is torch.int64
         if classes and target.get_device() == input.get_device():
             try:
-                loss: Tensor = cross_entropy_op(input, target, ignore_index=ignore_index, reduction=reduction)
+                loss: Tensor = CROSS_ENTROPY.call(input, target, ignore_index, reduction)
                 return loss
             except REFUSED:
                 pass
@@ -294,13 +265,12 @@ def scaled_dot_product_attention(
         and (attn_mask is None or not is_causal)
     ):
         causal = "top_left" if is_causal else None
-        if not query.is_cuda or attention_taken(query, key, value, causal, None, attn_mask):
-            try:
-                output: Tensor = attention_op(query, key, value, causal=causal, scale=scale, mask=attn_mask)
-                viewed = attn_mask is None or not query.is_cuda
-                return output.contiguous() if viewed and _lies_plainly(query, key, value) else output
-            except REFUSED:
-                pass
+        try:
+            output: Tensor = ATTENTION.call(query, key, value, causal, None, scale, attn_mask, False)
+            viewed = attn_mask is None or not query.is_cuda
+            return output.contiguous() if viewed and _lies_plainly(query, key, value) else output
+        except REFUSED:
+            pass
     return _attention(  # type: ignore[no-any-return]
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
@@ -312,33 +282,6 @@ def _lies_plainly(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """
     apart = any(x.stride(-1) != 1 for x in (query, key, value))
     return apart or query.is_contiguous() or torch.empty_like(query).is_contiguous()
-
-
-# what an attention on a GPU looks like -> whether the dispatcher has a row for it that is not torch's
-_TAKEN: dict[tuple[Any, ...], bool] = {}
-
-
-def attention_taken(
-    query: Tensor, key: Tensor, value: Tensor, causal: str | None, window: int | None, mask: Tensor | None
-) -> bool:
-    """Whether the dispatcher has a row for an attention on a GPU that is not torch's. A decoding step meets a new
-    length at every token, so lengths of keys count by their powers of two there."""
-    if _is_compiling():
-        return False
-    queries, keys = query.shape[2], key.shape[2]
-    recorded = _grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-    of = (
-        query.shape[:3], key.shape[1], query.shape[3], keys if queries > 1 else keys.bit_length(), query.dtype,
-        query.get_device(), causal, window, None if mask is None else mask.shape, recorded,
-    )  # fmt: skip
-    found = _TAKEN.get(of)
-    if found is None:
-        request = ATTENTION.request("forward", (query, key, value, causal, window, None, mask, recorded))
-        found = choose(ATTENTION, request).row.name != "torch"
-        if len(_TAKEN) >= MOST_PLANS:
-            _TAKEN.clear()
-        _TAKEN[of] = found
-    return found
 
 
 def attends(query: Tensor, key: Tensor | None, value: Tensor | None, mask: Tensor | None, *, grouped: bool) -> bool:
@@ -379,10 +322,11 @@ def rotary(
         and q.dim() == k.dim() == 4
         and cos.dim() == 3
         and cos.shape[-1] == q.shape[-1] == k.shape[-1]  # of a part of each head, torch and the op mean other things
-        and pays_fused(q)
+        and not fusible(q)
+        and not torchs(ROPE, q, k, cos, sin, False)
     ):
         try:
-            return rope_op(q, k, cos, sin)  # type: ignore[no-any-return]
+            return ROPE.call(q, k, cos, sin, False)  # type: ignore[no-any-return]
         except REFUSED:
             pass
     result: tuple[Tensor, Tensor] = otherwise(q, k, cos, sin, unsqueeze_dim)

@@ -7,7 +7,7 @@ still the one that was there when the model was swapped. Otherwise the layer's o
 
 In inference each op is bound to the row that the dispatcher chooses for the shapes of the step (``Bound``), so that
 a call costs its launch and nothing else; in decoding even the places of intermediate results stay the same. In training
-autograd records the ops; matrix products on a GPU are torch's.
+autograd records the ops, by the timings of training.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import torch.nn.functional as F
 import torch.nn.modules.module as torch_module
 from torch import Tensor, nn
 
-from kernelworks.choose import choose
 from kernelworks.contract import FLOATS
 from kernelworks.models import attention, calls
 from kernelworks.models.gates import is_silu
@@ -41,6 +40,7 @@ from kernelworks.ops.linear.linear import OP as LINEAR
 from kernelworks.ops.norm.rms_norm import OP as RMS_NORM
 from kernelworks.ops.position.rope import OP as ROPE
 from kernelworks.plain import PLAIN, is_plain, observed, transformed
+from kernelworks.plans import KERNEL, NATIVE, generation
 
 __all__ = ["Bound", "Parts", "decoder_layer", "parts_of"]
 
@@ -131,9 +131,10 @@ class Bound:
 
 def _at_first_use(bound: Bound, name: str, op: Op) -> Call:
     def call(*args: Any) -> Any:
-        row: Call = op.planned("forward", args).run
+        plan = op.planned("forward", args)
+        row: Call = plan.call if plan.kind == NATIVE else plan.run
         result = row(*args)
-        if bound.steady and choose(op, op.request("forward", args)).row.source is not None:
+        if bound.steady and plan.kind == KERNEL:
             row = _writing(bound, name, row, result)
         setattr(bound, name, row)
         return result
@@ -161,8 +162,6 @@ def _writing(bound: Bound, name: str, row: Call, result: Any) -> Call:
 
 # What autograd, modes and profilers see: the ops themselves.
 _OPEN = Bound(lambda bound, name, op: op.call)
-_ON_GPU: dict[str, Call] = {LINEAR.name: F.linear, SILU_MUL.name: calls.silu_mul}
-_OPEN_ON_GPU = Bound(lambda bound, name, op: _ON_GPU.get(op.name, op.call))
 
 
 @dataclass
@@ -233,11 +232,11 @@ class Parts:
         """The ops as this step calls them."""
         gradients = _grad_enabled()
         if gradients or transformed() or observed() or not is_plain(hidden_states, cos, sin):
-            return _OPEN_ON_GPU if gradients and hidden_states.is_cuda else _OPEN
+            return _OPEN
         steady, device = hidden_states.shape[1] == 1, hidden_states.get_device()
         key: tuple[Any, ...] = (
             hidden_states.shape, hidden_states.stride(), hidden_states.dtype, device, cos.shape, cos.stride(),
-            sin.stride(), _get_threads(),
+            sin.stride(), _get_threads(), generation(),
         )  # fmt: skip
         if steady:
             key = (*key, _get_ident(), _inference_mode(), _stream(device) if device >= 0 else 0)

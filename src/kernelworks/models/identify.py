@@ -32,7 +32,9 @@ from torch import Tensor, fx, nn
 
 from kernelworks.models import calls
 from kernelworks.models.shipped import TORCHS, forward_of
-from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm_op
+from kernelworks.op import Op
+from kernelworks.ops.activation.gelu import OP as GELU
+from kernelworks.ops.norm.rms_norm import OP as RMS_NORM
 
 __all__ = ["FAILURES", "Proof", "Seen", "Unproved", "check", "doubt", "prove", "quiet"]
 
@@ -194,8 +196,8 @@ class _Formula:
     weighted: bool
     numbers: Callable[[Seen], tuple[Any, ...]]
     want: Callable[[Tensor, Tensor, Any], Tensor]
-    call: str  # in the forward that takes its place, of `x`, `weight` and NUMBER
-    pays: str
+    op: Op | None  # in the forward that takes its place, and its arguments of `x`, `weight` and NUMBER
+    arguments: str
 
 
 def _small(seen: Seen) -> tuple[float, ...]:
@@ -208,14 +210,14 @@ def _normalised(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 FORMULAS = (
-    _Formula("rms norm", ("rms_norm",), True, _small, _normalised, "rms_norm(x, weight, eps=NUMBER)", "pays_fused(x)"),
+    _Formula("rms norm", ("rms_norm",), True, _small, _normalised, RMS_NORM, "x, weight, NUMBER, None"),
     _Formula(
         "gelu", ("gelu",), False, lambda seen: ("none", "tanh"),
         lambda x, weight, approximate: TORCHS["gelu"](x, approximate=approximate),
-        "gelu(x, approximate=NUMBER)", "pays(x)",
+        GELU, "x, NUMBER",
     ),
     _Formula(
-        "silu", (), False, lambda seen: (None,), lambda x, weight, nothing: x * torch.sigmoid(x), "", "",
+        "silu", (), False, lambda seen: (None,), lambda x, weight, nothing: x * torch.sigmoid(x), None, "",
     ),
 )  # fmt: skip
 
@@ -395,7 +397,8 @@ def forward(self, x):
         {weight}
         if {takes} and x.dtype in DTYPES:
             try:
-                return {call}
+                if not torchs(OP, {arguments}):
+                    return OP.call({arguments})
             except REFUSED:
                 pass
     return type(self).forward(self, x)
@@ -411,8 +414,8 @@ def _in_its_place(forward: Any, formula: _Formula, number: Any, seen: Seen, dtyp
     """The forward that calls the op, as long as everything that the proof has read is what it was."""
     scope: dict[str, Any] = {
         "DTYPES": dtypes, "F": F, "FORWARD": forward, "NUMBER": number,
-        "REFUSED": calls.REFUSED, "expressible": calls.expressible, "gelu": calls.gelu, "pays": calls.pays,
-        "pays_fused": calls.pays_fused, "rms_norm": rms_norm_op, "takes_rows": calls.takes_rows,
+        "OP": formula.op, "REFUSED": calls.REFUSED, "expressible": calls.expressible, "fusible": calls.fusible,
+        "takes_rows": calls.takes_rows, "torchs": calls.torchs,
     }  # fmt: skip
     holds = ["type(self).forward is FORWARD"]
 
@@ -435,10 +438,10 @@ def _in_its_place(forward: Any, formula: _Formula, number: Any, seen: Seen, dtyp
     source = _FORWARD.format(
         holds=" and ".join(holds),
         weight=_WEIGHT if formula.weighted else "weight = None",
-        takes=f"expressible(x, weight) and {formula.pays}" + (" and takes_rows(x, weight)" if formula.weighted else ""),
-        call=formula.call or "None",
+        takes="expressible(x, weight) and not fusible(x)" + (" and takes_rows(x, weight)" if formula.weighted else ""),
+        arguments=formula.arguments,
     )
-    if formula.call:
+    if formula.op is not None:
         exec(source, scope)
         made: types.FunctionType = scope["forward"]
         argument = forward.__code__.co_varnames[1]  # it may be given by its own name

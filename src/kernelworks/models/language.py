@@ -30,11 +30,13 @@ from kernelworks.models.rebind import same_code
 from kernelworks.models.shipped import FORWARDS, TORCHS, comes_with, forward_of, unwrapped
 from kernelworks.ops.reduction.linear_cross_entropy import OP, linear_cross_entropy
 from kernelworks.plain import PLAIN
+from kernelworks.plans import generation
+from kernelworks.watching import watching
 
 __all__ = ["Found", "found_in", "loss_of", "recognised", "with_fused_loss"]
 
 LOSS = "ForCausalLM"  # transformers' name of it
-MANY = 4096  # rows: enough to stand for a training step where the dispatcher is asked
+MANY = 4096  # rows: enough to stand for a training step that a compiler traces
 
 _GLOBAL_HOOKS = (torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks)
 
@@ -100,7 +102,7 @@ def with_fused_loss() -> Callable[..., Any]:
             "past_key_values": past_key_values, "inputs_embeds": inputs_embeds, "use_cache": use_cache,
         }  # fmt: skip
         whole = isinstance(logits_to_keep, int) and logits_to_keep == 0
-        if labels is not None and self.training and whole and _plain_head(self):
+        if labels is not None and self.training and whole and _plain_head(self, labels.numel()):
             return fused(self, labels, inputs, kwargs)
         return type(self).forward(self, **inputs, labels=labels, logits_to_keep=logits_to_keep, **kwargs)
 
@@ -115,16 +117,17 @@ class Found:
     loss: Any
     forward: Any  # of the head
     of_class: Any  # the model's forward
-    taken: dict[tuple[torch.dtype, str], bool] = field(default_factory=dict)
+    taken: dict[tuple[torch.dtype, str, int, int], bool] = field(default_factory=dict)
 
-    def serves(self, weight: Tensor) -> bool:
-        """Whether the dispatcher has a row that is not torch's: that one stores the logits, and makes them twice."""
-        dtype, device = _product_dtype(weight), weight.device.type
-        found = self.taken.get((dtype, device))
+    def serves(self, weight: Tensor, rows: int) -> bool:
+        """Whether a row of ours would take a training step of so many rows. torch's stores the logits."""
+        compiling = torch.compiler.is_compiling()
+        key = (_product_dtype(weight), weight.device.type, MANY if compiling else rows, generation())
+        found = self.taken.get(key)
         if found is None:
-            if torch.compiler.is_compiling():  # what the compiler traces must be settled before
+            if compiling:  # what the compiler traces must be settled before
                 return False
-            found = self.taken[dtype, device] = _taken(weight.shape, dtype, device)
+            found = self.taken[key] = watching() or _taken(weight.shape, *key[:3])
         return found
 
 
@@ -133,18 +136,19 @@ def found_in(model: Any) -> Found:
     found = Found(model.loss_function, model.lm_head.__dict__.get("forward"), type(model).forward)
     weight = model.lm_head.weight
     for dtype in FLOATS:
-        found.taken[dtype, weight.device.type] = _taken(weight.shape, dtype, weight.device.type)
+        key = (dtype, weight.device.type, MANY)
+        found.taken[*key, generation()] = _taken(weight.shape, *key)
     return found
 
 
-def _taken(shape: torch.Size, dtype: torch.dtype, device: str) -> bool:
+def _taken(shape: torch.Size, dtype: torch.dtype, device: str, rows: int) -> bool:
     if device == "meta":
         return False
     classes, size = shape
-    x = TensorSpec((MANY, size), dtype, (size, 1), device)
+    x = TensorSpec((rows, size), dtype, (size, 1), device)
     weight = TensorSpec((classes, size), dtype, (size, 1), device)
-    request = OP.request("forward", (x, weight, TensorSpec((MANY,), torch.int64, (1,), device), None, -100))
-    return choose(OP, request).row.name != "torch"
+    args = (x, weight, TensorSpec((rows,), torch.int64, (1,), device), None, -100)
+    return choose(OP, OP.request("training", args, ("x", "weight"))).row.source is not None
 
 
 def _product_dtype(weight: Tensor) -> torch.dtype:
@@ -153,7 +157,7 @@ def _product_dtype(weight: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
 
-def _plain_head(model: Any) -> bool:
+def _plain_head(model: Any, rows: int) -> bool:
     """Whether the head still is a linear layer that nothing watches, the loss the one that was there, and the op has a
     row for them."""
     head, found = model._modules.get("lm_head"), model._kernelworks_loss
@@ -168,7 +172,7 @@ def _plain_head(model: Any) -> bool:
     weight = head._parameters.get("weight")
     if weight is None or not PLAIN.issuperset((type(weight),)) or weight.dtype not in FLOATS:
         return False
-    return weight.shape[0] == model.config.vocab_size and bool(found.serves(weight))
+    return weight.shape[0] == model.config.vocab_size and bool(found.serves(weight, rows))
 
 
 def loss_of(

@@ -1,25 +1,27 @@
-"""Which rows will run where a swap put an op: asked of the dispatcher for the sizes that the op's bench times.
+"""Which rows may run where a swap puts an op: asked of the timings of this machine, as every call is.
 
-A swap that replaces a function by an op has not yet made anything quicker: where no row of ours may be chosen (none is
-proved on this kind of machine, or none is for this dtype), the op runs torch's function. What a swap says of itself
-should be what will happen.
+What a swap says of itself should be what will happen: an op in whose dtype, on whose device and for whose sizes no
+timing says that a row of ours is quicker runs torch's function, so nothing would be gained by putting it there. Where
+rows are taken in list order (tests, development), the sizes that the op's bench times stand for its calls.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from kernelworks.choose import choose
+from kernelworks import environment
+from kernelworks.choose import choose, known
 from kernelworks.contract import FLOATS, Case, Request, TensorSpec, spec
 from kernelworks.op import OPS, Op
 
-__all__ = ["Outlook", "outlook", "setting_of"]
+__all__ = ["Outlook", "Outlooks", "outlook", "setting_of"]
 
 # What a call of torch.nn.functional is called there -> our op, where the two differ.
 _OPS = {"scaled_dot_product_attention": "attention"}
@@ -44,6 +46,23 @@ class Outlook:
         return f"{self.op} ({' or '.join(self.rows)}{', by size' if len(self.rows) > 1 else ''})"
 
 
+@dataclass
+class Outlooks:
+    """The outlooks of the parts of a model, in the dtype and on the device that each has now."""
+
+    model: nn.Module
+    _known: dict[Any, Outlook] = field(default_factory=dict)
+
+    def of(self, op: str, path: str, sizes: Mapping[str, int] | None = None) -> Outlook:
+        """What calls of an op in a part of the model will run; ``sizes`` are those of its contract's dimensions that
+        are known."""
+        dtype, device = setting_of(self.model, path)
+        key = (op, dtype, device, *sorted((sizes or {}).items()))
+        if key not in self._known:
+            self._known[key] = outlook(op, dtype, device, sizes)
+        return self._known[key]
+
+
 def setting_of(model: nn.Module, path: str) -> tuple[torch.dtype, str]:
     """The dtype and the type of device in which a part of a model computes: those of its first parameter, or else of
     the model's."""
@@ -58,19 +77,35 @@ def setting_of(model: nn.Module, path: str) -> tuple[torch.dtype, str]:
     return torch.float32, "cpu"
 
 
-def outlook(name: str, dtype: torch.dtype, device: str) -> Outlook:
-    """What calls of an op in this dtype on this type of device will run."""
+def outlook(name: str, dtype: torch.dtype, device: str, sizes: Mapping[str, int] | None = None) -> Outlook:
+    """What calls of an op in this dtype on this type of device, of these sizes, will run."""
     op = OPS[_OPS.get(name, name)]
     if dtype not in FLOATS:
         return Outlook(name, ("torch",), f"{str(dtype).removeprefix('torch.')} has no row of ours")
     device = "cpu" if device == "meta" else device
+    if environment.choosing() == "listed":
+        return _listed(name, op, dtype, device)
+    about = known(op, dtype, device, sizes or {})
+    counts: dict[str, int] = {}
+    for timing in about:
+        if timing.won:
+            counts[timing.way] = counts.get(timing.way, 0) + 1
+    if counts:
+        return Outlook(name, tuple(sorted(counts, key=lambda way: -counts[way])))
+    return Outlook(name, ("torch",), TORCH_WON if about else NOT_TIMED)
+
+
+NOT_TIMED = "no timing says that ours is quicker here; `kernelworks settle` measures"
+TORCH_WON = "timed here: torch's own is as quick or quicker"
+
+
+def _listed(name: str, op: Op, dtype: torch.dtype, device: str) -> Outlook:
     cases = (op.contract.device_bench_cases if device != "cpu" else ()) or op.contract.bench_cases
     counts: dict[str, int] = {}
     reasons: list[str] = []
     for case in [c for c in cases if dtype in c.dtypes] or cases:
-        request = _request(op, case, dtype, device)
         try:
-            choice = choose(op, request)
+            choice = choose(op, _request(op, case, dtype, device))
         except RuntimeError:
             continue
         counts[choice.row.name] = counts.get(choice.row.name, 0) + 1

@@ -1,4 +1,8 @@
-"""``swap(model)``: kernelworks' ops in place of torch's, in a model that exists, explicitly and reversibly."""
+"""``swap(model)``: kernelworks' ops in place of torch's, in a model that exists, explicitly and reversibly.
+
+Put in place is what a timing says may be quicker here, in the model's dtype, on its device, for the sizes that a module
+is known to have; every other module is left as it is, without a stand-in to pass through.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelworks import environment
 from kernelworks.models import attention, language
 from kernelworks.models.decoder import decoder_layer, parts_of
 from kernelworks.models.forwards import activations, known, reason_left
 from kernelworks.models.install import Installed, copies_itself, installed_on, take_off_strangers
-from kernelworks.models.outlook import Outlook, outlook, setting_of
+from kernelworks.models.outlook import Outlook, Outlooks
 from kernelworks.models.rebind import Rebinder, guarded
 from kernelworks.models.rotary import known_rotary
 
@@ -76,15 +81,8 @@ class Swap:
     def outlooks(self) -> tuple[tuple[Outlook, ...], ...]:
         """For each of ``replaced`` the rows that its ops will take, in the dtype and on the device that the model has
         now; asked of the dispatcher, for the sizes that the ops' benches time."""
-        known: dict[tuple[Any, ...], Outlook] = {}
-
-        def ask(op: str, path: str) -> Outlook:
-            key = (op, *setting_of(self.model, path))
-            if key not in known:
-                known[key] = outlook(*key)
-            return known[key]
-
-        return tuple(tuple(ask(op, r.path) for op in r.ops) for r in self.replaced)
+        outlooks = Outlooks(self.model)
+        return tuple(tuple(outlooks.of(op, r.path) for op in r.ops) for r in self.replaced)
 
     def lines(self) -> list[str]:
         """What was replaced, by which row of ours, where torch's own rows run all the same, and what was left, each
@@ -131,9 +129,11 @@ def swap(model: nn.Module, *, verbose: bool = True) -> Swap:
     ``nn.Softmax`` and ``nn.CrossEntropyLoss``; transformers' RMSNorm, gated MLP with SiLU, GELU classes, rotary
     embedding, loss, and attention through transformers' registry; and, in any other module, the calls of
     ``torch.nn.functional`` that kernelworks has an op for. Parameters, buffers, hooks, the modules themselves and
-    ``state_dict`` stay the same objects, with no copy of a weight. Each op still takes its fastest proved row, which
-    may be torch's own, and calls outside what it can say (float64, another device, autocast) run torch's function, as
-    do calls on a GPU that are over sooner than ours could be launched.
+    ``state_dict`` stay the same objects, with no copy of a weight.
+
+    A module is left as it is where no timing says that a row of ours may be quicker on this kind of machine, in its
+    dtype and for its sizes. In one that is replaced each call takes what the timings say of it, torch's own function
+    among them; calls outside what an op can say (float64, another device, autocast) are torch's too.
 
     Works in inference and training, and under ``torch.compile`` where the model does; swap before compiling, since a
     compiled graph keeps what it was traced from. While swapped, a plain ``DynamicCache`` grows in place instead of
@@ -162,32 +162,50 @@ def swap(model: nn.Module, *, verbose: bool = True) -> Swap:
     return result
 
 
-def swap_beside(model: nn.Module, others: frozenset[int]) -> Swap:
+def swap_beside(model: nn.Module, others: frozenset[int], *, every: bool = False) -> Swap:
     """``swap`` of what is not swapped yet in a model some modules of which (by ``id``) belong to another swap too.
-    Undo such swaps in the reverse of their order."""
+    Undo such swaps in the reverse of their order. With ``every`` whatever an op can say is put in place, also where
+    no timing says that it is quicker: so that it may be measured."""
     for module in model.modules():
         take_off_strangers(module)
     result = Swap(model)
+    _fill(result, others, every=every)
+    return result
+
+
+def _fill(result: Swap, others: frozenset[int], *, every: bool) -> None:
     try:
-        _Walk(result, others).run()
+        _Walk(result, others, every=every).run()
     except BaseException:
         result.undo()
         raise
-    return result
 
 
 # ---------------------------------------------------------------- one model
 
 
 _KINDS: dict[tuple[str, ...], str] = {("silu_mul",): "gated MLP"}
+LAYER_OPS = ("attention", "linear", "rms_norm", "rope", "silu_mul")
+
+
+def _sizes(op: str, module: nn.Module | None) -> dict[str, int]:
+    """The dimensions of an op's calls, by their names in its contract, that a module's weight settles."""
+    weight = None if module is None else module._parameters.get("weight")
+    if weight is None:
+        return {}
+    if op == "linear" and weight.dim() == 2:
+        return {"N": weight.shape[0], "K": weight.shape[1]}
+    return {"N": weight.shape[0]} if op in ("layer_norm", "rms_norm") and weight.dim() == 1 else {}
 
 
 class _Walk:
     """One pass over the modules of a model."""
 
-    def __init__(self, result: Swap, others: frozenset[int]) -> None:
+    def __init__(self, result: Swap, others: frozenset[int], *, every: bool) -> None:
         self.result = result
         self.others = others
+        self.every = every or environment.choosing() == "listed"
+        self.outlooks = Outlooks(result.model)
         self.rebinder = Rebinder(known=known_rotary)
         self.installed: dict[int, Installed] = {}
         self.replaced: list[Replaced] = []
@@ -208,7 +226,7 @@ class _Walk:
         for path, module in self._modules():
             if id(module) in self.absorbed:
                 continue
-            found = self._module(module)
+            found = self._module(path, module)
             if isinstance(found, str):
                 if found:
                     self.left.append(Left(path, type(module).__name__, found))
@@ -226,12 +244,23 @@ class _Walk:
         return [(path, m) for path, m in found if id(m) not in self.others and not copies_itself(type(m))]
 
     def _registry(self) -> None:
-        for config, reason in attention.configurations(self.result.model):
-            self.attention[id(config)] = reason
+        configurations = attention.configurations(self.result.model)
+        why = self._no_gain(("attention",), "") if configurations else ""
+        if why and any(not self._no_gain(LAYER_OPS, path) and parts_of(m) for path, m in self._modules()):
+            why = ""  # a layer in one piece calls its attention itself, torch's too
+        for config, reason in configurations:
+            reason = self.attention[id(config)] = reason or why
             if not reason:
                 self.result._undo.append(attention.name_in(config))
 
-    def _module(self, module: nn.Module) -> tuple[str, tuple[str, ...]] | str:
+    def _no_gain(self, ops: tuple[str, ...], path: str, module: nn.Module | None = None) -> str:
+        """Why none of these ops may make a part of the model quicker, or "" where one may."""
+        if self.every:
+            return ""
+        found = [self.outlooks.of(op, path, _sizes(op, module)) for op in ops]
+        return "" if any(o.ours for o in found) else found[0].why
+
+    def _module(self, path: str, module: nn.Module) -> tuple[str, tuple[str, ...]] | str:
         """(kind, ops) of what was replaced in a module, or why it was left, or "" for one that only holds others."""
         worth_a_line = not any(True for _ in module.children()) or bool(module._parameters)
         if isinstance(module, torch.jit.ScriptModule):
@@ -240,14 +269,16 @@ class _Walk:
             return "its forward was already replaced on the instance, by somebody else"
         entry = known(module)
         if entry is not None:
-            self._install(module, entry.forward)
-            return entry.kind, entry.ops
-        forward, ops = type(module).forward, self._rebound(module)
-        why = ""
+            why = self._no_gain(entry.ops, path, module)
+            if not why:
+                self._install(module, entry.forward)
+            return why or (entry.kind, entry.ops)
+        forward = type(module).forward
+        ops, why = self._rebound(path, module)
         if attention.looks_up(forward):
             why = self.attention.get(id(getattr(module, "config", None)), "it has no configuration of its own")
             ops = ops if why else ("attention", *ops)
-            if attention.grows(forward):
+            if ops and attention.grows(forward):
                 current = module.__dict__.get("forward")
                 self._install(module, attention.with_growing(current.__func__ if current else forward))
         if ops:
@@ -260,9 +291,11 @@ class _Walk:
     def _set(self, module: nn.Module, name: str, value: Any) -> None:
         self.installed[id(module)].set(name, value)
 
-    def _rebound(self, module: nn.Module) -> tuple[str, ...]:
-        """Rebinds the functional calls of a module's forward and of the methods that it calls; returns their names."""
+    def _rebound(self, path: str, module: nn.Module) -> tuple[tuple[str, ...], str]:
+        """Rebinds the functional calls of a module's forward and of the methods that it calls; returns their names, or
+        why those that there are were left."""
         ops: set[str] = set()
+        why = ""
         own = activations(module)
         queue, seen = ["forward"], {"forward"}
         while queue:
@@ -275,7 +308,9 @@ class _Walk:
             if not isinstance(function, FunctionType):
                 continue
             rebound = self.rebinder.rebind(function, frozenset(own))
-            if rebound is not None:
+            lost = self._no_gain(rebound.calls, path) if rebound is not None else ""
+            why = why or lost
+            if rebound is not None and not lost:
                 ops.update(rebound.calls)
                 method = guarded(type(module), name, function, rebound)
                 self._set(module, name, method if static else MethodType(method, module))
@@ -285,12 +320,12 @@ class _Walk:
                     queue.append(other)
         if "silu_mul" in ops:
             self.absorbed.update(id(a) for a in own.values())
-        return tuple(sorted(ops))
+        return tuple(sorted(ops)), "" if ops else why
 
     def _layers(self) -> None:
         """Decoder layers whose parts are all replaced run in one piece where nothing watches the parts."""
         for path, module in self._modules():
-            parts = parts_of(module)
+            parts = None if self._no_gain(LAYER_OPS, path) else parts_of(module)
             if parts is not None and self.attention.get(id(parts.attention.config)) == "":
                 self._set(module, "_kernelworks_parts", parts)
                 self._install(module, decoder_layer)
@@ -303,12 +338,18 @@ class _Walk:
                 function = getattr(module, "loss_function", None)
                 rebound = self.rebinder.rebind(function)
                 if isinstance(function, FunctionType) and rebound is not None:
-                    self._set(module, "_loss_function", rebound.function)
                     name = f"{path}.loss_function".lstrip(".")
+                    why = self._no_gain(rebound.calls, path)
+                    if why:
+                        self.left.append(Left(name, function.__name__, why))
+                        continue
+                    self._set(module, "_loss_function", rebound.function)
                     self.replaced.append(Replaced(name, function.__name__, "loss", rebound.calls))
 
     def _fused_loss(self, path: str, module: Any) -> None:
         """A causal language model whose loss comes from the hidden states: in training its logits are never stored."""
+        if self._no_gain(("linear_cross_entropy",), path):
+            return
         self._set(module, "_kernelworks_loss", language.found_in(module))
         self._install(module, language.with_fused_loss())
         self.replaced.append(Replaced(path, type(module).__name__, "language model's loss", ("linear_cross_entropy",)))

@@ -1,0 +1,170 @@
+"""A swap puts in place what a timing says may be quicker here; what it leaves runs as if nothing were swapped."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from eligible import ROWS
+from torch import Tensor, nn
+
+import kernelworks as kw
+from kernelworks import certificates, timings
+from kernelworks.machine import place_of
+from kernelworks.models import outlook
+from kernelworks.op import OPS
+from kernelworks.plans import forget_all
+from kernelworks.timings import Raced, Timing
+
+ROW = ROWS[-1]
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Rows are chosen by timings, of which there are none yet; every row is proved."""
+    monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
+    monkeypatch.setattr(timings, "SHIPPED", tmp_path / "timed")
+    monkeypatch.setattr(certificates, "invalid", lambda *args: None)
+    timings.reread()
+    forget_all()
+    yield
+    monkeypatch.undo()
+    timings.reread()
+    forget_all()
+
+
+def raced(op: str, *args: Any, ratio: float = 1.5, wanted: tuple[str, ...] = ()) -> None:
+    """Keeps a timing of a call on this machine, as if it had been raced."""
+    of, pass_ = OPS[op], "training" if wanted else "forward"
+    request = of.request(pass_, args, wanted)
+    rows = (of.row(ROW),) * (2 if wanted else 1)
+    sources, toolchain = timings.sources_of(rows)
+    one = Raced(1.0, ratio, (ratio, ratio), 0.01)
+    timings.write(
+        Timing(
+            op=op, pass_=pass_, way="+".join(row.name for row in rows), bucket=timings.bucket_of(of.contract, request),
+            call=timings.call_of(request), place=place_of("cpu"), threads=torch.get_num_threads(),
+            source_hash=sources, toolchain=toolchain, torch=timings.torch_version(), whole=one,
+            backward=one if wanted else None, date="2026-11-22",
+        )
+    )  # fmt: skip
+    forget_all()
+
+
+X = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
+
+
+def of_linear(rows: int, n: int, k: int, dtype: torch.dtype = torch.float32) -> tuple[Any, ...]:
+    return torch.zeros(rows, k, dtype=dtype), torch.zeros(n, k, dtype=dtype), torch.zeros(n, dtype=dtype)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.norm, self.down = nn.Linear(64, 256), nn.LayerNorm(256), nn.Linear(256, 64)
+        self.act = nn.GELU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.softmax(self.down(self.norm(self.act(self.up(x)))), dim=-1)
+
+
+# what was raced -> the paths that a swap then replaces
+RACED: dict[str, tuple[Callable[[], None], set[str]]] = {
+    "nothing": (lambda: None, set()),
+    "gelu": (lambda: raced("gelu", torch.zeros(4, 256), "none"), {"act"}),
+    "gelu, and torch was quicker": (lambda: raced("gelu", torch.zeros(4, 256), "none", ratio=0.9), set()),
+    "gelu, within what two runs differ by": (lambda: raced("gelu", torch.zeros(4, 256), "none", ratio=1.02), set()),
+    "gelu in bfloat16": (lambda: raced("gelu", torch.zeros(4, 256).bfloat16(), "none"), set()),
+    "gelu of a training step": (lambda: raced("gelu", torch.zeros(4, 256), "none", wanted=("x",)), {"act"}),
+    "a product of these sizes": (lambda: raced("linear", *of_linear(4, 256, 64)), {"up"}),
+    "a product of other rows": (lambda: raced("linear", *of_linear(512, 256, 64)), {"up"}),
+    "a product of other sizes": (lambda: raced("linear", *of_linear(4, 4096, 64)), set()),
+    "a norm": (lambda: raced("layer_norm", torch.zeros(4, 256), torch.ones(256), torch.zeros(256), 1e-5), {"norm"}),
+    "softmax, which is called by its name": (lambda: raced("softmax", torch.zeros(4, 64), -1), {""}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RACED)
+def test_a_swap_leaves_what_no_timing_speaks_for(name: str) -> None:
+    race, replaced = RACED[name]
+    race()
+    model = Net()
+    plain = {path: dict(vars(module)) for path, module in model.named_modules()}
+    want = model(X)
+    with kw.swap(model, verbose=False) as swapped:
+        assert {r.path for r in swapped.replaced} == replaced
+        assert all(o.rows and o.ours for of in swapped.outlooks() for o in of)
+        for path, module in model.named_modules():
+            assert ("forward" in vars(module)) == (path in replaced)
+        left = {item.path: item.reason for item in swapped.left}
+        assert left.keys() == plain.keys() - replaced
+        for path in {"up", "norm", "down", "act"} - replaced:
+            assert left[path] in (outlook.NOT_TIMED, outlook.TORCH_WON)
+        torch.testing.assert_close(model(X), want)
+        first = swapped.lines()[0]
+        assert first.startswith(f"replaced {len(replaced)} of 5:") and ("nothing will run" in first) != bool(replaced)
+    assert {path: dict(vars(module)) for path, module in model.named_modules()} == plain
+
+
+def test_a_replaced_module_takes_torchs_function_where_a_call_was_not_won(monkeypatch: pytest.MonkeyPatch) -> None:
+    raced("gelu", torch.zeros(4, 256), "none")
+    raced("gelu", torch.zeros(300, 256), "none", ratio=0.8)
+    taken = []
+    choose = OPS["gelu"].choice
+
+    model = nn.GELU()
+    with kw.swap(model, verbose=False):
+        for rows, native in ((4, False), (300, True), (5000, True)):
+            x = torch.randn(rows, 256)
+            assert choose((x, "none"), None).native == native
+            if native:
+                assert torch.equal(model(x), F.gelu(x))
+            x.requires_grad_()
+            out = model(x)
+            taken.append(type(out.grad_fn).__name__)
+    assert taken == ["GeluBackward0"] * 3  # no timing of training
+
+
+class WrittenNorm(nn.Module):
+    """A norm in arithmetic: what torch calls by its name is another function, and not what was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.rand(64)), 1e-5
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
+
+
+def test_what_was_written_runs_where_torch_is_chosen() -> None:
+    raced("rms_norm", X, torch.ones(64), 1e-5, None)
+    model, more = WrittenNorm(), torch.randn(300, 64)
+    with torch.no_grad():
+        want = model(X), model(more)
+        with kw.swap(model, verbose=False) as swapped:
+            assert swapped.replaced
+            torch.testing.assert_close(model(X), want[0])
+            assert torch.equal(model(more), want[1])
+
+
+def test_noise_and_what_holds_no_more_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    raced("gelu", torch.zeros(4, 256), "none")
+    (path,) = timings._folder(place_of("cpu")).rglob("*.json")
+    text = path.read_text(encoding="utf-8")
+    for old, new in ((timings.torch_version(), "2.0.0"), ('"spread": 0.01', '"spread": 0.5'), ('"gelu"', '"gelu2"')):
+        assert old in text
+        path.write_text(text.replace(old, new), encoding="utf-8")
+        timings.reread()
+        assert not kw.swap(nn.GELU(), verbose=False).replaced
+    path.write_text(text, encoding="utf-8")
+    timings.reread()
+    assert kw.swap(nn.GELU(), verbose=False).replaced
+    stale = dataclasses.replace(OPS["gelu"].row(ROW), hash=lambda: "another")
+    monkeypatch.setattr(OPS["gelu"], "rows", tuple(stale if r.name == ROW else r for r in OPS["gelu"].rows))
+    assert not kw.swap(nn.GELU(), verbose=False).replaced
