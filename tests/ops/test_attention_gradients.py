@@ -41,7 +41,7 @@ def request(shape: Shape, device: str = "cuda", **changed: Any) -> Request:
         ((1, 4, 2, 300, 64), {"causal": "bottom_right", "dtype": torch.float16, "scale": -0.5}, None),
         ((1, 4, 2, 300, 128), {"dtype": torch.float32}, "bfloat16 and float16"),
         ((1, 4, 2, 300, 96), {}, "head_dim of 64 or 128"),
-        ((1, 4, 2, 300, 128), {"causal": "top_left", "window": 5}, "no window"),
+        ((1, 4, 2, 300, 128), {"causal": "top_left", "window": 5}, None),
         ((1, 4, 2, 300, 128), {"mask": TensorSpec((1, 1, 1, 300), torch.bool, (300, 300, 300, 1), "cuda")}, "no mask"),
         ((0, 4, 2, 300, 128), {}, "sizes from 1"),
         ((1, 4, 2, 0, 64), {}, "sizes from 1"),

@@ -152,6 +152,13 @@ def declined_by_both(**changed: Any) -> Callable[[], str]:
     return reasons
 
 
+def declined_backward(**changed: Any) -> Callable[[], str]:
+    """Why the gradients do not take this."""
+    from kernelworks.ops.attention.attention import sm90_backward
+
+    return lambda: str(sm90_backward.guard(attention("backward", **changed)))
+
+
 def in_one_order() -> tuple[str, str]:
     from kernelworks.ops.attention.attention import sm90_backward, triton
 
@@ -166,11 +173,11 @@ def in_one_order() -> tuple[str, str]:
 
 MASK = dataclasses.replace(attention().args["q"], dtype=torch.bool)
 HOPPER = [
-    Limit("Attention's kernels in CUDA C++ take heads of 64 or 128; Triton's or torch's serve what they decline.",
-          declined_by_both(dim=96), says="a head_dim of 64 or 128"),
+    Limit("Attention's kernels in CUDA C++ take heads of 64, 128 or 256; Triton's or torch's serve what they decline.",
+          declined_by_both(dim=96), says="a head_dim of 64, 128 or 256"),
+    Limit("Their gradients take heads of 64 or 128.", declined_backward(dim=256), says="a head_dim of 64 or 128"),
     Limit("They take bfloat16 and float16.", declined_by_both(dtype=torch.float32), says="takes bfloat16 and float16"),
-    Limit("They take no mask.", declined_by_both(mask=MASK), says="takes no mask and no window"),
-    Limit("They take no window.", declined_by_both(causal="top_left", window=8), says="takes no mask and no window"),
+    Limit("They take no mask.", declined_by_both(mask=MASK), says="takes no mask"),
     Limit("Their forward takes a scale above 0.", declined(scale=-0.5), says="the scale must be positive"),
     Limit("Their forward takes more than 16 queries to a head of keys.", declined(queries=16),
           says="takes more than 16 queries to a head of keys"),

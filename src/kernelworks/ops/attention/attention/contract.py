@@ -7,12 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
-from kernelworks.cases import draw, normal
 from kernelworks.contract import (
     UNIT_ROUNDOFF,
-    Case,
     Contract,
     Cost,
     Request,
@@ -22,6 +20,7 @@ from kernelworks.contract import (
     need_tensor,
     rounding,
 )
+from kernelworks.ops.attention.attention.cases import BENCH_CASES, CASES, DEVICE_BENCH_CASES, DEVICE_CASES
 
 __all__ = ["CONTRACT", "MAX_DIM", "shift_of"]
 
@@ -284,172 +283,7 @@ def dims(request: Request) -> dict[str, int]:
     }  # fmt: skip
 
 
-# ---------------------------------------------------------------- cases
-
-
-def _make(
-    generator: Generator, dtype: torch.dtype, heads: tuple[int, int] = (2, 2), lengths: tuple[int, int] = (5, 5),
-    dim: int = 16, batch: int = 1, kind: str = "normal", **options: Any,
-) -> dict[str, Any]:  # fmt: skip
-    q = draw(kind if kind != "large" else "normal", generator, dtype, batch, heads[0], lengths[0], dim)
-    k = normal(generator, dtype, batch, heads[1], lengths[1], dim)
-    v = draw(kind if kind != "large" else "normal", generator, dtype, batch, heads[1], lengths[1], dim)
-    if kind == "large":
-        q, k = q * 30, k * 30
-    defaults = {"causal": None, "window": None, "scale": None, "mask": None, "with_lse": False}
-    return {"q": q, "k": k, "v": v} | defaults | options
-
-
-def _case(name: str, *, gradients: bool = True, layouts: bool = False, **made: Any) -> Case:
-    return Case(name, lambda g, d: _make(g, d, **made), gradients=gradients, layouts=layouts)
-
-
-def _masked(name: str, shape: tuple[int, int, int, int], hide: tuple[int, ...] = (), **made: Any) -> Case:
-    """A random mask of this shape; the queries in ``hide`` see nothing at all."""
-
-    def make(generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
-        args = _make(generator, dtype, **made)
-        mask = torch.rand(*shape, generator=generator) < 0.6
-        for query in hide:
-            mask[:, :, query] = False
-        return args | {"mask": mask}
-
-    return Case(name, make, layouts=name == "mask per query")
-
-
-def _special(name: str, tensor: str, value: float, dim: int = 33) -> Case:
-    """One NaN or infinity, where every query sees it."""
-
-    def make(generator: Generator, dtype: torch.dtype, queries: int = 19) -> dict[str, Any]:
-        args = _make(generator, dtype, heads=(4, 2), lengths=(queries, 70), dim=dim, with_lse=tensor == "v")
-        args[tensor][0, 1, 11, 32] = value
-        return args
-
-    return Case(name, make, gradients=False)
-
-
-CASES = (
-    # head_dim around the vector widths, for many queries and for one
-    *(_case(f"D={d}", heads=(4, 2), lengths=(19, 37), dim=d) for d in (1, 3, 8, 15, 16, 17, 33, 64, 80, 127, 128, 256)),
-    *(_case(f"decode D={d}", heads=(4, 1), lengths=(1, 70), dim=d) for d in (1, 7, 16, 31, 96, 128, 129, 256)),
-    # lengths around the tiles of 64 keys and 64 rows
-    *(
-        _case(f"Lq={n} Lk={m} causal", lengths=(n, m), dim=20, causal="top_left")
-        for n, m in ((9, 9), (63, 64), (64, 64), (65, 65), (129, 131), (33, 200), (200, 33))
-    ),
-    *(
-        _case(f"Lq={n} Lk={m} bottom right", lengths=(n, m), dim=24, causal="bottom_right", with_lse=True)
-        for n, m in ((1, 65), (3, 64), (17, 130), (128, 128), (70, 40))
-    ),
-    *(_case(f"Lk={m}", heads=(2, 1), lengths=(1, m), dim=40) for m in (0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 509)),
-    *(
-        _case(f"{h} heads on {hkv}, Lq={n}", heads=(h, hkv), lengths=(n, 45), dim=18, causal="bottom_right")
-        for h, hkv, n in ((3, 1, 1), (6, 2, 2), (8, 1, 1), (9, 1, 1), (10, 2, 40), (5, 5, 8))
-    ),
-    *(
-        _case(f"window {w} {causal}, Lq={n} Lk={m}", lengths=(n, m), dim=16, causal=causal, window=w)
-        for w, causal, n, m in (
-            (1, "top_left", 20, 20),
-            (5, "top_left", 70, 70),
-            (64, "bottom_right", 140, 150),
-            (17, "bottom_right", 1, 90),
-            (7, "bottom_right", 3, 100),
-            (4, "top_left", 30, 10),
-            (100, "bottom_right", 20, 30),
-        )
-    ),
-    _masked("mask of padding", (2, 1, 1, 70), heads=(4, 2), lengths=(21, 70), dim=32, batch=2),
-    _masked("mask per query", (2, 4, 21, 70), (3,), heads=(4, 2), lengths=(21, 70), dim=32, batch=2),
-    _masked("mask and causal", (1, 1, 33, 33), (7, 32), heads=(2, 2), lengths=(33, 33), dim=16, causal="top_left"),
-    _masked("mask, decode", (2, 1, 1, 70), heads=(4, 2), lengths=(1, 70), dim=32, batch=2, with_lse=True),
-    _masked("mask hides all, decode", (1, 1, 2, 20), (0, 1), heads=(4, 2), lengths=(2, 20), dim=8),
-    _case("layouts, prefill", heads=(4, 2), lengths=(23, 29), dim=24, batch=2, causal="top_left", layouts=True),
-    _case("layouts, decode", heads=(4, 2), lengths=(1, 29), dim=24, batch=2, layouts=True, with_lse=True),
-    _case("scale", lengths=(9, 12), dim=8, scale=0.7),
-    _case("scale, decode", lengths=(1, 12), dim=8, scale=-1.5),
-    *(
-        _case(
-            f"{kind} Lq={n}", heads=(4, 2), lengths=(n, 100), dim=40, kind=kind, with_lse=True, gradients=kind == "tiny"
-        )
-        for kind in ("tiny", "subnormal", "large", "large_mean", "constant", "zeros")
-        for n in (1, 30)
-    ),
-    *(
-        _special(f"{value} in {tensor}", tensor, value)
-        for tensor in ("q", "k", "v")
-        for value in (math.inf, -math.inf, math.nan)
-    ),
-    _case("no queries", lengths=(0, 7)),
-    _case("no batch", lengths=(3, 7), batch=0),
-    _case("large prefill", heads=(4, 2), lengths=(160, 160), dim=64, causal="top_left"),
-    _case("large decode", heads=(4, 2), lengths=(1, 1100), dim=64),
-)
-
-# Enough tiles to fill a GPU, so that its kernels take the cuts they have for large inputs.
-DEVICE_CASES = (
-    _case("tiles, causal", heads=(32, 8), lengths=(400, 400), dim=128, batch=2, causal="top_left", with_lse=True),
-    _case("tiles, D=64 bottom right", heads=(16, 4), lengths=(257, 777), dim=64, batch=4, causal="bottom_right"),
-    _case("tiles, whole", heads=(48, 48), lengths=(384, 512), dim=128, with_lse=True, gradients=False),
-    _case("tiles, whole, gradients", heads=(6, 2), lengths=(333, 450), dim=128, batch=2),
-    _case("tiles, D=64 causal, gradients", heads=(8, 8), lengths=(520, 520), dim=64, causal="top_left"),
-    _case("tiles, more queries than keys", heads=(24, 24), lengths=(700, 300), dim=128, causal="bottom_right"),
-    _case("tiles, window", heads=(48, 16), lengths=(300, 300), dim=128, causal="top_left", window=100),
-    _case("tiles, D=64 whole", heads=(33, 11), lengths=(384, 500), dim=64, batch=4, with_lse=True, gradients=False),
-    _case("tiles, D=64 one a head", heads=(66, 66), lengths=(250, 260), dim=64, batch=4, gradients=False),
-    _case("tiles, D=64 few", heads=(4, 2), lengths=(100, 300), dim=64, causal="bottom_right", scale=0.3, with_lse=True),
-    _case(
-        "tiles, D=64 causal", heads=(66, 22), lengths=(250, 260), dim=64, batch=4, causal="top_left", gradients=False
-    ),
-    _case("tiles, D=64 long", heads=(16, 4), lengths=(3100, 3100), dim=64, causal="top_left", gradients=False),
-    _case("tiles, layouts", heads=(4, 2), lengths=(130, 150), dim=64, batch=2, causal="bottom_right", layouts=True),
-    *(
-        _case(f"tiles, {kind}", heads=(4, 2), lengths=(70, 200), dim=64, kind=kind, with_lse=True, gradients=False)
-        for kind in ("tiny", "subnormal", "large", "large_mean", "constant", "zeros")
-    ),
-    *(_special(f"tiles, {value} in {tensor}", tensor, value, 64) for tensor in "qkv" for value in (math.inf, math.nan)),
-    _case("tiles, drawn", heads=(72, 9), lengths=(200, 8192), dim=128, causal="bottom_right", gradients=False),
-    _case("tiles, scale", heads=(48, 16), lengths=(300, 260), dim=64, scale=-0.2),
-    _masked("tiles, mask", (1, 64, 300, 130), (5, 299), heads=(64, 8), lengths=(300, 130), dim=80),
-    _case("decode, split", heads=(32, 8), lengths=(1, 8192), dim=128, with_lse=True),
-    _case("decode, many pairs", heads=(32, 8), lengths=(1, 512), dim=128, batch=40),
-    _case("few queries, split", heads=(8, 2), lengths=(4, 3001), dim=128, causal="bottom_right", window=2500),
-)
-
-BENCH_CASES = tuple(
-    Case(
-        f"Hq{h} Hkv{hkv} {n}x{m} D128{' causal' if causal else ''}",
-        lambda g, d, h=h, hkv=hkv, n=n, m=m, causal=causal: _make(  # type: ignore[misc]
-            g, d, heads=(h, hkv), lengths=(n, m), dim=128, causal=causal
-        ),
-        dtypes=(dtype,),
-    )
-    for dtype, h, hkv, n, m, causal in (
-        (torch.bfloat16, 32, 8, 1, 4096, None),
-        (torch.bfloat16, 8, 8, 1, 16384, None),
-        (torch.float32, 32, 8, 1, 4096, None),
-        (torch.float32, 8, 8, 1024, 1024, "top_left"),
-        (torch.bfloat16, 16, 8, 512, 512, "top_left"),
-        (torch.float32, 12, 12, 128, 128, None),
-    )
-)
-
-# On a GPU: sizes that fill one, and one that only its host time limits.
-DEVICE_BENCH_CASES = tuple(
-    Case(
-        f"B{b} Hq{h} Hkv{hkv} {n}x{m} D128{' causal' if causal else ''}",
-        lambda g, d, b=b, h=h, hkv=hkv, n=n, m=m, causal=causal: _make(  # type: ignore[misc]
-            g, d, heads=(h, hkv), lengths=(n, m), dim=128, batch=b, causal=causal
-        ),
-        dtypes=(torch.bfloat16,),
-    )
-    for b, h, hkv, n, m, causal in (
-        (1, 32, 8, 1, 8192, None),
-        (32, 32, 8, 1, 4096, None),
-        (128, 32, 8, 1, 2048, None),
-        (4, 16, 16, 4096, 4096, "top_left"),
-        (1, 16, 16, 8192, 8192, "top_left"),
-    )
-)
+# ---------------------------------------------------------------- errors
 
 
 def _with(**changed: Any) -> Callable[[], dict[str, Any]]:

@@ -1,31 +1,34 @@
 // attention for 16-bit elements on Hopper: the kernels by element type and cut. Integers arrive as 64 bits.
 #include "sm90_forward.cuh"
 
-inline __device__ Order order_of(i64 H, i64 Lk, i64 shift, i64 tiles, i64 heads, i64 band, int* drawn) {
-    return {static_cast<int>(H),     static_cast<int>(Lk),   static_cast<int>(shift), static_cast<int>(tiles),
-            static_cast<int>(heads), static_cast<int>(band), drawn};
-}
-
 #define KW_FORWARD(name, T, ...)                                                                                \
     extern "C" __global__ __launch_bounds__(Cut<__VA_ARGS__>::THREADS, 1) void name(                            \
-        u16*, float* lse, int* drawn, const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, \
+        u16* out, float* lse, int* drawn, const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, \
         const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap o, i64 H, i64 Lk, i64 shift,     \
-        i64 tiles, i64 heads, i64 band, i64 group, i64 Lq, float factor) {                                      \
-        Order order = order_of(H, Lk, shift, tiles, heads, band, drawn);                                        \
+        i64 window, i64 tiles, i64 heads, i64 band, i64 group, i64 Lq, float factor, i64 b, i64 h, i64 l) {     \
+        Order order = {static_cast<int>(H),     static_cast<int>(Lk),    static_cast<int>(shift),               \
+                       static_cast<int>(window), static_cast<int>(tiles), static_cast<int>(heads),               \
+                       static_cast<int>(band),  drawn};                                                         \
         attention<T, Cut<__VA_ARGS__>>(                                                                         \
-            {q, k, v, o, lse, order, static_cast<int>(group), static_cast<int>(Lq), factor});                   \
+            {q, k, v, o, out, b, h, l, lse, order, static_cast<int>(group), static_cast<int>(Lq), factor});     \
     }
-// forward_TYPE_D_BN_GROUPS_STAGES_PLACES_CAUSAL, as tuning.toml names them.
-#define KW_CUT(T, type, d, bn, groups, stages, places, causal, held)                                      \
-    KW_FORWARD(forward_##type##_##d##_##bn##_##groups##_##stages##_##places##_##causal, T, d, bn, groups, \
-               stages, places, causal, held)
+// forward_TYPE_D_BN_GROUPS_STAGES_PLACES_SIGHT, as tuning.toml names them.
+#define KW_CUT(T, type, d, bn, groups, stages, places, sight, held)                                      \
+    KW_FORWARD(forward_##type##_##d##_##bn##_##groups##_##stages##_##places##_##sight, T, d, bn, groups, \
+               stages, places, sight, held)
 #define KW_KERNELS(T, type)                      \
+    KW_CUT(T, type, 256, 64, 2, 2, 1, 0, false)  \
+    KW_CUT(T, type, 256, 64, 2, 2, 1, 1, false)  \
+    KW_CUT(T, type, 256, 64, 2, 2, 1, 2, false)  \
     KW_CUT(T, type, 128, 128, 2, 2, 2, 1, true)  \
+    KW_CUT(T, type, 128, 128, 2, 2, 2, 2, true)  \
     KW_CUT(T, type, 128, 160, 2, 2, 2, 0, false) \
     KW_CUT(T, type, 64, 128, 2, 5, 4, 0, false)  \
     KW_CUT(T, type, 64, 128, 2, 5, 4, 1, false)  \
+    KW_CUT(T, type, 64, 128, 2, 5, 4, 2, false)  \
     KW_CUT(T, type, 64, 128, 3, 4, 3, 0, false)  \
     KW_CUT(T, type, 64, 128, 3, 4, 3, 1, false)  \
+    KW_CUT(T, type, 64, 128, 3, 4, 3, 2, false)  \
     KW_CUT(T, type, 64, 64, 4, 6, 3, 0, false)   \
     KW_CUT(T, type, 64, 64, 4, 6, 3, 1, false)
 

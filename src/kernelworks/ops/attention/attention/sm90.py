@@ -1,6 +1,6 @@
-"""attention for 16-bit elements on Hopper, in CUDA C++: the forward for head_dim 64 and 128, with or without causal.
+"""attention for 16-bit elements on Hopper, in CUDA C++: the forward for head_dim 64, 128 and 256, also with a window.
 
-``triton.py`` does the rest: masks, windows, other head_dims, float32, few queries, and the backward.
+``triton.py`` does the rest: masks, other head_dims, float32, few queries, and the backward.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ __all__ = ["forward", "guard", "prepare_forward"]
 SOURCE = Path(__file__).with_suffix(".cu")
 CONFIGS = configs(__file__)
 DTYPES = (torch.bfloat16, torch.float16)
-DIMS = (64, 128)
+DIMS = (64, 128, 256)
+WHOLE, CAUSAL, WINDOW = range(3)  # which keys a query sees, as in sm90_order.cuh
 LOG2E = 1.4426950408889634
 ROWS, COLUMNS = 64, 64  # of queries that a group of threads takes; of a tensor that a bulk copy takes
 FEW = 16  # queries times heads of a group: up to here the keys are split instead
@@ -43,9 +44,9 @@ def guard(request: Request) -> str | None:
     """Why these kernels do not take a request, or None."""
     q, k, v = (request.args[name] for name in ("q", "k", "v"))
     if q.dtype not in DTYPES or q.shape[3] not in DIMS:
-        return "takes bfloat16 and float16 with a head_dim of 64 or 128"
-    if request.args["mask"] is not None or request.args["window"] is not None:
-        return "takes no mask and no window"
+        return "takes bfloat16 and float16 with a head_dim of 64, 128 or 256"
+    if request.args["mask"] is not None:
+        return "takes no mask"
     scale = request.args["scale"]
     if scale is not None and not 0 < scale < math.inf:
         return "compares scores before they are scaled: the scale must be positive"
@@ -68,28 +69,30 @@ def _multiprocessors(device: torch.device) -> int:
     return 132 if device.type == "meta" else torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _groups(dim: int, causal: bool, queries: int, heads: int, blocks: int) -> int:
+def _groups(dim: int, sight: int, window: int, queries: int, heads: int, blocks: int) -> int:
     """How many groups of 64 queries a tile has: what takes the fewest rounds of rows, by the rate of each.
 
-    Under causal tiles differ, so that none waits for the end of a round; the longest takes twice the mean.
+    Under causal tiles differ, so that none waits for the end of a round; the longest takes twice the mean. With a
+    window a tile passes over its keys and as many as it has rows.
     """
 
     def cost(groups: int) -> float:
         rows = ROWS * groups
         tiles = -(-queries // rows) * heads
-        rounds = max(tiles / blocks, 2) if causal else -(-tiles // blocks)
-        return rounds * rows / RATES[groups]
+        rounds = max(tiles / blocks, 2) if sight == CAUSAL else -(-tiles // blocks)
+        return rounds * rows * (window + rows if sight == WINDOW else 1) / RATES[groups]
 
-    if dim == 128:
+    if dim > 64:
         return 2
-    return min((2, 4 if queries <= SHORT else 3) if causal else RATES, key=cost)
+    offered = {WHOLE: RATES, CAUSAL: (2, 4 if queries <= SHORT else 3), WINDOW: (2, 3)}
+    return min(offered[sight], key=cost)
 
 
 @functools.cache
-def _kernel(dim: int, dtype: torch.dtype, causal: bool, groups: int) -> tuple[Kernel, int, int]:
+def _kernel(dim: int, dtype: torch.dtype, sight: int, groups: int) -> tuple[Kernel, int, int]:
     """The kernel, and how many queries and keys its tiles and blocks have."""
-    c = CONFIGS.pick("forward", row="sm90", D=dim, causal=int(causal), groups=groups)
-    numbers = (dim, c["BN"], groups, c["STAGES"], c["PLACES"], int(causal))
+    c = CONFIGS.pick("forward", row="sm90", D=dim, sight=sight, groups=groups)
+    numbers = (dim, c["BN"], groups, c["STAGES"], c["PLACES"], sight)
     name = "_".join(("forward", str(dtype).removeprefix("torch."), *map(str, numbers)))
     queries, keys = ROWS * groups, c["BN"]
     shared = 2 * dim * (c["PLACES"] * queries + 2 * c["STAGES"] * keys)
@@ -99,20 +102,23 @@ def _kernel(dim: int, dtype: torch.dtype, causal: bool, groups: int) -> tuple[Ke
 class _Plan:
     """What follows from shapes: kernel, grid, boxes of the maps and the numbers behind them."""
 
-    def __init__(self, q: Tensor, k: Tensor, causal: str | None, scale: float | None) -> None:
+    def __init__(self, q: Tensor, k: Tensor, causal: str | None, window: int | None, scale: float | None) -> None:
         batch, heads, queries, dim = q.shape
         kv_heads, keys = k.shape[1], k.shape[2]
+        shift = shift_of(causal, queries, keys)
+        # A window that hides nothing is none.
+        sight = WHOLE if causal is None else CAUSAL if window is None or window >= queries + shift else WINDOW
+        seen = window if window is not None and sight == WINDOW else keys
         blocks = _multiprocessors(q.device)
-        groups = _groups(dim, causal is not None, queries, batch * heads, blocks)
-        self.kernel, self.rows, self.keys = _kernel(dim, q.dtype, causal is not None, groups)
+        groups = _groups(dim, sight, seen, queries, batch * heads, blocks)
+        self.kernel, self.rows, self.keys = _kernel(dim, q.dtype, sight, groups)
         tiles, group = -(-queries // self.rows), heads // kv_heads
-        band = min(max(1, L2 // (4 * keys * dim)) * group, batch * heads)
+        band = min(max(1, L2 // (4 * min(keys, seen) * dim)) * group, batch * heads)
         # Bands end with short tiles and begin with long ones: only where there are several must tiles be drawn.
-        self.draws = causal is not None and band < batch * heads and blocks < tiles * batch * heads
+        self.draws = sight != WHOLE and band < batch * heads and blocks < tiles * batch * heads
         self.blocks = min(blocks, tiles * batch * heads)
         factor = LOG2E * (dim**-0.5 if scale is None else float(scale))
-        shift = shift_of(causal, queries, keys)
-        self.numbers = (heads, keys, shift, tiles, batch * heads, band, group, queries, factor)
+        self.numbers = (heads, keys, shift, seen, tiles, batch * heads, band, group, queries, factor)
 
     def maps(self, q: Tensor, k: Tensor, v: Tensor, output: Tensor) -> tuple[Tensor, ...]:
         return (
@@ -140,8 +146,11 @@ def forward(
         lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if with_lse else None
     q, k, v = _aligned(q), _aligned(k), _aligned(v)
     target = output if not output.data_ptr() & 15 else new_output(q)
-    plan = _Plan(q, k, causal, scale)
-    plan.kernel((plan.blocks, 1, 1), target, lse, plan.counter(q.device), *plan.maps(q, k, v, target), *plan.numbers)
+    plan = _Plan(q, k, causal, window, scale)
+    plan.kernel(
+        (plan.blocks, 1, 1), target, lse, plan.counter(q.device), *plan.maps(q, k, v, target), *plan.numbers,
+        *target.stride()[:3],
+    )  # fmt: skip
     if target is not output:
         output.copy_(target)
     return (output, lse) if with_lse else output
@@ -154,7 +163,7 @@ def prepare_forward(
     """What serves calls like this one without working anything out again; None where something must be copied."""
     if q.device.type != "cuda" or any(_aligned(t) is not t for t in (q, k, v)):
         return None
-    plan = _Plan(q, k, causal, scale)
+    plan = _Plan(q, k, causal, window, scale)
     launch, blocks, numbers, device = plan.kernel.on(q.get_device()), plan.blocks, plan.numbers, q.device
     lse_shape, empty = q.shape[:3], torch.empty
 
@@ -169,7 +178,7 @@ def prepare_forward(
         drawn = plan.counter(device)
         launch(
             blocks, output.data_ptr(), 0 if lse is None else lse.data_ptr(), 0 if drawn is None else drawn.data_ptr(),
-            *plan.maps(q, k, v, output), *numbers,
+            *plan.maps(q, k, v, output), *numbers, *output.stride()[:3],
         )  # fmt: skip
         return (output, lse) if with_lse else output
 

@@ -24,7 +24,7 @@ LOG2E = 1.4426950408889634
 # As in sm90_gradients.cuh: keys of a tile, queries of a step, columns of a box; by head_dim bytes of shared memory.
 KEYS, STEP, PANEL = 128, 64, 64
 SHARED = {64: 149696, 128: 231616}
-FAR = 2**29  # what every query sees at least of the keys where there is no causal mask
+FAR = 2**29  # what every query sees at least of the keys where there is no causal mask, or no window
 
 
 def guard(request: Request) -> str | None:
@@ -34,8 +34,8 @@ def guard(request: Request) -> str | None:
         return "takes bfloat16 and float16"
     if q.shape[3] not in SHARED:
         return "takes a head_dim of 64 or 128"
-    if request.args["window"] is not None or request.args["mask"] is not None:
-        return "takes no window and no mask"
+    if request.args["mask"] is not None:
+        return "takes no mask"
     if not q.numel or not k.numel or max(q.shape[2], k.shape[2]) >= FAR // 4:
         return "takes sizes from 1 to 2^27"
     if q.shape[0] * q.shape[1] * -(-q.shape[2] // STEP) >= 2**29:
@@ -44,11 +44,11 @@ def guard(request: Request) -> str | None:
 
 
 @functools.cache
-def _kernels(dtype: torch.dtype, dim: int) -> tuple[Kernel, Kernel, Kernel]:
+def _kernels(dtype: torch.dtype, dim: int, window: bool) -> tuple[Kernel, Kernel, Kernel]:
     suffix = f"{str(dtype).removeprefix('torch.')}_{dim}"
     return (
         Kernel(SOURCE, f"prepare_{suffix}", threads=256, overlap=True),
-        Kernel(SOURCE, f"gradients_{suffix}", threads=384, shared=SHARED[dim], overlap=True),
+        Kernel(SOURCE, f"gradients_{suffix}{'_window' * window}", threads=384, shared=SHARED[dim], overlap=True),
         Kernel(SOURCE, f"finish_{suffix}", threads=256, overlap=True),
     )
 
@@ -80,7 +80,7 @@ def backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor | None, causal: str | None,
     window: int | None, scale: float | None, mask: Tensor | None, needs: list[bool], out: Any = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """As the room's other launches: the gradients of q, k and v. ``window`` and ``mask`` are None."""
+    """As the room's other launches: the gradients of q, k and v. ``mask`` is None."""
     if torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled():
         from kernelworks.ops.attention.attention import triton  # whose sums are made in one place and order
 
@@ -94,7 +94,9 @@ def backward(
     lse = lse.contiguous()
     tiles, every, pairs = -(-queries // STEP), batch * heads, batch * kv_heads
     factor = 1.0 / math.sqrt(dim) if scale is None else float(scale)
-    prepare, gradients, finish = _kernels(q.dtype, dim)
+    shift = FAR if causal is None else shift_of(causal, queries, keys)
+    seen = FAR if window is None or window >= queries + shift else window  # a window that hides nothing is none
+    prepare, gradients, finish = _kernels(q.dtype, dim, seen < FAR)
     rows = torch.empty(every * tiles * 2 * STEP, dtype=torch.float32, device=q.device)
     sums = torch.empty(every * tiles * STEP * dim, dtype=torch.float32, device=q.device)
     taken = torch.empty(1, dtype=torch.int32, device=q.device)
@@ -104,11 +106,10 @@ def backward(
     )  # fmt: skip
     boxes = [box_map(t, n, PANEL) for t, n in ((q, STEP), (k, KEYS), (v, KEYS), (grad, STEP))]
     boxes += [box_map(t, KEYS // 2, PANEL) for t in made[1:]]
-    shift = FAR if causal is None else shift_of(causal, queries, keys)
     blocks = min(-(-keys // KEYS) * pairs, _multiprocessors(q.device))
     gradients(
-        (blocks, 1, 1), rows, sums, taken, *boxes, kv_heads, heads // kv_heads, pairs, queries, keys, shift,
-        _section(causal, pairs), factor * LOG2E, factor,
+        (blocks, 1, 1), rows, sums, taken, *boxes, kv_heads, heads // kv_heads, pairs, queries, keys,
+        _section(causal, pairs), shift, seen, factor * LOG2E, factor,
     )  # fmt: skip
     finish((every * tiles, 1, 1), made[0], sums, queries, factor)
     return made[0], made[1], made[2]

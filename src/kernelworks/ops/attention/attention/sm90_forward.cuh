@@ -1,7 +1,8 @@
 // The forward of attention on Hopper. One thread has the copy engine bring queries, and blocks of keys and of values,
 // into rings of shared memory; two to four groups of 128 threads take 64 queries each. A group starts the scores of the
 // next block and the weighted sum of this one together; while one group's are multiplied, others work out weights. The
-// next block may be the first of the next tile: the stream of blocks has no seam where a tile ends.
+// next block may be the first of the next tile: the stream of blocks has no seam where a tile ends. Where shared memory
+// has room for the queries of one tile only, the next one's come as soon as the last scores are there.
 #pragma once
 
 #include "sm90_instructions.cuh"
@@ -10,20 +11,23 @@
 // What a launch asks for. The maps copy 64 columns of: a tile's queries, BN keys, BN values, 64 rows of the output.
 struct Attention {
     const TensorMap &q, &k, &v, &o;
+    u16* out;
+    i64 out_b, out_h, out_l;  // its strides
     float* lse;
     Order order;
     int group, Lq;
     float factor;  // of the scores, before exponentials of base 2
 };
 
-template <int D_, int BN_, int GROUPS_, int STAGES_, int PLACES_, bool CAUSAL_, bool HELD_>
+template <int D_, int BN_, int GROUPS_, int STAGES_, int PLACES_, int SIGHT_, bool HELD_>
 struct Cut {
     static constexpr int D = D_, BN = BN_, GROUPS = GROUPS_;  // a tile has GROUPS times 64 queries, a block BN keys
     static constexpr int STAGES = STAGES_, PLACES = PLACES_;  // of the rings: blocks, and tiles of queries
-    static constexpr bool CAUSAL = CAUSAL_;                   // a query sees keys up to its own position
+    static constexpr int SIGHT = SIGHT_;                      // which keys a query sees
     static constexpr bool HELD = HELD_;                       // queries are kept in registers
     static constexpr bool TURNS = GROUPS > 2;                 // groups take turns at starting products
-    static constexpr int CHUNK = HELD || TURNS ? 8 : 16;      // scores of a thread that become weights together
+    static constexpr bool ONE = PLACES == 1;                  // a tile's queries go before the next one's come
+    static constexpr int CHUNK = HELD || TURNS || ONE ? 8 : 16;  // scores of a thread that become weights together
     static constexpr int AHEAD = CHUNK / 8;                   // chunks
     static constexpr int BM = 64 * GROUPS, PANELS = D / 64, THREADS = 128 * (GROUPS + 1);
     static constexpr u32 BYTES_Q = BM * D * 2, BYTES_K = BN * D * 2, PANEL_Q = BM * 128, PANEL_K = BN * 128;
@@ -70,9 +74,23 @@ __device__ __forceinline__ void fetch(const Attention& p, const Ring& ring) {
         barrier_wait(ring.v_free + v.at * 8, v.phase ^ 1);
         fetch_block<C>(&p.v, ring.v + v.at * C::BYTES_K, v_row, v_head, v_batch, ring.v_full + v.at * 8);
         v.next();
+        v_row = -1;
     };
     for (int turn = 0;; ++turn) {
         Tile tile = tile_of<C>(p.order, number_of(p.order, turn));
+        int head = tile.h / p.group, left = tile.blocks, row = (end_of<C>(p.order, tile.first) - 1) * C::BN;
+        auto block = [&] {
+            barrier_wait(ring.k_free + k.at * 8, k.phase ^ 1);
+            fetch_block<C>(&p.k, ring.k + k.at * C::BYTES_K, row, head, tile.b, ring.k_full + k.at * 8);
+            k.next();
+            values();
+            v_row = row, v_head = head, v_batch = tile.b;
+            row -= C::BN, --left;
+        };
+        if constexpr (C::ONE) {  // the place is free late: till then its keys, and the last values of the tile before
+            if (left) block();
+            else values();
+        }
         barrier_wait(ring.q_free + q.at * 8, q.phase ^ 1);
         ring.tiles[q.at] = tile;
         u32 full = ring.q_full + q.at * 8;
@@ -87,14 +105,7 @@ __device__ __forceinline__ void fetch(const Attention& p, const Ring& ring) {
             copy_in(to, &p.q, panel * 64, tile.first, tile.h, tile.b, full);
         }
         q.next();
-        int head = tile.h / p.group;
-        for (int row = (tile.blocks - 1) * C::BN; row >= 0; row -= C::BN) {
-            barrier_wait(ring.k_free + k.at * 8, k.phase ^ 1);
-            fetch_block<C>(&p.k, ring.k + k.at * C::BYTES_K, row, head, tile.b, ring.k_full + k.at * 8);
-            k.next();
-            values();
-            v_row = row, v_head = head, v_batch = tile.b;
-        }
+        while (left) block();
     }
     values();
 }
@@ -178,6 +189,7 @@ struct Group {
     Cursor<C::STAGES> k, v;
     Softmax softmax;
     Rows rows;
+    Tile tile;
     bool leaving = false;  // the output of the tile before is on its way out of its queries' place
     float s[C::BN / 2], o[C::D / 2];
     u32 w[C::BN / 4], held[C::HELD ? C::D / 4 : 1];
@@ -194,21 +206,25 @@ struct Group {
         if (lane == 0) barrier_arrive(barrier);
     }
 
-    // Of a thread's two rows; and the last key that one sees.
+    // Of a thread's two rows; and the last key that one sees, and the first, where there is a window.
     __device__ __forceinline__ int row_of(const Tile& tile, int r) const {
         return tile.first + part * 64 + warp * 16 + lane / 4 + 8 * r;
     }
     __device__ __forceinline__ int last_of(int row) const {
-        return C::CAUSAL ? least(p.order.Lk - 1, row + p.order.shift) : p.order.Lk - 1;
+        return C::SIGHT == WHOLE ? p.order.Lk - 1 : least(p.order.Lk - 1, row + p.order.shift);
+    }
+    __device__ __forceinline__ int first_of(int row) const { return row + p.order.shift - p.order.window + 1; }
+    __device__ __forceinline__ bool sees(int row) const {
+        return last_of(row) >= (C::SIGHT == WINDOW ? most(first_of(row), 0) : 0);
     }
 
     // The tile at the place that q is at; false behind the last one. Its queries are there.
     __device__ __forceinline__ bool begin() {
         barrier_wait(ring.q_full + q.at * 8, q.phase);
-        Tile tile = ring.tiles[q.at];
+        tile = ring.tiles[q.at];
         if (!tile.blocks) return false;
         rows.left = tile.blocks;
-        rows.row = (rows.left - 1) * C::BN;
+        rows.row = ((C::SIGHT == WINDOW ? end_of<C>(p.order, tile.first) : rows.left) - 1) * C::BN;
         rows.first = tile.first + part * 64;
         if constexpr (C::HELD) {
             u32 at = ring.q + q.at * C::BYTES_Q + (part * 64 + warp * 16 + (lane & 15)) * 128;
@@ -224,19 +240,19 @@ struct Group {
         return true;
     }
     __device__ __forceinline__ void start_scores() {
-        u64 left = descriptor(queries()), right = descriptor(ring.k + k.at * C::BYTES_K);
+        u64 left = tile_at(queries()), right = tile_at(ring.k + k.at * C::BYTES_K);
 #pragma unroll
         for (int t = 0; t < C::D / 16; ++t) {
             u64 b = right + t / 4 * (C::PANEL_K >> 4) + t % 4 * 2;
-            if constexpr (C::HELD) T::scores(s, held + 4 * t, b, t > 0);
-            else T::scores(s, left + t / 4 * (C::PANEL_Q >> 4) + t % 4 * 2, b, t > 0);
+            if constexpr (C::HELD) T::template product<0>(s, held + 4 * t, b, t > 0);
+            else T::template product<0>(s, left + t / 4 * (C::PANEL_Q >> 4) + t % 4 * 2, b, t > 0);
         }
         products_commit();
     }
     __device__ __forceinline__ void start_sum(bool fresh) {
-        u64 right = descriptor(ring.v + v.at * C::BYTES_K, C::PANEL_K);
+        u64 right = tile_at(ring.v + v.at * C::BYTES_K, C::PANEL_K);
 #pragma unroll
-        for (int t = 0; t < C::BN / 16; ++t) T::values(o, w + 4 * t, right + t * 128, t > 0 || !fresh);
+        for (int t = 0; t < C::BN / 16; ++t) T::template product<1>(o, w + 4 * t, right + t * 128, t > 0 || !fresh);
         products_commit();
     }
     // Scores that are not to be seen. Of the block whose scores are there; goes on to the next one.
@@ -246,6 +262,12 @@ struct Group {
             int to[2] = {last_of(row) - key, last_of(row + 8) - key};
 #pragma unroll
             for (int j = 0; j < C::BN / 2; ++j) s[j] = j / 4 * 8 + (j & 1) <= to[j >> 1 & 1] ? s[j] : LOWEST;
+        }
+        if (C::SIGHT == WINDOW && rows.row < first_of(rows.first + 63)) {
+            int row = rows.first + warp * 16 + lane / 4, key = rows.row + 2 * (lane & 3);
+            int from[2] = {first_of(row) - key, first_of(row + 8) - key};
+#pragma unroll
+            for (int j = 0; j < C::BN / 2; ++j) s[j] = j / 4 * 8 + (j & 1) >= from[j >> 1 & 1] ? s[j] : LOWEST;
         }
         rows.row -= C::BN, --rows.left;
     }
@@ -264,21 +286,20 @@ struct Group {
     // The place of an output that has left may take other queries.
     __device__ __forceinline__ void left() {
         if (leader()) {
-            asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+            copies_read();
             barrier_arrive(ring.q_free + before(q.at) * 8);
         }
         leaving = false;
     }
     __device__ __forceinline__ static int before(int place) { return (place ? place : C::PLACES) - 1; }
     // The end of a tile's softmax: lse, and what its sums are multiplied by.
-    __device__ __forceinline__ void close(float (&inverse)[2], int place) {
-        Tile tile = ring.tiles[place];
+    __device__ __forceinline__ void close(float (&inverse)[2], const Tile& tile) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             float total = softmax.total[r] + across(softmax.total[r], 1);
             total += across(total, 2);
             int row = row_of(tile, r);
-            inverse[r] = last_of(row) >= 0 ? reciprocal(total) : 0;
+            inverse[r] = sees(row) ? reciprocal(total) : 0;
             if (p.lse && (lane & 3) == 0 && row < p.Lq)
                 p.lse[(i64{tile.b} * p.order.H + tile.h) * p.Lq + row] = (softmax.top[r] + log2f(total)) * LN2;
         }
@@ -297,20 +318,37 @@ struct Group {
                 pairs[j] = T::round(o[8 * t + 2 * j] * inverse[r], o[8 * t + 2 * j + 1] * inverse[r]);
             }
             u32 put = line + t / 4 * C::PANEL_Q + (((t % 4 * 2 + lane / 16) ^ (lane & 7)) << 4);
-            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(put), "r"(pairs[0]),
-                         "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
-                         : "memory");
+            store_matrices(put, pairs);
         }
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        publish();
         meet(MEET + part, 128);
         if (leader()) {
             Tile tile = ring.tiles[place];
 #pragma unroll
             for (int panel = 0; panel < C::PANELS; ++panel)
                 copy_out(&p.o, panel * 64, tile.first + part * 64, tile.h, tile.b, to + panel * C::PANEL_Q);
-            asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+            close_copies();
         }
         leaving = true;
+    }
+
+    // The same straight to memory: threads exchange halves with their neighbours, and each stores four numbers at once.
+    __device__ __forceinline__ void finish(const float (&inverse)[2], const Tile& tile) {
+        bool odd = lane & 1;
+        u16* to = p.out + tile.b * p.out_b + tile.h * p.out_h + 8 * odd + 2 * (lane & 2);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            int row = row_of(tile, r);
+#pragma unroll
+            for (int t = 0; t < C::D / 16; ++t) {
+                const float* d = o + 8 * t + 2 * r;
+                u32 left = T::round(d[0] * inverse[r], d[1] * inverse[r]);
+                u32 right = T::round(d[4] * inverse[r], d[5] * inverse[r]);
+                u32 other = __shfl_xor_sync(0xFFFFFFFF, odd ? left : right, 1);
+                uint2 both = odd ? uint2{other, right} : uint2{left, other};
+                if (row < p.Lq) *reinterpret_cast<uint2*>(to + row * p.out_l + 16 * t) = both;
+            }
+        }
     }
 
     // A store that never happens: no sum of weights is negative. The assembler may not move the wait for the matrix
@@ -323,8 +361,9 @@ struct Group {
             : "memory");
     }
 
+    template <int LEFT>
     __device__ __forceinline__ void wait_sum() {
-        products_wait<0>(o);
+        products_wait<LEFT>(o);
 #pragma unroll
         for (int j = 0; j < C::BN / 4; ++j) asm volatile("" : "+r"(w[j])::"memory");  // read until now
         release(ring.v_free + v.at * 8);
@@ -367,13 +406,13 @@ struct Group {
             k.next();
             if (leaving) left();
             cut();
-            if (over) close(inverse, place);
+            if (over) close(inverse, ring.tiles[place]);
             bool grown = softmax.rise(s, p.factor);
             if constexpr (C::TURNS) {
                 softmax.template spread<C>(s, p.factor, [](int) {});
                 hold();
             }
-            wait_sum();
+            wait_sum<0>();
             if (over) {
                 finish(inverse, place);
             } else if (grown) {
@@ -389,12 +428,67 @@ struct Group {
             products_begin();
             start_sum(fresh);
             int place = before(q.at);
-            close(inverse, place);
-            wait_sum();
+            close(inverse, ring.tiles[place]);
+            wait_sum<0>();
             finish(inverse, place);
         }
         if (C::TURNS && part == 0) meet(TURN, 256);
-        if (leader()) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+        if (leader()) copies_read();
+    }
+
+    // The scores of a block are there: its keys' place is free, and behind a tile's last one that of its queries.
+    __device__ __forceinline__ void scored() {
+        release(ring.k_free + k.at * 8);
+        k.next();
+        cut();
+        if (!rows.left) release(ring.q_free + q.at * 8);
+    }
+    __device__ __forceinline__ void run_in_one_place() {
+        if (!begin()) return;
+        softmax.clear();
+        barrier_wait(ring.k_full + k.at * 8, k.phase);
+        products_begin();
+        start_scores();
+        products_wait<0>(s);
+        bool more = true;
+        do {
+            scored();
+            softmax.rise(s, p.factor);
+            spread();
+            bool fresh = true;
+            for (; rows.left; fresh = false) {
+                barrier_wait(ring.k_full + k.at * 8, k.phase);
+                barrier_wait(ring.v_full + v.at * 8, v.phase);
+                products_begin();
+                start_scores();
+                start_sum(fresh);
+                products_wait<1>(s);
+                scored();
+                bool grown = softmax.rise(s, p.factor);
+                wait_sum<0>();
+                if (grown) {
+#pragma unroll
+                    for (int j = 0; j < C::D / 2; ++j) o[j] *= softmax.shrink[j >> 1 & 1];
+                }
+                spread();
+            }
+            // The last sum of this tile, and with it the first scores of the next one. Behind the last tile they are of
+            // what lies there, and not read: with a branch around them the assembler lines all products up one by one.
+            barrier_wait(ring.v_full + v.at * 8, v.phase);
+            products_begin();
+            start_sum(fresh);
+            Tile done = tile;
+            float inverse[2];
+            q.next();
+            more = begin();
+            if (more) barrier_wait(ring.k_full + k.at * 8, k.phase);
+            products_begin();
+            start_scores();
+            close(inverse, done);
+            wait_sum<1>();
+            finish(inverse, done);
+            products_wait<0>(s);
+        } while (more);
     }
 };
 
@@ -413,7 +507,7 @@ __device__ __forceinline__ void attention(const Attention& p) {
     if (threadIdx.x == 0) {
         for (int i = 0; i < C::PLACES; ++i) {
             barrier_init(ring.q_full + i * 8, 1);
-            barrier_init(ring.q_free + i * 8, C::GROUPS);
+            barrier_init(ring.q_free + i * 8, C::ONE ? 4 * C::GROUPS : C::GROUPS);
         }
         for (int i = 0; i < C::STAGES; ++i) {
             barrier_init(ring.k_full + i * 8, 1);
@@ -431,6 +525,8 @@ __device__ __forceinline__ void attention(const Attention& p) {
         if (threadIdx.x == 0) fetch<C>(p, ring);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(C::MANY));
-        Group<T, C>(p, ring).run();
+        Group<T, C> group(p, ring);
+        if constexpr (C::ONE) group.run_in_one_place();
+        else group.run();
     }
 }

@@ -6,9 +6,9 @@
 // for dq needs all 128 keys, half of which the other group has. dq of a step is added to float32 sums in memory.
 #pragma once
 
-#include "sm90_products.cuh"
+#include "sm90_instructions.cuh"
+#include "sm90_steps.cuh"
 
-constexpr int KEYS = 128, HALF = 64, STEP = 64;  // keys of a tile and of a group, queries of a step
 enum { MEET = 1 };  // barriers of threads, one for each group
 
 struct Problem {
@@ -16,10 +16,10 @@ struct Problem {
     const float* rows;  // for each tile of queries STEP lse in base 2, then STEP times -delta
     float* sums;        // of dq: half of the columns of a step at a time, as a group's registers hold them
     int* taken;         // tiles of keys that blocks have taken
-    int heads, group, pairs, queries, keys, shift, section;  // shift: FAR where every query sees every key
+    int heads, group, pairs, queries, keys, section;
+    int shift, window;  // query i sees keys up to i + shift (FAR: all of them), with a window so many up to there
     float factor, scale;
 };
-constexpr int FAR = 1 << 29;
 
 // Barriers, by number; as many for each ring as it may have places.
 enum { Q_FULL = 0, Q_EMPTY = 4, G_FULL = 8, G_EMPTY = 12, K_FULL = 16, V_FULL, K_EMPTY, V_EMPTY, DS_FULL, TAKEN = 22 };
@@ -37,35 +37,12 @@ struct Shape {
     static constexpr u32 PLACE = BARRIERS + 8 * 23, BYTES = PLACE + 8;
 };
 
-// A tile of keys, and the tiles of queries [first, last) that see it. Where every query sees every key, blocks that
-// work on one head begin at different queries, so that they add to different sums.
-struct Work {
-    int pair, key, first, last, begin;
-
-    __device__ __forceinline__ static Work of(const Problem& p, int number) {
-        int tiles = (p.keys + KEYS - 1) / KEYS, part = p.section * tiles, section = number / part;
-        int inside = number - section * part, width = min(p.section, p.pairs - section * p.section);
-        Work w;
-        w.pair = section * p.section + inside % width;
-        w.key = inside / width * KEYS;
-        w.last = (p.queries + STEP - 1) / STEP;
-        w.first = min(max(w.key - p.shift, 0) / STEP, w.last);
-        w.begin = p.shift == FAR ? w.key / STEP % w.last : w.first;
-        return w;
-    }
-    // To the next tile of queries; true where it is the next head's.
-    __device__ __forceinline__ bool next(int& tile) const {
-        if (++tile == last) tile = first;
-        return tile == begin;
-    }
-};
-
 // ---------------------------------------------------------------- the warps that copy
 
 // One of two warps: the first brings queries and keys, with lse and delta, the second brings gradients and values. The
 // first also takes the tiles of keys, one ahead, and says which. All threads go the same way, so that what they work
 // out needs no register a thread; one of them copies.
-template <int D, bool FIRST>
+template <int D, bool WINDOW, bool FIRST>
 __device__ __forceinline__ void fetch(const Problem& p, u32 start, volatile int* place) {
     using S = Shape<D>;
     constexpr int FULL = FIRST ? Q_FULL : G_FULL, EMPTY = FIRST ? Q_EMPTY : G_EMPTY;
@@ -77,7 +54,7 @@ __device__ __forceinline__ void fetch(const Problem& p, u32 start, volatile int*
     bool one = (threadIdx.x & 31) == 0;
     auto say = [&](int what) {
         barrier_wait(barriers + 8 * K_EMPTY, ~round & 1);
-        if (one) *place = what, arrive(barriers + 8 * TAKEN);
+        if (one) *place = what, barrier_arrive(barriers + 8 * TAKEN);
         __syncwarp();
     };
     wait_for_kernels();
@@ -89,7 +66,7 @@ __device__ __forceinline__ void fetch(const Problem& p, u32 start, volatile int*
             number = __shfl_sync(~0u, *place, 0);
             if (number < 0) return;
         }
-        Work work = Work::of(p, number);
+        Work work = Work::of<WINDOW>(p, number);
         int batch = work.pair / p.heads, kv_head = work.pair - batch * p.heads, head = kv_head * p.group;
         int tile = work.begin, next = 0;
         if (FIRST && one) next = atomicAdd(p.taken, 1) + gridDim.x;
@@ -115,7 +92,7 @@ __device__ __forceinline__ void fetch(const Problem& p, u32 start, volatile int*
                     copy_in(start + (FIRST ? S::Q : S::G) + stage * S::TILE + c * S::PANEL, map, c * HALF, tile * STEP,
                             head, batch, full);
                 if (FIRST) {
-                    i64 line = (batch * p.heads * p.group + head) * work.last + tile;
+                    i64 line = (batch * p.heads * p.group + head) * Work::tiles_of(p) + tile;
                     copy_line_in(start + S::LINES + stage * S::ROWS, p.rows + line * (2 * STEP), S::ROWS, full);
                 }
             }
@@ -129,7 +106,13 @@ __device__ __forceinline__ void fetch(const Problem& p, u32 start, volatile int*
 
 // ---------------------------------------------------------------- the threads that multiply
 
-template <class T, int D>
+inline __device__ float exp2_of(float x) {  // volatile: in the order that they are written
+    float r;
+    asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
+template <class T, int D, bool WINDOW>
 struct Group {
     using S = Shape<D>;
     static constexpr bool AHEAD = D == HALF;    // registers are left to begin dP^T of a step early
@@ -149,7 +132,7 @@ struct Group {
     }
     __device__ __forceinline__ u32 barrier(u32 number) const { return start + S::BARRIERS + 8 * number; }
     __device__ __forceinline__ void release(u32 number) const {
-        if ((thread() & 31) == 0) arrive(barrier(number));
+        if ((thread() & 31) == 0) barrier_arrive(barrier(number));
     }
     __device__ __forceinline__ u32 q_tile(u32 of) const { return start + S::Q + of % S::STAGES_Q * S::TILE; }
     __device__ __forceinline__ u32 g_tile() const { return start + S::G + count % S::STAGES_G * S::TILE; }
@@ -166,20 +149,20 @@ struct Group {
         for (int c = 0; c < S::PANELS; ++c)
 #pragma unroll
             for (int k = 0; k < 4; ++k)
-                product<0>(T(), d, a + (c * S::KEY_PANEL >> 4) + 2 * k, b + (c * S::PANEL >> 4) + 2 * k, ADD | c | k);
+                T::template product<0>(d, a + (c * S::KEY_PANEL >> 4) + 2 * k, b + (c * S::PANEL >> 4) + 2 * k, ADD | c | k);
     }
     // d += what a holds of 64 keys times a tile of queries, along the queries.
     __device__ __forceinline__ void over_queries(float (&d)[D / 2], const u32* a, u32 queries) const {
         u64 b = tile_at(queries, S::PANEL);
 #pragma unroll
-        for (int k = 0; k < STEP / 16; ++k) add_product(T(), d, a + 4 * k, b + (k * 16 * 128 >> 4));
+        for (int k = 0; k < STEP / 16; ++k) T::template product<1>(d, a + 4 * k, b + (k * 16 * 128 >> 4), 1);
     }
     // dq = dS k: half of the columns.
     __device__ __forceinline__ void over_keys() {
         u64 a = tile_at(weights_of(count - 1)), b = tile_at(start + S::K + part * (D == HALF ? 64 : S::KEY_PANEL));
 #pragma unroll
         for (int k = 0; k < KEYS / 16; ++k)
-            product<1>(T(), dq, a + (k / 4 * S::PANEL >> 4) + 2 * (k & 3), b + (k * 16 * 128 >> 4), k);
+            T::template product<1>(dq, a + (k / 4 * S::PANEL >> 4) + 2 * (k & 3), b + (k * 16 * 128 >> 4), k);
     }
 
     // s becomes P^T, 0 where a query does not see a key.
@@ -194,7 +177,9 @@ struct Group {
             s[4 * j + 3] = exp2_of(s[4 * j + 3] * p.factor - lse.y);
         }
         int first = work.key + part * HALF;
-        if (first + HALF - 1 <= query + p.shift && first + HALF <= p.keys) return;
+        if (first + HALF - 1 <= query + p.shift && first + HALF <= p.keys &&
+            (!WINDOW || first > query + STEP - 1 + p.shift - p.window))
+            return;
         int at = thread(), key = first + at / 32 * 16 + (at >> 2 & 7), column = query + 2 * (at & 3);
         int low = key < p.keys ? key - p.shift - column : FAR * 2 - 1;
         int high = key + 8 < p.keys ? key + 8 - p.shift - column : FAR * 2 - 1;
@@ -204,6 +189,15 @@ struct Group {
             s[4 * j + 1] = low <= 8 * j + 1 ? s[4 * j + 1] : 0;
             s[4 * j + 2] = high <= 8 * j ? s[4 * j + 2] : 0;
             s[4 * j + 3] = high <= 8 * j + 1 ? s[4 * j + 3] : 0;
+        }
+        if (!WINDOW) return;
+        low += p.window, high += p.window;
+#pragma unroll
+        for (int j = 0; j < STEP / 8; ++j) {
+            s[4 * j] = low > 8 * j ? s[4 * j] : 0;
+            s[4 * j + 1] = low > 8 * j + 1 ? s[4 * j + 1] : 0;
+            s[4 * j + 2] = high > 8 * j ? s[4 * j + 2] : 0;
+            s[4 * j + 3] = high > 8 * j + 1 ? s[4 * j + 3] : 0;
         }
     }
     // What dP^T is added to: -delta of every query.
@@ -235,7 +229,7 @@ struct Group {
     __device__ __forceinline__ void clear() {
         if (!THROUGH) return;
         if (thread() == 0) copies_read();
-        meet(MEET + part);
+        meet(MEET + part, 128);
     }
     // Adds dq of a step to the sums: by the copy engine, or from the registers.
     __device__ __forceinline__ void send(int block) {
@@ -252,7 +246,7 @@ struct Group {
         for (int j = 0; j < D / 16; ++j)
             store_four(place + (j * 128 + thread) * 16, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
         publish();
-        meet(MEET + part);
+        meet(MEET + part, 128);
         if (thread == 0) {
             add_line(to, place, S::PART);
             close_copies();
@@ -264,7 +258,7 @@ struct Group {
         u32 place = start + S::DQ + part * S::PART;
         int thread = this->thread(), row = thread / 32 * 16 + (thread & 15);
         if (thread == 0) copies_read();
-        meet(MEET + part);
+        meet(MEET + part, 128);
 #pragma unroll
         for (int q = 0; q < D / 16; ++q) {
             u32 v[4];
@@ -274,7 +268,7 @@ struct Group {
             store_matrices(place + q / 4 * (HALF * 128) + row * 128 + ((chunk ^ (row & 7)) << 4), v);
         }
         publish();
-        meet(MEET + part);
+        meet(MEET + part, 128);
         int first = work.key + part * HALF, batch = work.pair / p.heads;
         if (thread == 0 && first < p.keys) {
             for (int c = 0; c < S::PANELS; ++c)
@@ -286,22 +280,22 @@ struct Group {
     // The parts of a step: S^T, dP^T, dv, and dS^T, which the other group waits for.
     __device__ __forceinline__ void score() {
         barrier_wait(barrier(Q_FULL + count % S::STAGES_Q), count / S::STAGES_Q & 1);
-        open_group();
+        products_begin();
         over_dim<0>(s, S::K, q_tile(count));
-        close_group();
+        products_commit();
     }
     __device__ __forceinline__ void slope() {
         barrier_wait(barrier(G_FULL + count % S::STAGES_G), count / S::STAGES_G & 1);
         begin_slopes();
-        open_group();
+        products_begin();
         over_dim<1>(dp, S::V, g_tile());
-        close_group();
+        products_commit();
     }
     __device__ __forceinline__ void value(u32* weights) {
         pack(weights, s);
-        open_group();
+        products_begin();
         over_queries(dv, weights, g_tile());
-        close_group();
+        products_commit();
     }
     __device__ __forceinline__ void multiply(bool last) {
         landed(dp);
@@ -316,13 +310,13 @@ struct Group {
     }
     // dk and dq of the step before; the first waits for nobody, and the other group's dS comes meanwhile.
     __device__ __forceinline__ void follow(const u32* slopes) {
-        open_group();
+        products_begin();
         over_queries(dk, slopes, q_tile(count - 1));
-        close_group();
+        products_commit();
         barrier_wait(barrier(DS_FULL + (count - 1) % 2), (count - 1) / 2 & 1);
-        open_group();
+        products_begin();
         over_keys();
-        close_group();
+        products_commit();
         clear();
     }
 
@@ -337,33 +331,33 @@ struct Group {
         if (FIRST) barrier_wait(barrier(V_FULL), round & 1);
         if (AHEAD) slope();
         if (!FIRST) follow(slopes);
-        wait_groups<(FIRST ? 0 : 2) + AHEAD>();
+        products_wait<(FIRST ? 0 : 2) + AHEAD>();
         landed(s);
         weigh(work, tile * STEP);
         if (!AHEAD) {
-            if (!FIRST) wait_groups<0>(), sent(before);
+            if (!FIRST) products_wait<0>(), sent(before);
             slope();
             value(weights);
-            wait_groups<1>();
+            products_wait<1>();
             multiply(last);
-            wait_groups<0>();  // dv needs its left side no more: dS^T takes the registers
+            products_wait<0>();  // dv needs its left side no more: dS^T takes the registers
             release(G_EMPTY + count % S::STAGES_G);
         } else {
             value(weights);
-            wait_groups<FIRST ? 1 : 3>();
+            products_wait<FIRST ? 1 : 3>();
             multiply(last);
-            wait_groups<1>();
+            products_wait<1>();
             if (!FIRST) sent(before);
         }
         pack(slopes, dp);
         share(slopes);
-        if (AHEAD) wait_groups<0>(), release(G_EMPTY + count % S::STAGES_G);
+        if (AHEAD) products_wait<0>(), release(G_EMPTY + count % S::STAGES_G);
         ++count;
     }
 
     __device__ __forceinline__ void tile_of_keys(const Work& work) {
         int left = (work.last - work.first) * p.group, tile = work.begin;
-        int block = work.pair * p.group * work.last + tile;
+        int block = work.pair * p.group * Work::tiles_of(p) + tile;
         barrier_wait(barrier(K_FULL), round & 1);
 #pragma unroll
         for (int j = 0; j < D / 2; ++j) dk[j] = dv[j] = 0;
@@ -373,12 +367,12 @@ struct Group {
             while (--left) {
                 int before = block;
                 block -= tile;
-                if (work.next(tile)) block += work.last;
+                if (work.next(tile)) block += Work::tiles_of(p);
                 block += tile;
                 step<false>(slopes, work, tile, before, left == 1);
             }
             follow(slopes);
-            wait_groups<0>();
+            products_wait<0>();
             release(K_EMPTY);
             sent(block);
         } else {
@@ -394,7 +388,7 @@ struct Group {
     }
 };
 
-template <class T, int D>
+template <class T, int D, bool WINDOW>
 __device__ __forceinline__ void gradients(const Problem& p) {
     using S = Shape<D>;
     extern __shared__ __align__(1024) unsigned char bytes[];
@@ -415,17 +409,17 @@ __device__ __forceinline__ void gradients(const Problem& p) {
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         u32 warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-        if (warp == 0) fetch<D, true>(p, start, place);
-        if (warp == 1) fetch<D, false>(p, start, place);
+        if (warp == 0) fetch<D, WINDOW, true>(p, start, place);
+        if (warp == 1) fetch<D, WINDOW, false>(p, start, place);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         wait_for_kernels();
-        Group<T, D> group(p, start, __shfl_sync(~0u, static_cast<int>(threadIdx.x / 128) - 1, 0));
+        Group<T, D, WINDOW> group(p, start, __shfl_sync(~0u, static_cast<int>(threadIdx.x / 128) - 1, 0));
         while (true) {
             barrier_wait(group.barrier(TAKEN), group.round & 1);
             int number = __shfl_sync(~0u, *place, 0);  // one for all: no register a thread
             if (number < 0) break;
-            group.tile_of_keys(Work::of(p, number));
+            group.tile_of_keys(Work::of<WINDOW>(p, number));
         }
         if (group.thread() == 0) copies_read();
     }
