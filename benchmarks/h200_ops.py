@@ -328,7 +328,14 @@ def timed(case: Case, peak: float, source: Tensor, target: Tensor) -> dict[str, 
         op = OPS[case.op]
         names = op.passes[case.asked_pass].names
         asked = (*case.asked, *([None] * (len(names) - len(case.asked))))
-        row = choose(op, op.request(case.asked_pass, asked)).row.name
+        if case.asked_pass == "backward":  # settled with the forward that it follows
+            have = dict(zip(names, asked, strict=True))
+            forward = tuple(have.get(name) for name in op.passes["forward"].names)
+            choice = choose(op, op.request("training", forward, op.contract.differentiable))
+            apart = choice.backward is None and not choice.together and not choice.native
+            row = (choose(op, op.request("backward", asked)).row if apart else choice.backward or choice.row).name
+        else:
+            row = choose(op, op.request("forward", asked)).row.name
     errors_differ = len(errors) == 2 and not errors["ours"] <= 2 * min(errors.values()) + SAME
     rounded = case.op == "attention" and case.pass_ != "decode"  # the truth there is bfloat16 itself
     loose = rounded and len(errors) == 2 and errors["ours"] <= 1.5e-2

@@ -68,6 +68,11 @@ class Choice:
     def way(self) -> str:
         return self.row.name if self.backward is None else f"{self.row.name}+{self.backward.name}"
 
+    @property
+    def asked(self) -> str | None:
+        """The ``row`` that has a call made as a timing chose, forward and backward; None where none did."""
+        return None if self.native or self.timing is None else f"{self.way}{OR_TORCH}"
+
 
 class Broken(str):
     """A reason of the machine's, not of the request's: a row that could not be built or loaded. ``about`` names what is
@@ -170,6 +175,8 @@ def choose(op: Rows, request: Request, row: str | None = None, kind: str | None 
     torch_row = op.row("torch")
     if request.pass_ == "backward":  # one that a training choice made is asked for by name
         return Choice(torch_row, (), "the gradients of a call that torch's own function did not run")
+    if not timings.sized(request):
+        return Choice(torch_row, (), "sizes are not known before the call: torch runs", native=True)
     ways, declined = eligible(op, request, kind)
     try:
         place = place_of(request.device, kind)

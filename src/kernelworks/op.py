@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernelworks import environment
 from kernelworks.autograd import derivative, differentiated, trained
 from kernelworks.build import BuildError
 from kernelworks.choose import OR_TORCH, Broken, Choice, broke, choose, mended
@@ -39,6 +40,7 @@ from kernelworks.plain import (
     untraced,
 )
 from kernelworks.plans import KERNEL, NATIVE, RECORDED, Plan, Plans
+from kernelworks.timings import sized
 from kernelworks.torch_library import register
 from kernelworks.watching import stop_at, tell
 from kernelworks.written import announce, as_tuple, check_out, overlap, put, refuse_crossed, same_place
@@ -277,13 +279,21 @@ class Op:
         named = {name: have[name] for name in backward.names}
         return Request(self.name, "backward", named, training.threads)
 
+    def timed(self, args: tuple[Any, ...], wanted: tuple[str, ...]) -> Choice | None:
+        """``choice`` where timings choose; None where the list's order does, which each pass settles for itself."""
+        return self.choice(args, None, wanted) if environment.choosing() == "timed" else None
+
     def choice(self, args: tuple[Any, ...], row: str | None, wanted: tuple[str, ...] = ()) -> Choice:
         """What runs a call whose tensors may have no data; nothing is loaded for the question."""
+        pass_ = "training" if wanted else "forward"
+        request = self.request(pass_, args, wanted)
+        if not sized(request):  # the same question of another size may be answered otherwise
+            return choose(self, request, row)
         key = self._key(("choice", wanted), args, None, row)
         found: Choice | None = self.plans.get(key)
         if found is None:
-            tell(self, "training" if wanted else "forward", args, row)
-            found = choose(self, self.request("training" if wanted else "forward", args, wanted), row)
+            tell(self, pass_, args, row)
+            found = choose(self, request, row)
             if key is not None:
                 self.plans.keep(key, found)
         return found
@@ -314,7 +324,7 @@ class Op:
         self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))
         tell(self, "training", args, row)
         choice, loaded = self._loaded(self.request("training", args, wanted), row)
-        way = f"{choice.way}{OR_TORCH}" if row is None and choice.timing is not None else row
+        way = choice.asked if row is None else row
         if choice.native:
             plan = Plan(NATIVE, self._native, functools.partial(_handing_out, self.native))
         elif choice.together:
@@ -394,7 +404,8 @@ class Op:
     def _leaves_to_torch(self, args: tuple[Any, ...], out: Any) -> bool:
         """Whether a call that somebody watches, or that stands for others, is torch's: they see torch's function."""
         wanted = self._recorded_for(args, out)
-        return wanted is not None and self.choice(args, None, wanted).native
+        choice = None if wanted is None else self.timed(args, wanted)
+        return choice is not None and choice.native
 
     def _through_composite(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
         """The same call in torch's own functions: for tensors and transforms that no kernel of ours may serve."""

@@ -29,7 +29,7 @@ from kernelworks.machine import place_of
 
 __all__ = [
     "MARGIN", "NEARBY", "NOISY", "NONE", "Raced", "Timing", "Verdict", "alike", "bucket_of", "call_of", "faults",
-    "held", "reread", "shipped_path", "shipped_places", "sources_of", "threads_of", "torch_version", "verdict",
+    "held", "reread", "shipped_path", "shipped_places", "sized", "sources_of", "threads_of", "torch_version", "verdict",
     "write", "write_shipped",
 ]  # fmt: skip
 
@@ -186,7 +186,7 @@ def _gradients(request: Request) -> list[str]:
     return [f"gradients {' '.join(request.wanted)}"] if request.pass_ == "training" else []
 
 
-def _known(request: Request) -> bool:
+def sized(request: Request) -> bool:
     """Whether all sizes are numbers: a compiler that traces for any size has none."""
     specs = [v for value in request.args.values() for v in (value if isinstance(value, tuple) else (value,))]
     return all(type(n) is int for t in specs if isinstance(t, TensorSpec) for n in (*t.shape, *t.stride))
@@ -214,16 +214,13 @@ def held(
     name: str, contract: Contract, request: Request, ways: Mapping[str, Sequence[Row]], place: str | None = None
 ) -> tuple[list[Timing], list[Timing]]:
     """The timings that hold for these rows as they are now: of this very call, and of others in its bucket."""
-    threads, call, bucket = threads_of(request), call_of(request), bucket_of(contract, request)
-    records = _records(place or place_of(request.device), name)
-    exact: list[Timing] = []
-    near: list[Timing] = []
-    for t in records:
-        if t.pass_ != request.pass_ or t.threads != threads or t.bucket != bucket or t.way not in ways:
-            continue
-        if t.torch == torch_version() and (t.source_hash, t.toolchain) == sources_of(ways[t.way]):
-            (exact if t.call == call else near).append(t)
-    return exact, near
+    place = place or place_of(request.device)
+    known = _indexed(_folder(place), shipped_path(place), name)
+    records = known.get((request.pass_, threads_of(request), bucket_of(contract, request)), ())
+    sources = {way: sources_of(ways[way]) for way in {t.way for t in records} & ways.keys()}
+    here, call = torch_version(), call_of(request)
+    valid = [t for t in records if t.torch == here and (t.source_hash, t.toolchain) == sources.get(t.way)]
+    return [t for t in valid if t.call == call], [t for t in valid if t.call != call]
 
 
 def alike(
@@ -232,12 +229,14 @@ def alike(
     """The timings that hold here for an op's ``rows`` in a dtype, whatever the call, but for the ``sizes`` of those of
     the contract's dimensions that are known. Raises RuntimeError where there is no such device."""
     threads = torch.get_num_threads() if device == "cpu" else 0
+    place = place_of(device)
+    known = _indexed(_folder(place), shipped_path(place), name)
     found = []
-    for t in _records(place_of(device), name):
+    for t in (t for (_, _, bucket), several in known.items() if _in_bucket(bucket, dtype, sizes) for t in several):
         way = [rows[part] for part in t.way.split("+") if part in rows]
         if t.noisy or t.threads != threads or t.torch != torch_version() or len(way) != t.way.count("+") + 1:
             continue
-        if _in_bucket(t.bucket, dtype, sizes) and (t.source_hash, t.toolchain) == sources_of(way):
+        if (t.source_hash, t.toolchain) == sources_of(way):
             found.append(t)
     return found
 
@@ -260,8 +259,6 @@ def verdict(
     """
     if not ways:
         return Verdict("", "no row of ours may be chosen")
-    if not _known(request):
-        return Verdict("", "sizes are not known before the call: torch runs")
     exact, near = held(name, contract, request, ways, place)
     clear = [t for t in exact if not t.noisy]
     if clear:
@@ -310,12 +307,16 @@ def _folder(place: str) -> Path:
     return environment.cache_dir("timings") / place
 
 
-def _records(place: str, op: str) -> tuple[Timing, ...]:
-    """All timings of an op on a kind of machine, this user's in place of those shipped."""
-    mine, _ = _cached(_folder(place), op)
-    shipped, _ = _shipped(shipped_path(place))
+@functools.cache
+def _indexed(folder: Path, shipped: Path, op: str) -> dict[tuple[str, int, str], tuple[Timing, ...]]:
+    """All timings of an op on a kind of machine, this user's in place of those shipped, by pass, threads and bucket."""
+    mine, _ = _cached(folder, op)
     taken = {t.key for t in mine}
-    return (*mine, *(t for t in shipped if t.op == op and t.key not in taken))
+    found: dict[tuple[str, int, str], tuple[Timing, ...]] = {}
+    for t in (*mine, *(t for t in _shipped(shipped)[0] if t.op == op and t.key not in taken)):
+        where = t.pass_, t.threads, t.bucket
+        found[where] = (*found.get(where, ()), t)
+    return found
 
 
 def faults(place: str, op: str) -> tuple[str, ...]:
@@ -346,6 +347,7 @@ def _cached(folder: Path, op: str) -> tuple[tuple[Timing, ...], tuple[str, ...]]
 
 def reread() -> None:
     """Forgets what was read, for when a file has changed."""
+    _indexed.cache_clear()
     _shipped.cache_clear()
     _cached.cache_clear()
 

@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 from torch._library.autograd import Info, make_autograd_impl
 
-from kernelworks import environment
 from kernelworks.autograd import derivative, readers, spared
-from kernelworks.choose import OR_TORCH
 from kernelworks.plain import is_plain, leaves, transformed
 from kernelworks.written import as_tuple
 
@@ -76,12 +74,12 @@ def _autograd(op: Any, record: Callable[..., Any], keyset: Any, *args: Any, **na
     given = args[:count]
     row = args[count] if len(args) > count else named.get("row")
     wanted = op.wanted(given) if torch.is_grad_enabled() else ()
-    if row is None and environment.choosing() == "timed":
-        choice = op.choice(given, None, wanted)
+    choice = op.timed(given, wanted) if row is None else None
+    if choice is not None:
         if choice.native:  # torch's own operators, which a compiler can fuse with their neighbours
             result = op.native(*given)
             return op._to_torch(result, *given) if op._to_torch else result
-        row = choice.way + OR_TORCH
+        row = choice.asked
     if not (wanted and op._to_record):
         return record(keyset, *given, row)
     result = record(keyset, *op._to_record(*given), row)

@@ -35,12 +35,14 @@ def loss_with_gradients(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
 
 def _run(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, needs: list[bool]) -> Made:
     args = (x, weight, target, bias, ignore_index)
-    trains = OP.trains(args, None)
+    wanted = tuple(name for name, want in zip(OP.passes["backward"].returns, needs, strict=True) if want)
+    trains = OP.trains(args, None, wanted)
     if trains is not None:
         loss, found = trains[0](*args, needs=needs)
     else:
-        loss = OP.run("forward", args)
-        found = OP.run("backward", (torch.ones_like(loss), *args, needs))
+        row = OP.choice(args, None, wanted).asked
+        loss = OP.run("forward", args, row=row)
+        found = OP.run("backward", (torch.ones_like(loss), *args, needs), row=row)
     dx, dw, db = (x.new_empty(0) if g is None else g for g in found)
     return loss, dx, dw, db
 

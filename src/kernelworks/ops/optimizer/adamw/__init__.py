@@ -92,6 +92,23 @@ def _torch(
     )  # fmt: skip
 
 
+def _native(
+    params: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequence[Tensor], exp_avg_sqs: Sequence[Tensor],
+    step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, maximize: bool,
+) -> None:  # fmt: skip
+    """What torch.optim.AdamW runs unless it is told otherwise: one tensor after the other, or many at once on a GPU."""
+    if any(len({t.dtype for t in four}) > 1 for four in zip(params, grads, exp_avgs, exp_avg_sqs, strict=True)):
+        _composite(
+            params, grads, exp_avgs, exp_avg_sqs, step, lr, beta1, beta2, eps, weight_decay, maximize
+        )  # fmt: skip
+        return
+    adamw(
+        list(params), list(grads), list(exp_avgs), list(exp_avg_sqs), [],
+        [torch.tensor(float(step - 1)) for _ in params], amsgrad=False, beta1=beta1, beta2=beta2, lr=lr,
+        weight_decay=weight_decay, eps=eps, maximize=maximize,
+    )  # fmt: skip
+
+
 def _composite(
     params: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequence[Tensor], exp_avg_sqs: Sequence[Tensor],
     *scalars: Any,
@@ -146,5 +163,6 @@ OP = Op(
         },
     ),
     composite=_composite,
+    native=_native,
     mutants=MUTANTS,
 )
