@@ -1,7 +1,6 @@
 """An op may be called as torch's function is: every argument of torch's, by position and by name.
 
-Made from torch's own signatures: an op that says its spelling gets these tests by itself. What a call needs beside the
-arguments of the op's smallest case is in ``WHOLE``, a value other than the default for each of torch's in ``OTHER``.
+Made from torch's own signatures: an op that says its spelling gets these tests by itself.
 """
 
 from __future__ import annotations
@@ -18,73 +17,7 @@ import kernelworks as kw
 from kernelworks.explanation import what_it_asks
 from kernelworks.op import OPS
 from kernelworks.spelling import SPELLINGS, Spelling
-
-NAMES = [name for name, spelling in SPELLINGS.items() if spelling.function is not None]
-Parameters = list[tuple[str, Any, bool]]  # name, default, whether it may be given by position
-
-# Arguments of torch's that no argument of the op's says, made of those that are there.
-WHOLE: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "normalized_shape": lambda given: given["input"].shape[-1:],
-    "enable_gqa": lambda given: given["query"].shape[1] != given["key"].shape[1],
-}
-
-OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "approximate": lambda given: "tanh",
-    "attn_mask": lambda given: torch.rand(given["query"].shape[2], given["key"].shape[2]),
-    "bias": lambda given: torch.rand(given["weight"].shape[0]),
-    "dim": lambda given: 0,
-    "dropout_p": lambda given: 0.5,
-    "dtype": lambda given: torch.float64,
-    "enable_gqa": lambda given: True,
-    "eps": lambda given: 0.25,
-    "ignore_index": lambda given: int(given["target"][0]),
-    "is_causal": lambda given: True,
-    "label_smoothing": lambda given: 0.25,
-    "linear_bias": lambda given: torch.rand(given["linear_weight"].shape[0]),
-    "max_norm": lambda given: 1e6,  # above every norm: the weight is not rewritten
-    "norm_type": lambda given: 1.0,
-    "options": lambda given: torch.nn.LinearCrossEntropyOptions(),
-    "padding_idx": lambda given: 0,
-    "reduce": lambda given: False,
-    "reduction": lambda given: "sum",
-    "scale": lambda given: 0.3,
-    "scale_grad_by_freq": lambda given: True,
-    "size_average": lambda given: False,
-    "sparse": lambda given: True,
-    "weight": lambda given: torch.rand(given.get("linear_weight", given["input"].mT).shape[0]),
-}  # fmt: skip
-UNSAID = {"_stacklevel"}  # where a warning of torch's points to
-
-
-def torchs(spelling: Spelling) -> Parameters:
-    """The signature of torch's function, as this version of torch has it."""
-    function = spelling.function
-    try:
-        found = inspect.signature(function)  # type: ignore[arg-type]
-    except ValueError:  # one of C++
-        schema = getattr(torch.ops.aten, function.__name__).default._schema  # type: ignore[union-attr]
-        return [
-            ("input" if a.name == "self" else a.name, a.default_value if a.has_default_value() else inspect._empty,
-             not a.kwarg_only)
-            for a in schema.arguments
-        ]  # fmt: skip
-    return [(p.name, p.default, p.kind is not p.KEYWORD_ONLY) for p in found.parameters.values()]
-
-
-def example(spelling: Spelling) -> dict[str, Any]:
-    """Arguments of torch's function, of the smallest case of the op that says no more than torch can."""
-    op = OPS[spelling.op.name]
-    own_only = {n for n in op.passes["forward"].names if n not in spelling.names and n not in spelling.theirs}
-    for case in (*op.contract.cases, *op.contract.bench_cases):
-        made = case.make(torch.Generator().manual_seed(1), torch.float32)
-        if any(made.get(n) is not None and made.get(n) is not False for n in own_only):
-            continue
-        if any(isinstance(v, Tensor) and v.numel() < 4 for v in made.values()):
-            continue
-        given = {spelling.theirs.get(n, n): v for n, v in made.items() if n not in own_only}
-        given = {n: v for n, v in given.items() if n in spelling.names}
-        return given | {n: make(given) for n, make in WHOLE.items() if n in spelling.names}
-    raise AssertionError(f"{op.name} has no case that torch can say")
+from spelled import NAMES, OTHER, UNSAID, WHOLE, example, torchs
 
 
 def in_order(spelling: Spelling, given: dict[str, Any]) -> list[Any]:

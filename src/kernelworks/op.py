@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from kernelworks import environment
+from kernelworks.arrays import borrowed, foreign, given_back
 from kernelworks.autograd import derivative, differentiated, trained
 from kernelworks.build import BuildError
 from kernelworks.choose import OR_TORCH, Broken, Choice, broke, choose, mended
-from kernelworks.contract import Contract, Mutant, Request, Row, TensorSpec, spec
+from kernelworks.contract import Contract, Mutant, Request, Row, TensorSpec, describe, spec
 from kernelworks.entry import entry
 from kernelworks.plain import (
     LISTED,
@@ -123,6 +124,8 @@ class Op:
         self.pointwise = pointwise
         self._to_torch, self._from_torch, self._to_record = to_torch, from_torch, to_record
         self.plans = Plans()
+        schema = torch._C.parse_schema(forward.schema)
+        self._arrays = {a.name for a in schema.arguments if "Tensor" in str(a.type)}
         self._overload: Any = None  # set by register()
         self._backward_overload: Any = None
         scope = entry(self)
@@ -161,6 +164,8 @@ class Op:
                 plan = self.plans.get(key)
                 if plan is not None:
                     return self._run_plan(plan, args, out)
+        if foreign((*args, out)):
+            return self._through_tensors(args, out, row)
         kinds = {standing(t) for t in leaves((*args, out))}
         if transformed() or OTHER in kinds:
             return self._through_composite(args, out, row)
@@ -386,8 +391,20 @@ class Op:
 
     # ------------------------------------------------------------ calls that no row serves at once
 
+    def _through_tensors(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
+        """The same call with a tensor in the place of each array of NumPy's or of DLPack's."""
+        named = zip(self.passes["forward"].names, args, strict=True)
+        tensors = [borrowed(n, a, written=n in self.contract.mutates) if n in self._arrays else a for n, a in named]
+        to = borrowed("out", out, written=True)
+        for name, value in zip(self.passes["forward"].names, tensors, strict=True):
+            if foreign((value,)):
+                raise TypeError(f"{name} of {self.name} takes no array, got {describe(value)}")
+        return given_back(lambda: self.call(*tensors, to, row), args, out)
+
     def _through_torch(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
         """The same call as a torch operator: seen by autograd, torch.compile, modes and profilers."""
+        if foreign((*args, out)):
+            return self._through_tensors(args, out, row)
         self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))
         if not torch.compiler.is_dynamo_compiling():
             stop_at(self, args, row)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
+from kernelworks.arrays import borrowed, foreign, given_back
 from kernelworks.written import check_out, put
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ class Spelling:
 
     def __call__(self, positional: tuple[Any, ...], named: Mapping[str, Any], out: Any, row: str | None) -> Any:
         """A call in torch's spelling: what was given by position, in torch's order, and by name, of either spelling."""
+        if foreign((*positional, *named.values(), out)):
+            return self._through_tensors(positional, named, out, row)
         given, more = self._bound(positional, named)
         odd = [n for n, v in given.items() if self.defaults.get(n).__class__ is bool and v.__class__ is not bool]
         asked = f"{odd[0]} is no bool" if odd else self.ours(**given)
@@ -127,6 +130,14 @@ class Spelling:
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         placed = names[: len(values)]
         return len(values) <= code.co_argcount and all(n in names and n not in placed for n in given)
+
+    def _through_tensors(self, positional: tuple[Any, ...], named: Mapping[str, Any], out: Any, row: str | None) -> Any:
+        """The same call with a tensor in the place of each array of NumPy's or of DLPack's."""
+        placed = tuple(borrowed(n, v) for n, v in zip(self.positional, positional, strict=False))
+        placed += positional[len(placed) :]
+        said = {n: borrowed(n, v) for n, v in named.items()}
+        to = borrowed("out", out, written=True)
+        return given_back(lambda: self(placed, said, to, row), (*positional, *named.values()), out)
 
     @property
     def op_names(self) -> tuple[str, ...]:
