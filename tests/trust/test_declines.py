@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kernelworks.models import calls, swap
+from kernelworks.models import swap
 
 warnings.filterwarnings("ignore", message=".*(nested tensors|Sparse CSR|jit.trace|jit.script|torch.jit).*")
 
@@ -350,11 +350,3 @@ def test_a_scripted_model_goes_into_a_file(tmp_path) -> None:
     for name in ("scripted.pt", "traced.pt"):
         torch.testing.assert_close(torch.jit.load(tmp_path / name)(X), want)
         torch.testing.assert_close(torch.jit.load(tmp_path / name)(X + 1), module(X + 1))
-
-
-def test_what_a_gpu_is_asked_about_few_rows_declines_too() -> None:
-    """A product of few rows on a GPU is looked up by its strides first: not every weight has some, nor every input a
-    last dimension."""
-    x, weight = torch.rand(2, 8), torch.rand(8, 8)
-    assert not calls._few_rows(x, weight.to_sparse_csr(), None)
-    assert not calls._few_rows(torch.rand(()), weight, None)

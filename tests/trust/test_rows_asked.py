@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from made_timings import nothing_timed, raced
 from torch import Tensor
 
 from kernelworks import certificates
@@ -87,3 +90,34 @@ def test_the_row_named_is_the_row_that_a_swapped_call_takes(
     spelled = [row for row, op in zip(found, named, strict=True) if op in SPELLINGS]
     assert spelled == [expected]
     assert (proved == "all") >= bool(expected)
+
+
+@pytest.mark.parametrize("verdict", [1.5, 0.8, None])
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("name", CALLS)
+def test_by_timings_too(name: str, trained: bool, verdict: float | None, tmp_path: Path) -> None:
+    """... of forwards and of what autograd records, each by its own timings."""
+    function, args, kwargs = CALLS[name]
+    first, *others = args
+    first = first.clone().requires_grad_(trained)
+    call = functools.partial(getattr(F, function), first, *others, **kwargs)
+    with nothing_timed(tmp_path):
+        try:
+            op, asked, _ = what_it_asks(functools.partial(FUNCTIONS[function], first, *others, **kwargs))
+        except ValueError:
+            return  # it stays torch's
+        wanted = op.wanted(asked) if trained else ()
+        if verdict is not None:
+            raced(op.name, *asked, ratio=verdict, wanted=wanted)
+        takes = op.choice(asked, None, wanted)
+        assert takes.native == (verdict != 1.5)
+
+        def run() -> None:
+            out = call()
+            if trained:
+                out.sum().backward()
+
+        with torch.set_grad_enabled(trained):
+            trace = record(run, survey=Survey())
+        found = [row_for(c.load(), torch.get_num_threads()) for c in trace.calls if not c.backward]
+        assert [row for row in found if row] == ([] if takes.native else [f"kw.{op.name}: {takes.way}"])

@@ -10,51 +10,20 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from eligible import ROWS
+from made_timings import ROW, nothing_timed, raced
 from torch import Tensor, nn
 
 import kernelworks as kw
-from kernelworks import certificates, timings
+from kernelworks import timings
 from kernelworks.machine import place_of
 from kernelworks.models import outlook
 from kernelworks.op import OPS
-from kernelworks.plans import forget_all
-from kernelworks.timings import Raced, Timing
-
-ROW = ROWS[-1]
 
 
 @pytest.fixture(autouse=True)
-def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Rows are chosen by timings, of which there are none yet; every row is proved."""
-    monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
-    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
-    monkeypatch.setattr(timings, "SHIPPED", tmp_path / "timed")
-    monkeypatch.setattr(certificates, "invalid", lambda *args: None)
-    timings.reread()
-    forget_all()
-    yield
-    monkeypatch.undo()
-    timings.reread()
-    forget_all()
-
-
-def raced(op: str, *args: Any, ratio: float = 1.5, wanted: tuple[str, ...] = ()) -> None:
-    """Keeps a timing of a call on this machine, as if it had been raced."""
-    of, pass_ = OPS[op], "training" if wanted else "forward"
-    request = of.request(pass_, args, wanted)
-    rows = (of.row(ROW),) * (2 if wanted else 1)
-    sources, toolchain = timings.sources_of(rows)
-    one = Raced(1.0, ratio, (ratio, ratio), 0.01)
-    timings.write(
-        Timing(
-            op=op, pass_=pass_, way="+".join(row.name for row in rows), bucket=timings.bucket_of(of.contract, request),
-            call=timings.call_of(request), place=place_of("cpu"), threads=torch.get_num_threads(),
-            source_hash=sources, toolchain=toolchain, torch=timings.torch_version(), whole=one,
-            backward=one if wanted else None, date="2026-11-22",
-        )
-    )  # fmt: skip
-    forget_all()
+def apart(tmp_path: Path) -> Iterator[None]:
+    with nothing_timed(tmp_path):
+        yield
 
 
 X = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +16,16 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from kernelworks.choose import choose
+from kernelworks import timings
+from kernelworks.choose import Choice, choose
 from kernelworks.contract import Request
 from kernelworks.diagnose.trace import Call
 from kernelworks.diagnose.work import Arguments, Operand
 from kernelworks.models.calls import FUNCTIONS, REDUCTIONS
-from kernelworks.op import OPS
+from kernelworks.op import Op
 from kernelworks.watching import reached
 
-__all__ = ["SPELLINGS", "Spelling", "called", "row_for"]
+__all__ = ["SPELLINGS", "Asked", "Spelling", "asked", "called", "row_for"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ SPELLINGS: dict[str, Spelling] = {
         "scaled_dot_product_attention",
         ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"),
     ),
-    "gelu": Spelling("gelu", ("input",)),  # which of its two forms is not recorded: both have the same rows
+    "gelu": Spelling("gelu", ("input",)),
     "softmax": Spelling("softmax", ("input", "dim", "dtype")),
     "layer_norm": Spelling("layer_norm", ("input", "normalized_shape", "weight", "bias", "eps")),
     "rms_norm": Spelling("rms_norm", ("input", "normalized_shape", "weight", "eps")),
@@ -50,8 +51,24 @@ SPELLINGS: dict[str, Spelling] = {
         "cross_entropy", ("input", "target", "weight", "reduction", "ignore_index", "label_smoothing")
     ),
 }
+# What the profiler does not record of a call, as it may have been.
+FORMS: dict[str, tuple[Mapping[str, Any], ...]] = {"gelu": ({}, {"approximate": "tanh"})}
 REDUCTION_CODES = dict(enumerate(("none", "mean", "sum")))  # ATen/core/Reduction.h
 Make = Callable[[Operand], Tensor]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a call asks of the dispatcher once swapped, and what it gets."""
+
+    op: Op
+    request: Request
+    choice: Choice
+
+    @property
+    def row(self) -> str:
+        """``kw.linear: avx512``, or "" for torch's own."""
+        return "" if self.choice.row.source is None else f"kw.{self.op.name}: {self.choice.way}"
 
 
 def row_for(call: Call, threads: int, device: str = "cpu", kind: str | None = None) -> str:
@@ -61,23 +78,48 @@ def row_for(call: Call, threads: int, device: str = "cpu", kind: str | None = No
     ``kind`` is the kind of machine, by default this one. Nothing is built for the question, so a row whose build fails
     later is named all the same.
     """
-    if call.name.removeprefix("aten::") not in SPELLINGS:
-        return ""
-    try:
-        with FakeTensorMode():
-            made = called(call, lambda operand: _without_data(operand, device))
-            request = _asked(made, threads) if made is not None else None
-        if request is None:
-            return ""
-        row = choose(OPS[request.op], request, kind=kind).row
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError):
-        return ""  # arguments of another form than the profiler tells
-    return f"kw.{request.op}: {row.name}" if row.source is not None else ""
+    found = asked(call, threads, device, kind)
+    return "" if found is None else found.row
 
 
-def called(call: Call, make: Make, functions: Any = FUNCTIONS) -> Callable[[], Any] | None:
-    """The call as its user wrote it, through ``functions``, on tensors that ``make`` makes; None where it has no
-    spelling or ``functions`` (a mapping, or ``torch.nn.functional``) has no such function."""
+def asked(call: Call, threads: int, device: str = "cpu", kind: str | None = None) -> Asked | None:
+    """What becomes of a call once swapped; None where it stays torch's.
+
+    The profiler does not tell all: which form a GELU has, which gradients are wanted of a call that autograd records.
+    Of what the call may be, that counts of which there is a timing.
+    """
+    found: list[Asked] = []
+    for form in FORMS.get(call.name.removeprefix("aten::"), ({},)):
+        try:
+            with FakeTensorMode(), torch.no_grad():
+                made = called(call, lambda operand: _without_data(operand, device), form=form)
+                arrived = None if made is None else reached(made)
+            for request in _requests(call, *arrived[:2]) if arrived is not None else ():
+                its = dataclasses.replace(request, threads=threads)
+                found.append(Asked(arrived[0], its, choose(arrived[0], its, kind=kind)))  # type: ignore[index]
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError):
+            continue  # arguments of another form than the profiler tells
+    timed = [a for a in found if a.choice.timing is not None and a.choice.timing.call == timings.call_of(a.request)]
+    return next(iter((*timed, *found)), None)
+
+
+def _requests(call: Call, op: Op, args: tuple[Any, ...]) -> Iterator[Request]:
+    if not call.recorded or "backward" not in op.passes:
+        yield op.request("forward", args)
+        return
+    named = dict(zip(op.passes["forward"].names, args, strict=True))
+    able = tuple(name for name in op.contract.differentiable if isinstance(named[name], Tensor))
+    for wanted in dict.fromkeys((able, able[1:], able[:1])):  # the input of a first layer wants none; weights may not
+        if wanted:
+            yield op.request("training", args, wanted)
+
+
+def called(
+    call: Call, make: Make, functions: Any = FUNCTIONS, form: Mapping[str, Any] | None = None
+) -> Callable[[], Any] | None:
+    """The call as its user wrote it, through ``functions``, on tensors that ``make`` makes, with what else it may have
+    been given (``form``); None where it has no spelling or ``functions`` (a mapping, or ``torch.nn.functional``) has no
+    such function."""
     spelling = SPELLINGS.get(call.name.removeprefix("aten::"))
     if spelling is None:
         return None
@@ -91,19 +133,8 @@ def called(call: Call, make: Make, functions: Any = FUNCTIONS) -> Callable[[], A
     function = (
         functions.get(spelling.function) if isinstance(functions, dict) else getattr(functions, spelling.function)
     )
-    return None if function is None else functools.partial(function, **named)
+    return None if function is None else functools.partial(function, **named, **(form or {}))
 
 
 def _without_data(operand: Operand, device: str) -> Tensor:
     return torch.empty_strided(operand.shape, operand.stride, dtype=operand.dtype, device=device)
-
-
-def _asked(made: Callable[[], Any], threads: int) -> Request | None:
-    """What a call asks of the dispatcher; None where it stays torch's."""
-    with torch.no_grad():
-        found = reached(made)
-    if found is None:
-        return None
-    op, args, _ = found
-    request: Request = op.request("forward", args)
-    return dataclasses.replace(request, threads=threads)

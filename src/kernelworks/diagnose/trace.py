@@ -99,6 +99,7 @@ class Call:
     children: list[Call] = field(default_factory=list)
     place: Place = Place()
     backward: bool = False
+    recorded: bool = False  # a backward of it ran
     freed: int = 0  # bytes of large blocks given back since the call before
     correlation: int = 0  # by which what the device did for the call names it
     runtime: list[Runtime] = field(default_factory=list)  # calls of the device's driver made in it or below
@@ -418,18 +419,22 @@ def _outermost(roots: list[Call], places: list[Place]) -> list[Call]:
     """
     calls: list[Call] = []
     forward: dict[int, Place] = {}
+    latest: dict[int, Call] = {}  # what is not recorded has the number of what is recorded next
 
     def visit(call: Call, place: Place, backward: Place | None) -> None:
         if call.name.startswith(PLACE):
             place = places[int(call.name[len(PLACE) :])]
         elif call.scope == BACKWARD and call.sequence >= 0:
             known = forward.get(call.sequence)
+            if call.sequence in latest:
+                latest[call.sequence].recorded = True
             backward = replace(known, faults=0) if known else backward or Place()
         elif _is_op(call):
             call.place, call.backward = (backward, True) if backward else (place, False)
             calls.append(call)
             for number in _sequences(call) if not backward else ():
                 forward.setdefault(number, place)
+                latest[number] = call
             _prune(call)
             return
         for child in call.children:
