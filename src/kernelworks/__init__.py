@@ -25,25 +25,27 @@ from kernelworks.ops import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from kernelworks import nn
     from kernelworks.bench import bench
     from kernelworks.diagnose import diagnose
     from kernelworks.explanation import explain
     from kernelworks.machine import Machine, machine
     from kernelworks.models.swap import Swap, swap
+    from kernelworks.optim import AdamW
     from kernelworks.prove import prove
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Machine", "Swap", "__version__", "adamw_", "attention", "bench", "cross_entropy", "diagnose", "embedding",
-    "explain", "gelu", "layer_norm", "linear", "linear_cross_entropy", "machine", "prove", "rms_norm", "rope",
+    "AdamW", "Machine", "Swap", "__version__", "adamw_", "attention", "bench", "cross_entropy", "diagnose", "embedding",
+    "explain", "gelu", "layer_norm", "linear", "linear_cross_entropy", "machine", "nn", "prove", "rms_norm", "rope",
     "silu_mul", "softmax", "swap",
 ]  # fmt: skip
 
 # Where the names are that are loaded when they are first asked for.
 _HOMES = {
-    "Machine": "machine", "Swap": "models", "bench": "bench", "diagnose": "diagnose", "explain": "explanation",
-    "machine": "machine", "prove": "prove", "swap": "models",
+    "AdamW": "optim", "Machine": "machine", "Swap": "models", "bench": "bench", "diagnose": "diagnose",
+    "explain": "explanation", "machine": "machine", "prove": "prove", "swap": "models",
 }  # fmt: skip
 
 
@@ -60,6 +62,8 @@ class _Face(types.ModuleType):
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "nn":
+            return importlib.import_module(f"{self.__name__}.nn")
         if name not in _HOMES:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}", name=name, obj=self)
         found = getattr(importlib.import_module(f"{self.__name__}.{_HOMES[name]}"), name)

@@ -97,7 +97,15 @@ class Spelling:
                 raise RuntimeError(f"row {row!r} of {self.op.name} cannot run: {asked}")
         elif more or row is not None:
             return self.call(*asked, out, row)
-        elif not _autocast():
+        return self._served(asked, given, out)
+
+    def as_torch(self, *args: Any) -> Any:
+        """torch's function, all arguments by position: the op where it says the same, else that function."""
+        given = dict(zip(self.names, args, strict=True))
+        return self._served(self.ours(**given), given, None)
+
+    def _served(self, asked: tuple[Any, ...] | str, given: dict[str, Any], out: Any) -> Any:
+        if not isinstance(asked, str) and not _autocast():
             try:
                 return self.call(*asked, out, None)
             except REFUSED:
