@@ -44,7 +44,7 @@ def patch(monkeypatch: pytest.MonkeyPatch, module: str, name: str, value: Callab
 
 
 def test_the_verbs_are_those_of_the_design() -> None:
-    assert set(VERBS) == {"diagnose", "machine", "prove", "bench", "explain", "map", "swap", "tune", "climb"}
+    assert set(VERBS) == {"diagnose", "machine", "prove", "bench", "explain", "map", "settle", "swap", "tune", "climb"}
     assert cli("--version").stdout.startswith("kernelworks ")
     assert cli().exit_code == 2  # without a verb: the help, as for a wrong command line
 

@@ -33,19 +33,22 @@ if TYPE_CHECKING:
     from kernelworks.models.swap import Swap, swap
     from kernelworks.optim import AdamW
     from kernelworks.prove import prove
+    from kernelworks.records import Settled
+    from kernelworks.settle import settle
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "AdamW", "Machine", "Swap", "__version__", "adamw_", "attention", "bench", "cross_entropy", "diagnose", "embedding",
-    "explain", "gelu", "layer_norm", "linear", "linear_cross_entropy", "machine", "nn", "prove", "rms_norm", "rope",
-    "silu_mul", "softmax", "swap",
+    "AdamW", "Machine", "Settled", "Swap", "__version__", "adamw_", "attention", "bench", "cross_entropy", "diagnose",
+    "embedding", "explain", "gelu", "layer_norm", "linear", "linear_cross_entropy", "machine", "nn", "prove",
+    "rms_norm", "rope", "settle", "silu_mul", "softmax", "swap",
 ]  # fmt: skip
 
 # Where the names are that are loaded when they are first asked for.
 _HOMES = {
-    "AdamW": "optim", "Machine": "machine", "Swap": "models", "bench": "bench", "diagnose": "diagnose",
-    "explain": "explanation", "machine": "machine", "prove": "prove", "swap": "models",
+    "AdamW": "optim", "Machine": "machine", "Settled": "records", "Swap": "models", "bench": "bench",
+    "diagnose": "diagnose", "explain": "explanation", "machine": "machine", "prove": "prove", "settle": "settle",
+    "swap": "models",
 }  # fmt: skip
 
 

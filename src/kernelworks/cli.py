@@ -165,6 +165,42 @@ def machine(
 
 
 @app.command()
+def settle(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="A Python script (its arguments after `--`), FILE.py:FUNCTION, or names of ops; every op without it.",
+            metavar="[PROGRAM | OP...]",
+        ),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Race also what was settled before.")] = False,
+    module: Annotated[
+        bool, typer.Option("-m", "--module", help="PROGRAM is a module, as after python -m, or MODULE:FUNCTION.")
+    ] = False,
+    device: Device = None,
+    json: Json = False,
+) -> None:
+    """Races what a program calls against torch's own functions, so that each call takes what is quickest here.
+
+    Once for each kind of call, on the program's own tensors; of ops without a program the calls that `bench` times. A
+    row of ours is taken from then on where it won by 3% in both halves of the race, host time counted, and torch's
+    function everywhere else.
+    """
+    from kernelworks.report import settle as report
+    from kernelworks.report import terminal as console
+    from kernelworks.settling import settled
+
+    where = device_named(device)
+    with guarded(json=json), console.progress("settle") as progress:
+        shown = progress if console.stderr().is_terminal else None  # else a line now and then
+        found = settled(what or [], module=module, device=where, again=again, progress=shown)
+    if json:
+        told(found)
+    else:
+        show(report.settled(found))
+
+
+@app.command()
 def prove(
     what: Annotated[str | None, typer.Argument(help="OP or OP.ROW; every op without it.", metavar="[OP[.ROW]]")] = None,
     case: Annotated[str | None, typer.Option(help="Only this case, to see a failure again.")] = None,

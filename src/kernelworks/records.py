@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 __all__ = [
     "Arm", "Bandwidth", "BenchResult", "Candidate", "Ceilings", "CounterCheck", "Diagnosis", "Fix", "FlopRate",
     "FunctionRate", "GpuBandwidth", "GpuCeilings", "GpuRate", "GpuTime", "KernelTime", "MapOp", "MapRow", "Parity",
-    "Proof", "Region", "from_json", "to_json",
+    "Proof", "Region", "Settled", "SettledCall", "from_json", "to_json",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -248,6 +248,48 @@ class Tuned:
     candidates: tuple[Candidate, ...]
     used: dict[str, Any]
     chosen: dict[str, Any]
+
+
+# ---------------------------------------------------------------- choices that were settled
+
+
+@dataclass(frozen=True)
+class SettledCall:
+    """One kind of call of one op: what was raced for it, and what it takes from now on.
+
+    ``what`` is ``forward``, ``forward + backward`` or ``backward``; of the last two, which are one choice, both must be
+    won. Times are medians, ``ratio`` is torch over ours in the half of the race that says less.
+    """
+
+    op: str
+    what: str
+    call: str
+    row: str  # that was raced; "" where none could be
+    taken: str  # that row, or "torch"
+    why: str
+    torch_us: float = 0.0
+    ours_us: float = 0.0
+    ratio: float = 0.0
+    spread: float = 0.0
+    rounds: int = 0  # 0 where it was not raced now
+    seconds: float = 0.0  # that the race took
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What ``settle`` found: the calls in the order in which the program made them first."""
+
+    kinds: tuple[str, ...]  # of machine: the CPU's, and the GPU's where it took part
+    threads: int
+    calls: tuple[SettledCall, ...]
+    seconds: float
+    kept: str = ""  # where the timings are; "" where they could not be written, and hold for this process alone
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        from kernelworks.report.settle import text
+
+        return text(self)
 
 
 # ---------------------------------------------------------------- the kernel map

@@ -29,8 +29,8 @@ from kernelworks.machine import place_of
 
 __all__ = [
     "MARGIN", "NEARBY", "NOISY", "NONE", "Raced", "Timing", "Verdict", "alike", "bucket_of", "call_of", "faults",
-    "held", "reread", "shipped_path", "shipped_places", "sized", "sources_of", "threads_of", "torch_version", "verdict",
-    "write", "write_shipped",
+    "held", "remember", "reread", "shipped_path", "shipped_places", "sized", "sources_of", "threads_of",
+    "torch_version", "verdict", "write", "write_shipped",
 ]  # fmt: skip
 
 SHIPPED = Path(__file__).resolve().parent / "timed"
@@ -310,10 +310,10 @@ def _folder(place: str) -> Path:
 @functools.cache
 def _indexed(folder: Path, shipped: Path, op: str) -> dict[tuple[str, int, str], tuple[Timing, ...]]:
     """All timings of an op on a kind of machine, this user's in place of those shipped, by pass, threads and bucket."""
-    mine, _ = _cached(folder, op)
-    taken = {t.key for t in mine}
+    mine = {t.key: t for t in _cached(folder, op)[0]}
+    mine |= {t.key: t for t in _remembered.values() if (t.place, t.op) == (folder.name, op)}
     found: dict[tuple[str, int, str], tuple[Timing, ...]] = {}
-    for t in (*mine, *(t for t in _shipped(shipped)[0] if t.op == op and t.key not in taken)):
+    for t in (*mine.values(), *(t for t in _shipped(shipped)[0] if t.op == op and t.key not in mine)):
         where = t.pass_, t.threads, t.bucket
         found[where] = (*found.get(where, ()), t)
     return found
@@ -343,6 +343,15 @@ def _cached(folder: Path, op: str) -> tuple[tuple[Timing, ...], tuple[str, ...]]
         found += [t for t in timings if t.op == op]
         bad += [f"{path.name}: {word}"] if word else []
     return tuple(found), tuple(bad)
+
+
+_remembered: dict[tuple[str, str, tuple[str, str, str, int]], Timing] = {}  # by place, op and key
+
+
+def remember(timing: Timing) -> None:
+    """Keeps a timing for this process alone, where no file can be written."""
+    _remembered[timing.place, timing.op, timing.key] = timing
+    _indexed.cache_clear()
 
 
 def reread() -> None:

@@ -1,0 +1,96 @@
+"""One kind of call, raced: every way to run it with rows of ours against torch's own function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kernelworks.op import Op
+from kernelworks.settle.duel import Duel, duel, quickest
+from kernelworks.settle.live import Training, forward_arms, forward_only, waiter
+
+__all__ = ["Found", "race_forward", "race_training", "why_not"]
+
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The quickest way of ours against torch: the forward, or forward and backward ``whole`` and the ``backward``
+    alone. ``lost`` says why a way could not be raced."""
+
+    way: str
+    whole: Duel | None  # None where no way could be raced
+    backward: Duel | None
+    lost: dict[str, str]
+
+
+def race_forward(op: Op, args: tuple[Any, ...], ways: Iterable[str]) -> Found:
+    """Raises what torch's own function raises: then the call itself would."""
+    mine = forward_only(op, args)
+    wait = waiter(mine)
+    ours, torchs = forward_arms(op, mine)
+    _run(torchs, wait)
+    able, lost = _able(((way, ours(way)) for way in ways), wait)
+    if not able:
+        return Found("", None, None, lost)
+    way = quickest(list(able.items()), wait)
+    return Found(way, duel(able[way], torchs, wait), None, lost)
+
+
+def race_training(op: Op, args: tuple[Any, ...], ways: Sequence[str]) -> Found:
+    """A way is a row that makes the gradients with its forward, or a row for each with a ``+`` between.
+
+    Raises what torch's own function raises.
+    """
+    with torch.enable_grad():
+        training = Training(op, args)
+        wait = waiter(args)
+        torchs = training.both(None)
+        _run(torchs, wait)
+        made: dict[str, Call] = {}
+        lost: dict[str, str] = {}
+        for way in ways:
+            try:
+                made[way] = training.both(way)
+            except Exception as error:
+                lost[way] = why_not(error)
+        able, unable = _able(made.items(), wait)
+        lost |= unable
+        if not able:
+            return Found("", None, None, lost)
+        way = quickest(list(able.items()), wait)
+        whole = duel(able[way], torchs, wait)
+        del made, able, torchs  # and what flows in with them
+        backward = duel(training.backward(way), training.backward(None), wait)
+    return Found(way, whole, backward, lost)
+
+
+def _able(arms: Iterable[tuple[str, Call]], wait: Call | None) -> tuple[dict[str, Call], dict[str, str]]:
+    """The arms that run through once, and for the others why not: a kernel that cannot be built, no memory left."""
+    able: dict[str, Call] = {}
+    lost: dict[str, str] = {}
+    for name, arm in arms:
+        try:
+            _run(arm, wait)
+        except Exception as error:
+            lost[name] = why_not(error)
+        else:
+            able[name] = arm
+    return able, lost
+
+
+def _run(arm: Call, wait: Call | None) -> None:
+    arm()
+    if wait is not None:
+        wait()
+
+
+def why_not(error: BaseException) -> str:
+    """Why a race could not be run, as a line."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in str(error):
+        return "there is not enough memory for a race beside the program"
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

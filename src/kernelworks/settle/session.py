@@ -1,0 +1,211 @@
+"""One run of ``settle``: meets the calls of a program one kind after the other, and says what is to be raced."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from kernelworks import certificates, timings
+from kernelworks.build import BuildError
+from kernelworks.choose import Ways, eligible
+from kernelworks.contract import Request
+from kernelworks.machine import place_of
+from kernelworks.op import Op
+from kernelworks.plain import is_plain, leaves, observed, transformed
+from kernelworks.prove.carried import confirm
+from kernelworks.records import Settled, SettledCall
+from kernelworks.settle.duel import Duel
+from kernelworks.settle.live import unhooked
+from kernelworks.settle.races import Found, race_forward, race_training, why_not
+from kernelworks.timings import Raced, Timing
+
+__all__ = ["Session"]
+
+ENOUGH = 4  # calls of one bucket that were raced and agree: the next ones go by them (a decode loop's lengths)
+MOST = 12  # calls of one bucket that are raced at all
+
+WHOLE = {"forward": "forward", "training": "forward + backward"}
+BACKWARD = "backward"
+
+
+class Session:
+    """What was met and found so far."""
+
+    def __init__(self, *, again: bool, progress: Callable[[str], None]) -> None:
+        self.again, self.progress = again, progress
+        self.lines: list[SettledCall] = []
+        self.kept: dict[str, str] = {}  # place -> the folder of its timings
+        self.notes: dict[str, None] = {}
+        self._met: set[tuple[str, str, str]] = set()
+        self._raced: dict[tuple[str, str, str], int] = {}  # calls by op, pass and bucket
+        self._confirmed: set[str] = set()
+
+    def record(self, seconds: float) -> Settled:
+        return Settled(
+            kinds=tuple(self.kept), threads=torch.get_num_threads(), calls=tuple(self.lines), seconds=seconds,
+            kept=", ".join(filter(None, self.kept.values())), notes=tuple(self.notes),
+        )  # fmt: skip
+
+    # ------------------------------------------------------------ meeting a call
+
+    def meet(self, op: Op, pass_: str, args: tuple[Any, ...], row: str | None) -> None:
+        """A call that is about to be made. Never raises: what cannot be raced is torch's."""
+        if row is not None or not _raceable(args):
+            return
+        self._confirm(op)
+        with unhooked():
+            with torch.no_grad():
+                self._settle(op, "forward", args, ())
+            if pass_ == "training":
+                self._settle(op, "training", args, op.wanted(args))
+
+    def _confirm(self, op: Op) -> None:
+        """Rows that were proved on another kind of CPU are confirmed before they are raced: a second a row."""
+        if op.name in self._confirmed:
+            return
+        self._confirmed.add(op.name)
+        try:
+            rows = [
+                (op.name, row.name)
+                for row in op.rows
+                if row.source is not None
+                and row.target != "scalar"
+                and row.device == "cpu"
+                and certificates.invalid(op.name, row) is not None
+                and certificates.elsewhere(op.name, row) is not None
+            ]
+            if rows:
+                self.progress(f"confirming {', '.join(row for _, row in rows)} of {op.name} on this kind of CPU")
+                confirm(rows, progress=self.progress)
+        except (BuildError, OSError) as error:
+            self.notes[f"{op.name}: not confirmed: {why_not(error)}"] = None
+
+    def _settle(self, op: Op, pass_: str, args: tuple[Any, ...], wanted: tuple[str, ...]) -> None:
+        request = op.request(pass_, args, wanted)
+        call = timings.call_of(request)
+        if (op.name, pass_, call) in self._met:
+            return
+        self._met.add((op.name, pass_, call))
+        try:
+            place = place_of(request.device)
+            self.kept.setdefault(place, "")
+            ways, declined = eligible(op, request)
+            if not ways:
+                self._line(op, pass_, call, _none(declined))
+                return
+            if self._decided(op, request, ways, call):
+                return
+            self.progress(f"{op.name} {WHOLE[pass_]} {call}")
+            self._race(op, request, args, ways, place)
+        except Exception as error:  # the program goes on, whatever a race met
+            self._line(op, pass_, call, f"could not be raced: {why_not(error)}")
+
+    def _decided(self, op: Op, request: Request, ways: Ways, call: str) -> bool:
+        """Whether timings say already what this call takes; then there is a line."""
+        exact, near = timings.held(op.name, op.contract, request, ways)
+        key = (op.name, request.pass_, timings.bucket_of(op.contract, request))
+        raced = self._raced.get(key, 0)
+        found = timings.verdict(op.name, op.contract, request, ways)
+        if exact and not self.again and not all(t.noisy for t in exact):
+            self._told(op, request, call, found, "settled before: ")
+            return True
+        clear = [t for t in near if not t.noisy]
+        agree = bool(clear) and (bool(found.way) or all(t.ratio < timings.MARGIN for t in clear))
+        if raced >= MOST or (raced >= ENOUGH and agree):
+            self._told(op, request, call, found, "not raced, like others that were: ")
+            return True
+        self._raced[key] = raced + 1
+        return False
+
+    # ------------------------------------------------------------ racing it
+
+    def _race(self, op: Op, request: Request, args: tuple[Any, ...], ways: Ways, place: str) -> None:
+        call = timings.call_of(request)
+        if request.pass_ == "forward":
+            found = race_forward(op, args, list(ways))
+        else:
+            found = race_training(op, args, self._pairs(op, args, ways))
+        if found.whole is None:
+            self._line(op, request.pass_, call, "; ".join(f"{way}: {why}" for way, why in found.lost.items()))
+            return
+        source_hash, toolchain = timings.sources_of(ways[found.way])
+        timing = Timing(
+            op=op.name, pass_=request.pass_, way=found.way, bucket=timings.bucket_of(op.contract, request), call=call,
+            place=place, threads=timings.threads_of(request), source_hash=source_hash, toolchain=toolchain,
+            torch=timings.torch_version(), whole=found.whole.raced,
+            backward=found.backward.raced if found.backward else None,
+            date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        )  # fmt: skip
+        self._keep(timing)
+        decided = timings.verdict(op.name, op.contract, request, ways)
+        for what, duel in _parts(request.pass_, found):
+            self._line(op, request.pass_, call, decided.because, found.way, decided.way, what, duel)
+
+    def _pairs(self, op: Op, args: tuple[Any, ...], ways: Ways) -> list[str]:
+        """The ways of a training call that are worth a look: those with the forward that this call takes quickest,
+        where that was found, and all that make the gradients with the forward."""
+        forward = op.request("forward", args)
+        exact, _ = timings.held(op.name, op.contract, forward, {r.name: (r,) for r in op.rows if r.source is not None})
+        ahead = max(exact, key=lambda t: t.ratio).way if exact else next(rows[0].name for rows in ways.values())
+        kept = [way for way, rows in ways.items() if len(rows) == 1 or rows[0].name == ahead]
+        return kept or list(ways)
+
+    def _keep(self, timing: Timing) -> None:
+        try:
+            self.kept[timing.place] = str(timings.write(timing).parent)
+        except OSError as error:
+            timings.remember(timing)
+            self.notes[f"timings hold for this process alone: {error.strerror or error} ({error.filename})"] = None
+
+    # ------------------------------------------------------------ lines
+
+    def _told(self, op: Op, request: Request, call: str, found: timings.Verdict, prefix: str) -> None:
+        t = found.timing
+        parts = [(WHOLE[request.pass_], t.whole)] if t else []
+        if t and t.backward is not None:
+            parts.append((BACKWARD, t.backward))
+        if not t or t.call != call:
+            self._line(op, request.pass_, call, prefix + found.because, taken=found.way)
+            return
+        for what, raced in parts:
+            self._line(
+                op, request.pass_, call, prefix + found.because, t.way, found.way, what, Duel(raced, rounds=0, runs=0)
+            )
+
+    def _line(
+        self, op: Op, pass_: str, call: str, why: str, way: str = "", taken: str = "", what: str = "",
+        duel: Duel | None = None,
+    ) -> None:  # fmt: skip
+        raced = duel.raced if duel else Raced(0.0, 0.0, (0.0, 0.0), 0.0)
+        self.lines.append(
+            SettledCall(
+                op=op.name, what=what or WHOLE[pass_], call=call, row=way, taken=taken or "torch", why=why,
+                torch_us=raced.torch_us, ours_us=raced.ours_us, ratio=raced.ratio, spread=raced.spread,
+                rounds=duel.rounds if duel else 0,
+            )
+        )  # fmt: skip
+
+
+def _raceable(args: Sequence[Any]) -> bool:
+    """Whether these are tensors with data, in a world that may be timed: nobody watches operators, nothing is being
+    recorded or transformed."""
+    if transformed() or observed() or torch.compiler.is_compiling() or not is_plain(*leaves(args)):
+        return False
+    return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+
+
+def _parts(pass_: str, found: Found) -> list[tuple[str, Duel]]:
+    parts = [(WHOLE[pass_], found.whole), (BACKWARD, found.backward)]
+    return [(what, duel) for what, duel in parts if duel is not None]
+
+
+def _none(declined: Mapping[str, str]) -> str:
+    """Why no row of ours may be chosen: the reasons, each once."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in declined.items():
+        reasons.setdefault(reason, []).append(name)
+    said = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
+    return f"no row of ours may be chosen ({said})" if said else "no row of ours serves it"

@@ -1,0 +1,165 @@
+"""Two arms raced as a caller waits for them: what is clear ends early, and what is not certain is torch's."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable
+
+import pytest
+
+from kernelworks.settle import duel as module
+from kernelworks.settle.duel import Duel, duel, quickest
+from kernelworks.timings import Raced
+
+
+class Clock:
+    """Time that passes only where an arm says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.calls = 0.0, 0
+        monkeypatch.setattr(module.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(module.time, "sleep", self.pass_)
+        self.interrupted = 0
+        monkeypatch.setattr(module, "_interrupted", lambda: self.interrupted)
+
+    def pass_(self, seconds: float) -> None:
+        self.now += seconds
+
+    def arm(self, *seconds: float) -> Callable[[], None]:
+        """A call that takes each of these times in turn."""
+        turn = itertools.cycle(seconds)
+
+        def call() -> None:
+            self.calls += 1
+            self.pass_(next(turn))
+
+        return call
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("ours", "torchs", "taken"),
+    [
+        (1e-4, 2e-4, True),
+        (1e-4, 1.04e-4, True),
+        (1e-4, 1.02e-4, False),  # quicker, and not by the margin
+        (1e-4, 1e-4, False),
+        (2e-4, 1e-4, False),
+        (3e-6, 1e-5, True),
+        (2e-3, 0.2, True),
+        (1.9, 2.0, True),
+    ],
+)
+def test_ours_is_taken_where_it_wins_by_the_margin(clock: Clock, ours: float, torchs: float, taken: bool) -> None:
+    found = duel(clock.arm(ours), clock.arm(torchs))
+    assert found.ours is taken
+    assert found.raced.ours_us == pytest.approx(1e6 * ours, rel=1e-3)
+    assert found.raced.halves == pytest.approx((torchs / ours,) * 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("one", [1e-6, 1e-5, 1e-3, 0.01])
+def test_what_is_clear_takes_less_than_a_third_of_a_second(clock: Clock, one: float) -> None:
+    duel(clock.arm(one), clock.arm(2 * one))
+    assert clock.now < 0.5
+    near = clock.now
+    duel(clock.arm(one), clock.arm(1.02 * one))
+    assert clock.now - near < 0.6
+
+
+def test_a_long_call_is_run_a_few_times_only(clock: Clock) -> None:
+    duel(clock.arm(2.0), clock.arm(2.1))
+    assert clock.calls <= 6
+
+
+def test_noise_is_measured_again_and_then_torch_runs(clock: Clock) -> None:
+    found = duel(clock.arm(1e-2, 1e-2, 2e-2, 5e-3, 3e-2), clock.arm(1e-2, 2e-2, 1e-2))
+    assert found.raced.noisy
+    assert found.runs == 1 + module.AGAIN
+    assert not found.ours
+
+
+def test_halves_that_disagree_are_noise() -> None:
+    assert Raced(1.0, 1.5, (2.7, 1.09), module._spread([2.7, 2.7, 1.09, 1.09])).noisy
+
+
+def test_a_win_of_many_times_is_certain_though_it_varies() -> None:
+    ratios = [16.1, 12.0, 14.0, 20.0, 12.8, 18.0]
+    assert Duel(Raced(1.0, 15.0, (14.0, 18.0), module._spread(ratios)), 6).ours
+
+
+def test_arms_take_turns_and_the_order_turns_round(clock: Clock) -> None:
+    seen: list[str] = []
+
+    def arm(name: str) -> Callable[[], None]:
+        def call() -> None:
+            seen.append(name)
+            clock.pass_(0.03)
+
+        return call
+
+    duel(arm("ours"), arm("torch"))
+    rounds = seen[-8:]
+    assert [rounds[i : i + 2] for i in range(0, 8, 2)] in (
+        [["torch", "ours"], ["ours", "torch"]] * 2, [["ours", "torch"], ["torch", "ours"]] * 2
+    )  # fmt: skip
+
+
+def test_a_wait_is_part_of_every_sample(clock: Clock) -> None:
+    """A call that only queues its work is not done when it returns."""
+    queued = [0.0]
+
+    def wait() -> None:
+        clock.pass_(queued[0])
+        queued[0] = 0.0
+
+    def arm(seconds: float) -> Callable[[], None]:
+        def call() -> None:
+            clock.pass_(1e-6)
+            queued[0] += seconds
+
+        return call
+
+    found = duel(arm(5e-5), arm(1e-4), wait)
+    assert statistics.fmean(found.raced.halves) == pytest.approx(2, rel=0.05)
+
+
+def test_the_quickest_of_several(clock: Clock) -> None:
+    assert quickest([("a", clock.arm(3e-4)), ("b", clock.arm(1e-4)), ("c", clock.arm(2e-4))]) == "b"
+    assert quickest([("only", clock.arm(1e-4))]) == "only"
+
+
+def test_a_stalled_sample_makes_the_next_ones_short(clock: Clock) -> None:
+    """With a neighbour on one of two cores a call of microseconds takes milliseconds, again and again."""
+    calm = iter([1e-5] * 64)
+    stalled = lambda: clock.pass_(next(calm, 8e-3))  # noqa: E731
+    duel(stalled, stalled)
+    assert clock.now < 30
+
+
+def test_a_round_in_which_the_core_was_taken_away_is_left_out(clock: Clock) -> None:
+    turn = itertools.count()
+
+    def ours() -> None:
+        clock.pass_(1e-4)
+        if next(turn) % 60 == 0:
+            clock.interrupted += 1
+            clock.pass_(12e-3)
+
+    found = duel(ours, clock.arm(1.5e-4))
+    assert found.ours
+    assert found.raced.ours_us == pytest.approx(100, rel=0.01)
+
+
+def test_where_no_quiet_is_to_be_had_every_round_counts(clock: Clock) -> None:
+    def ours() -> None:
+        clock.interrupted += 1
+        clock.pass_(1e-4)
+
+    found = duel(ours, clock.arm(2e-4))
+    assert found.rounds >= module.LEAST_ROUNDS
+    assert clock.now < 3

@@ -1,0 +1,404 @@
+"""What a program calls is raced once, on its own tensors; its answers are as they were, and calls take what won."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+import kernelworks as kw
+from kernelworks import certificates, environment, timings
+from kernelworks.explanation import explain
+from kernelworks.op import OPS
+from kernelworks.plans import forget_all
+from kernelworks.records import Settled, from_json, to_json
+from kernelworks.report.settle import settled as picture
+from kernelworks.report.settle import text
+from kernelworks.settle import races, session, settle_cases
+from kernelworks.settle.duel import Duel
+from kernelworks.timings import Raced
+
+ROWS = ("avx512_bf16", "avx512", "avx2")
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Timings of its own, every C++ row proved, and rows chosen by timings."""
+    own = environment.cache_dir
+    monkeypatch.setattr(environment, "cache_dir", lambda kind: tmp_path / kind if kind == "timings" else own(kind))
+    monkeypatch.setattr(timings, "SHIPPED", tmp_path / "none")
+    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: None if row.device == "cpu" else "no GPU")
+    monkeypatch.setattr(certificates, "elsewhere", lambda op, row: None)
+    monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
+    timings.reread()
+    forget_all()
+    yield
+    timings._remembered.clear()
+    timings.reread()
+    forget_all()
+
+
+def outcome(monkeypatch: pytest.MonkeyPatch, *ratios: float, spread: float = 0.01) -> list[float]:
+    """Races that end so, one after the other (the last one for all that follow); the list grows with each."""
+    ended: list[float] = []
+
+    def duel(ours: Callable[[], Any], torchs: Callable[[], Any], wait: Any) -> Duel:
+        ours(), torchs()
+        ratio = ratios[min(len(ended), len(ratios) - 1)]
+        ended.append(ratio)
+        return Duel(Raced(10.0, 10.0 * ratio, (ratio, ratio), spread), 6)
+
+    monkeypatch.setattr(races, "duel", duel)
+    monkeypatch.setattr(races, "quickest", lambda arms, wait: arms[0][0])
+    return ended
+
+
+def taken(function: Callable[[], Any]) -> list[str]:
+    return [call.taken for call in kw.settle(function).calls]
+
+
+def graded(*shape: int) -> Tensor:
+    return torch.randn(*shape, requires_grad=True)
+
+
+# ---------------------------------------------------------------- what is raced, and what is taken
+
+
+def test_a_forward_is_raced_and_the_winner_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, x = outcome(monkeypatch, 1.5), torch.randn(4, 64)
+    record = kw.settle(lambda: kw.gelu(x))
+    assert ended == [1.5]
+    (call,) = record.calls
+    assert (call.op, call.what, call.ratio, call.rounds) == ("gelu", "forward", 1.5, 6)
+    assert call.taken == call.row
+    assert call.row in ROWS
+    assert explain("gelu", x).row == call.row
+    assert "1.50x" in explain("gelu", x).because
+
+
+@pytest.mark.parametrize("ratio", [0.3, 1.0, 1.02])
+def test_near_parity_and_below_torch_is_taken(monkeypatch: pytest.MonkeyPatch, ratio: float) -> None:
+    outcome(monkeypatch, ratio)
+    x = torch.randn(4, 64)
+    assert taken(lambda: kw.gelu(x)) == ["torch"]
+    assert explain("gelu", x).row == "torch"
+
+
+def test_gradients_are_raced_too_and_both_must_be_won(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, x = outcome(monkeypatch, 1.5, 1.2, 1.01), graded(4, 64)
+    record = kw.settle(lambda: kw.gelu(x).sum().backward())
+    assert [(c.what, c.taken == "torch") for c in record.calls] == [
+        ("forward", False), ("forward + backward", True), ("backward", True)
+    ]  # fmt: skip
+    assert ended == [1.5, 1.2, 1.01]
+    assert type(kw.gelu(x).grad_fn).__name__ == "GeluBackward0"
+
+
+def test_gradients_that_were_won_run_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome(monkeypatch, 1.5)
+    x = graded(4, 64)
+    assert all(c.taken != "torch" for c in kw.settle(lambda: kw.gelu(x).sum().backward()).calls)
+    assert type(kw.gelu(x).grad_fn).__name__ != "GeluBackward0"
+
+
+def test_noise_is_torchs_and_is_raced_again_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome(monkeypatch, 2.0, spread=0.3)
+    x = torch.randn(4, 64)
+    (call,) = kw.settle(lambda: kw.gelu(x)).calls
+    assert call.taken == "torch"
+    assert "noisy hour" in call.why
+    ended = outcome(monkeypatch, 2.0)
+    assert taken(lambda: kw.gelu(x)) != ["torch"]
+    assert len(ended) == 1
+
+
+def test_what_is_settled_is_not_raced_again_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, x = outcome(monkeypatch, 1.5), graded(4, 64)
+    kw.settle(lambda: kw.gelu(x))
+    record = kw.settle(lambda: kw.gelu(x))
+    assert len(ended) == 3
+    assert [(c.rounds, c.why.startswith("settled before")) for c in record.calls] == [(0, True)] * 3
+    kw.settle(lambda: kw.gelu(x), again=True)
+    assert len(ended) == 6
+
+
+def test_one_kind_of_call_is_raced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, x = outcome(monkeypatch, 1.5), torch.randn(4, 64)
+    kw.settle(lambda: [kw.gelu(x) for _ in range(20)])
+    assert len(ended) == 1
+
+
+def test_a_loop_of_lengths_is_raced_where_it_says_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = outcome(monkeypatch, 1.5)
+    record = kw.settle(lambda: [kw.gelu(torch.ones(4, n)) for n in range(64, 128)])
+    assert len(ended) == 4
+    assert len(record.calls) == 64
+    assert all(call.taken != "torch" for call in record.calls)
+    ended = outcome(monkeypatch, 1.5, 1.0)
+    kw.settle(lambda: [kw.gelu(torch.ones(4, n)) for n in range(512, 1024)])
+    assert len(ended) == 12
+
+
+def test_a_row_asked_for_by_name_is_not_raced(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = outcome(monkeypatch, 1.5)
+    kw.settle(lambda: kw.gelu(torch.ones(3), row="reference"))
+    assert not ended
+
+
+def test_without_a_proved_row_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: "not proved here")
+    (call,) = kw.settle(lambda: kw.gelu(torch.ones(3))).calls
+    assert call.taken == "torch"
+    assert "not proved here" in call.why
+
+
+def test_rows_that_only_want_a_confirmation_are_confirmed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: "proved elsewhere")
+    monkeypatch.setattr(certificates, "elsewhere", lambda op, row: object())
+    monkeypatch.setattr(session, "confirm", lambda rows, progress: asked.extend(rows))
+    kw.settle(lambda: [kw.gelu(torch.ones(n)) for n in (3, 4)])
+    assert asked == [("gelu", row.name) for row in OPS["gelu"].rows if row.name in ROWS]
+
+
+def test_a_real_race_says_what_each_took() -> None:
+    x = torch.randn(64, 512)
+    (call,) = kw.settle(lambda: kw.gelu(x)).calls
+    assert call.torch_us > 0 < call.ours_us
+    assert call.rounds
+
+
+def test_ops_are_settled_by_their_bench_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome(monkeypatch, 1.5)
+    op = OPS["softmax"]
+    monkeypatch.setattr(type(op.contract), "bench_cases", property(lambda self: self.cases[:1]), raising=False)
+    record = settle_cases([op])
+    assert {call.op for call in record.calls} == {"softmax"}
+    assert {call.what for call in record.calls} == {"forward", "forward + backward", "backward"}
+
+
+# ---------------------------------------------------------------- the program does not notice
+
+
+def test_a_programs_state_is_as_it_was() -> None:
+    torch.manual_seed(3)
+    x, w = graded(16, 64), graded(64)
+    before = torch.get_rng_state()
+    versions = x._version, w._version
+    hooked: list[Tensor] = []
+    x.register_hook(hooked.append)
+
+    def program() -> Tensor:
+        y: Tensor = kw.rms_norm(x, w, eps=1e-6)
+        assert x.grad is None
+        return y
+
+    kw.settle(program, again=True)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (x._version, w._version) == versions
+    assert x.grad is None is w.grad
+    assert not hooked
+    assert torch.is_grad_enabled()
+
+
+def test_answers_and_gradients_are_those_of_the_call_itself() -> None:
+    x = graded(16, 64)
+    found: list[Tensor] = []
+
+    def program() -> None:
+        y = kw.gelu(x)
+        y.sum().backward()
+        found.append(y.detach())
+
+    kw.settle(program)
+    assert torch.allclose(found[0], torch.nn.functional.gelu(x), atol=1e-6)
+    twin = x.detach().clone().requires_grad_()
+    torch.nn.functional.gelu(twin).sum().backward()
+    assert x.grad is not None
+    assert torch.allclose(x.grad, twin.grad, atol=1e-6)  # once, not once a race
+
+
+def test_an_op_that_writes_steps_once() -> None:
+    tensors = [torch.randn(32) for _ in range(4)]
+    tensors[3] = tensors[3].abs()
+    twins = [t.clone() for t in tensors]
+
+    def step(p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> None:
+        kw.adamw_([p], [g], [m], [v], step=1, lr=0.1, beta1=0.9, beta2=0.99, eps=1e-8, weight_decay=0.01)
+
+    kw.settle(step, *tensors)
+    step(*twins)
+    for got, want in zip(tensors, twins, strict=True):
+        assert torch.allclose(got, want, atol=1e-6)
+
+
+def test_hooks_on_saved_tensors_see_the_call_alone() -> None:
+    x, packed = graded(8, 64), []
+
+    def pack(t: Tensor) -> Tensor:
+        packed.append(t)
+        return t
+
+    def program() -> None:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            kw.softmax(x, dim=-1).sum().backward()
+
+    program()
+    once = len(packed)
+    packed.clear()
+    kw.settle(program)
+    assert len(packed) == once
+
+
+def test_a_checkpointed_program_is_settled() -> None:
+    x = graded(8, 64)
+    record = kw.settle(lambda: checkpoint(lambda t: kw.gelu(t) * 2, x, use_reentrant=False).sum().backward())
+    assert "backward" in [call.what for call in record.calls]
+    assert x.grad is not None
+
+
+@pytest.mark.parametrize(
+    "inside", [torch.inference_mode, torch.no_grad, lambda: torch.autocast("cpu"), torch.enable_grad], ids=str
+)
+def test_modes_are_as_they_were(inside: Callable[[], Any]) -> None:
+    with inside():
+        before = torch.is_inference_mode_enabled(), torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+        record = kw.settle(lambda: kw.gelu(torch.randn(8, 64)))
+        assert len(record.calls) == 1
+        assert before == (
+            torch.is_inference_mode_enabled(), torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+        )  # fmt: skip
+
+
+def test_what_watches_operators_sees_no_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = outcome(monkeypatch, 1.5)
+
+    def program() -> None:
+        with torch.profiler.profile():
+            kw.gelu(torch.ones(8))
+
+    kw.settle(program)
+    kw.settle(lambda: torch.func.vmap(kw.gelu)(torch.ones(3, 8)))
+    assert not ended
+
+
+def test_a_program_that_raises_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome(monkeypatch, 1.5)
+    x = torch.randn(4, 64)
+
+    def program() -> None:
+        kw.gelu(x)
+        raise ValueError("of the program's own")
+
+    with pytest.raises(ValueError, match="own"):
+        kw.settle(program)
+    assert explain("gelu", x).row in ROWS
+
+
+def test_a_call_that_torch_refuses_raises_as_ever() -> None:
+    with pytest.raises(IndexError):
+        kw.settle(lambda: kw.embedding(torch.tensor([7]), torch.ones(3, 4)))
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_a_race_without_memory_is_torchs(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def duel(*args: Any) -> Duel:
+        raise error
+
+    monkeypatch.setattr(races, "duel", duel)
+    (call,) = kw.settle(lambda: kw.gelu(torch.ones(4, 64))).calls
+    assert call.taken == "torch"
+    assert "not enough memory" in call.why
+
+
+# ---------------------------------------------------------------- records and files
+
+
+def test_a_record_says_what_it_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome(monkeypatch, 1.5, 0.8, 0.7)
+    record = kw.settle(lambda: kw.gelu(graded(4, 64)))
+    assert from_json(Settled, to_json(record)) == record
+    assert "takes torch" in text(record) == str(record)
+    from kernelworks.report.terminal import stdout
+
+    stdout().print(picture(record))
+    assert "forward + backward" in capsys.readouterr().out
+    assert "nothing to settle" in str(kw.settle(lambda: None))
+
+
+def test_where_nothing_can_be_written_choices_hold_for_the_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    outcome(monkeypatch, 1.5)
+    (tmp_path / "timings").write_text("a file where the folder should be")
+    x = torch.randn(4, 64)
+    record = kw.settle(lambda: kw.gelu(x))
+    assert not record.kept
+    assert len([note for note in record.notes if "this process alone" in note]) == 1
+    assert explain("gelu", x).row in ROWS
+
+
+SCRIPT = textwrap.dedent("""
+    import sys, torch
+    import kernelworks as kw
+    print("ready", flush=True)
+    shapes = [(4, n) for n in range(*map(int, sys.argv[1:]))]
+    kw.settle(lambda: [kw.gelu(torch.ones(*s)) for s in shapes])
+""")
+
+
+def started(folder: Path, first: int, last: int) -> subprocess.Popen[str]:
+    script = folder / "program.py"
+    script.write_text(SCRIPT)
+    variables = os.environ | {"KERNELWORKS_CHOOSE": "timed", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, str(script), str(first), str(last)], env=variables, stdout=subprocess.PIPE, text=True
+    )
+
+
+def whole(folder: Path) -> int:
+    files = list(folder.glob("timings/*/*.json"))
+    for file in files:
+        assert json.loads(file.read_text())["timings"]
+    return len(files)
+
+
+@pytest.fixture
+def shared_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache that processes share, with everything in it but timings that this machine's has."""
+    own = Path(environment.cache_dir("x")).parent
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    for kind in ("build", "certificates"):
+        if (own / kind).exists():
+            (folder / kind).symlink_to(own / kind)
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(folder))
+    return folder
+
+
+def test_two_processes_that_settle_at_once_leave_whole_files(shared_cache: Path) -> None:
+    both = [started(shared_cache, 60, 63), started(shared_cache, 61, 64)]
+    assert [process.wait(120) for process in both] == [0, 0]
+    assert whole(shared_cache) in (0, 4)  # 0 where no row is proved on this kind of machine
+
+
+def test_a_process_that_is_killed_leaves_whole_files(shared_cache: Path) -> None:
+    process = started(shared_cache, 60, 300)
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(0.6)
+    process.send_signal(signal.SIGKILL)
+    process.wait(30)
+    whole(shared_cache)
