@@ -94,9 +94,9 @@ class Timing:
         return self.whole.noisy or (self.backward is not None and self.backward.noisy)
 
     @property
-    def key(self) -> tuple[str, str, str, int]:
-        """What a later timing of the same takes the place of."""
-        return self.pass_, self.way, self.call, self.threads
+    def key(self) -> tuple[str, str, int]:
+        """What a later timing of the same takes the place of, whichever way it found quickest."""
+        return self.pass_, self.call, self.threads
 
     def __str__(self) -> str:
         raced = self.whole if self.backward is None or self.whole.ratio <= self.backward.ratio else self.backward
@@ -345,7 +345,7 @@ def _cached(folder: Path, op: str) -> tuple[tuple[Timing, ...], tuple[str, ...]]
     return tuple(found), tuple(bad)
 
 
-_remembered: dict[tuple[str, str, tuple[str, str, str, int]], Timing] = {}  # by place, op and key
+_remembered: dict[tuple[str, str, tuple[str, str, int]], Timing] = {}  # by place, op and key
 
 
 def remember(timing: Timing) -> None:
