@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections.abc import Iterator
 
 # Read when torch loads OpenMP. Both workers' threads share the cores, and a thread that spins while it waits keeps one
 # from the other worker: half of the time of the parity tests went there.
@@ -13,6 +14,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Rows of ours run wherever they are proved, in the processes that tests start too: which one is quicker here and now is
 # asked of timings in the tests that are about those.
 os.environ["KERNELWORKS_CHOOSE"] = "listed"
+# A process of a test with a cache of its own compiles no way into ops: that takes 15 s.
+os.environ["KERNELWORKS_NATIVE"] = "found"
 
 import pytest
 
@@ -44,6 +47,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _entered_through_cpp() -> None:
+    """Calls take their way in C++, as on a machine where it was built; `through_python` has them go without."""
+    from kernelworks.build import native
+
+    native.build()
+
+
+@pytest.fixture
+def through_python() -> Iterator[None]:
+    """Every op's calls go through Python while the test runs."""
+    from kernelworks.build import native
+    from kernelworks.op import OPS
+
+    for op in OPS.values():
+        op.entry.through(None)
+    yield
+    for op in OPS.values():
+        op.entry.through(native.found())
 
 
 # What these are about is not whether others use the machine, which they do: the workers of a test run, to begin with.

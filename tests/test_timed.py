@@ -310,17 +310,6 @@ def test_one_word_makes_every_choice_void(loaded: list[tuple[str, str]]) -> None
     assert loaded == [(ROW, "forward")]
 
 
-def test_tables_in_c_are_freed_with_the_plans() -> None:
-    op, a = OPS["gelu"], x(4, 64)
-    kw.gelu(a)
-    (scope, *_) = op.plans._finders
-    find, number = scope["find"], int(scope["quick"][0])
-    look = (torch.get_num_threads(), None, *op._look(a, "none"), 0, None)
-    assert find(number, *look) >= 0
-    op.forget()
-    assert find(number, *look) == -1
-
-
 def test_a_watcher_is_told_of_each_kind_of_call_once() -> None:
     told: list[tuple[str, str, tuple[int, ...], str | None]] = []
 

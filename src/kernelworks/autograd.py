@@ -20,20 +20,17 @@ from torch.autograd.function import Function
 from kernelworks.plain import (
     NAMES,
     OTHER,
-    PLAIN_TENSOR,
-    RESOLVABLE,
     TRACED,
     WATCHED,
     is_plain,
     leaves,
     observed,
-    resolved,
     standing,
     transformed,
 )
 from kernelworks.written import as_tuple
 
-__all__ = ["derivative", "differentiated", "readers", "spared", "trained"]
+__all__ = ["derivative", "readers", "recipe", "recorded", "spared", "trained"]
 
 _SOURCE = """
 class {name}_function(Function):
@@ -53,17 +50,13 @@ class {name}_function(Function):
         {put_back}
         wanted = ctx.needs_input_grad
         needs = [{needs}]
-        found = -1
-        if quick is not None and {plain} and not ({watched}) and not grad_enabled():
-            table, kept = quick
-            try:
-                found = find(table, get_threads(), row, {look}, {bits}, None)
-            except Exception:  # what cannot be described to C
-                found = -1
-        if found >= 0:
-            {gradients} = kept[found]({backward_arguments})
+        found = None
+        if not ({watched}) and not grad_enabled():
+            found = find("backward", 0, ({backward_arguments},), None, row)
+        if found is not None:
+            {gradients} = found.run({backward_arguments})
         else:
-            {gradients} = miss(({backward_arguments},), row, ({look}, {bits}))
+            {gradients} = miss(({backward_arguments},), row)
         return {returned}, None
 """
 
@@ -121,23 +114,23 @@ def _shaped(op: Any, have: dict[str, Any], found: dict[str, Tensor | None]) -> A
     return tuple(made) if len(made) > 1 else made[0]
 
 
-def _unusual(op: Any, args: tuple[Any, ...], row: str | None, look: tuple[Any, ...], keep: Callable[..., Any]) -> Any:
+def _unusual(op: Any, args: tuple[Any, ...], row: str | None) -> Any:
     """A backward that no plan was found for: one not met before, or one that no kernel may serve."""
     kinds = {standing(t) for t in leaves(args)}
     if torch.is_grad_enabled() or transformed() or OTHER in kinds:
         return derivative(op, args)
     if observed() or TRACED in kinds:
         return op._backward_overload(*args, row)
-    if RESOLVABLE in kinds:
-        return op.run("backward", tuple(resolved(a) for a in args), None, row)
-    plan = op.settled_backward(args, row)
-    keep(plan, row, *look, None)
-    return plan.run(*args)
+    return op.run("backward", args, None, row)
+
+
+def recorded(op: Any, row: str | None, *args: Any) -> Any:
+    """A forward of the op that autograd records, in eager mode on plain tensors; returns what rows return."""
+    return _differentiated(op)(*args, row)
 
 
 @functools.cache
-def differentiated(op: Any) -> Callable[..., Any]:
-    """The op as ``f(*args, row)`` that autograd records, for eager calls on plain tensors; returns what rows return."""
+def _differentiated(op: Any) -> Callable[..., Any]:
     apply: Callable[..., Any] = _function(op).apply
     from_torch, to_record = op._from_torch, op._to_record
     if from_torch is None or not _outputs_wanted(op):
@@ -208,7 +201,6 @@ def _function(op: Any) -> type[Function]:
     call = f"call({', '.join(names)}, None, row)"
     if wanted and op._to_torch:  # every output, empty where the call did not ask for it, as the schema has them
         call = f"to_torch({call}, {', '.join(names)})"
-    kinds = {n: kind for n, kind in backward.items() if n != "needs"}
     read = {n: " or ".join(f"wanted[{names.index(g)}]" for g in readers(op, n)) for n in saved if n in forward}
     partly = [n for n in read if len(readers(op, n)) < len(returns)]  # no gradient that is wanted may need it
     source = _SOURCE.format(
@@ -225,10 +217,7 @@ def _function(op: Any) -> type[Function]:
         mark=f"ctx.mark_non_differentiable({', '.join(fixed)})" if wanted and fixed else "",
         grads=", ".join(f"grad_{n}=None" for n in outputs),
         needs=", ".join(f"wanted[{names.index(n)}]" for n in returns),
-        bits=" | ".join(f"wanted[{names.index(n)}] << {i}" for i, n in enumerate(returns)),
-        plain=" and ".join(_asked(n, kind) for n, kind in kinds.items() if "Tensor" in kind),
         watched=WATCHED,
-        look=", ".join(kinds),
         gradients=", ".join(f"d_{n}" for n in returns),
         backward_arguments=", ".join(backward),
         returned=", ".join(f"d_{n} if wanted[{i}] else None" if n in returns else "None" for i, n in enumerate(names)),
@@ -236,18 +225,44 @@ def _function(op: Any) -> type[Function]:
     scope: dict[str, Any] = NAMES | {
         "Function": Function,
         "call": op.call,
-        "find": None,
-        "get_threads": torch.get_num_threads,
+        "find": op.plans.find,
         "grad_enabled": torch.is_grad_enabled,
-        "quick": None,
+        "miss": functools.partial(_unusual, op),
         "spared": spared,
         "to_torch": op._to_torch,
     }
-    keep = op.plans.found_by(scope)
-    scope["miss"] = lambda args, row, look: _unusual(op, args, row, look, keep)
     exec(source, scope)
     function: type[Function] = scope[f"{op.name}_function"]
     return function
+
+
+def recipe(op: Any) -> tuple[Any, ...]:
+    """How C++ records the op, as ``native.Recipe`` takes it behind the entry: its node does what ``_function``'s does.
+
+    Of each argument of the backward, where it comes from: a gradient of an output (0; and whether it may be None), an
+    input (1; and which gradients depend on its value, a bit each), an output (2), another argument (3), the needs (4).
+    """
+    forward, backward = _kinds(op.passes["forward"].schema), _kinds(op.passes["backward"].schema)
+    names, outputs, returns = list(forward), op.contract.outputs, op.passes["backward"].returns
+    sources = []
+    for name, kind in backward.items():
+        if name.startswith("grad_"):
+            sources.append((0, outputs.index(name.removeprefix("grad_")), kind != "Tensor", 0))
+        elif name == "needs":
+            sources.append((4, 0, False, 0))
+        elif name in outputs:
+            sources.append((2, outputs.index(name), False, 0))
+        elif "Tensor" in forward[name]:
+            bits = sum(1 << i for i, gradient in enumerate(returns) if gradient in readers(op, name))
+            sources.append((1, names.index(name), False, bits))
+        else:
+            sources.append((3, names.index(name), False, 0))
+    whole = bool(_outputs_wanted(op))
+    return (
+        f"{op.name}_functionBackward", op._to_record if whole else None, op._to_torch if whole else None,
+        op._from_torch if whole else None, functools.partial(_unusual, op), tuple(sources),
+        tuple(names.index(n) for n in returns), tuple(f"grad_{n}" in backward for n in outputs),
+    )  # fmt: skip
 
 
 def readers(op: Any, name: str) -> list[str]:
@@ -259,8 +274,3 @@ def readers(op: Any, name: str) -> list[str]:
 def spared(tensor: Tensor | None) -> Tensor | None:
     """A tensor that no gradient which is wanted depends on: it says a shape, and may be written before the backward."""
     return None if tensor is None else tensor.detach().requires_grad_(tensor.requires_grad)
-
-
-def _asked(name: str, kind: str) -> str:
-    tensor = PLAIN_TENSOR.format(name)
-    return tensor if kind == "Tensor" else f"({name} is None or ({tensor}))"

@@ -216,6 +216,7 @@ def prove(
     Every case in every dtype, guard pages on both sides of every buffer, poisoned outputs, gradients, two threads at
     once, and every known-wrong mutant rejected. Exit code 1 where a row is refused.
     """
+    from kernelworks.build import native
     from kernelworks.build.cache import forget_failures
     from kernelworks.prove import prove as run
     from kernelworks.prove import prove_missing
@@ -226,6 +227,7 @@ def prove(
     proofs: list[Proof] = []
     forget_failures()
     with faults((ValueError, RuntimeError)), console.progress("prove") as progress:
+        native.provide(progress)
         wanted = _to_prove(what, case, dtype, missing=missing)
         if missing and case is None and dtype is None:
             proofs = prove_missing([(op, row) for op, row in wanted if row], progress=progress)

@@ -6,6 +6,7 @@
 | ``KERNELWORKS_CXX`` | the C++ compiler | ``g++`` |
 | ``KERNELWORKS_CHOOSE`` | ``timed``: rows run where a timing says so; ``listed``: the first proved one | ``timed`` |
 | ``KERNELWORKS_COMPILE_SECONDS`` | how long one compile may take before its compiler is given up | 120 |
+| ``KERNELWORKS_NATIVE`` | calls through C++ where verbs ``build`` that, where it is ``found``, or ``0`` | ``build`` |
 | ``NO_COLOR`` | any value: no colours in the terminal | unset |
 | ``TRITON_INTERPRET`` | ``1``: Triton's interpreter runs kernels on CPU tensors (Triton reads it too) | unset |
 
@@ -21,8 +22,8 @@ from pathlib import Path
 import platformdirs
 
 __all__ = [
-    "cache_dir", "choosing", "compile_seconds", "compiler", "interpreting", "no_color", "put_back", "variables",
-    "write_whole",
+    "cache_dir", "choosing", "compile_seconds", "compiler", "interpreting", "native", "no_color", "put_back",
+    "variables", "write_whole",
 ]  # fmt: skip
 
 COMPILE_S = 120.0  # the largest room takes 4 s on a quiet core
@@ -82,6 +83,14 @@ def put_back(before: dict[str, str]) -> None:
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
     os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
+
+
+def native() -> str:
+    """Whether ops are entered through C++: ``"build"`` (verbs that take seconds build it), ``"found"``, or ``"0"``."""
+    given = os.environ.get("KERNELWORKS_NATIVE") or "build"
+    if given not in ("build", "found", "0"):
+        raise ValueError(f"KERNELWORKS_NATIVE must be build, found or 0, got {given!r}")
+    return given
 
 
 def no_color() -> bool:

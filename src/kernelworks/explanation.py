@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kernelworks import ceilings, ops
 from kernelworks.bench import limit, predict
+from kernelworks.build import native
 from kernelworks.choose import choose
 from kernelworks.contract import describe
 from kernelworks.map import kept_benches
@@ -69,6 +70,7 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
         flop=cost.flop,
         bytes=cost.bytes,
         device=request.device,
+        through_python=native.why_not(),
     )
     known = ceilings.cached(request.device)
     if known is None:

@@ -20,19 +20,19 @@ from torch import Tensor
 
 from kernelworks import environment
 from kernelworks.arrays import borrowed, foreign, given_back
-from kernelworks.autograd import derivative, differentiated, trained
+from kernelworks.autograd import derivative, recorded, trained
 from kernelworks.build import BuildError
 from kernelworks.choose import OR_TORCH, Broken, Choice, broke, choose, mended
 from kernelworks.contract import Contract, Mutant, Request, Row, TensorSpec, describe, spec
-from kernelworks.entry import entry
+from kernelworks.entry import Entry
 from kernelworks.plain import (
     LISTED,
+    MEMORY,
     OTHER,
     PLAIN,
     RESOLVABLE,
     TRACED,
     TRANSFORM,
-    key_of,
     leaves,
     observed,
     resolved,
@@ -49,6 +49,8 @@ from kernelworks.written import announce, as_tuple, check_out, overlap, put, ref
 __all__ = ["OPS", "Op", "Pass", "on_meta"]
 
 OPS: dict[str, Op] = {}  # filled by the rooms that `kernelworks.ops` lists, in that order
+
+FREE = "*"  # in a key, for a number that no choice depends on; native/key.hpp knows it
 
 _get_threads = torch.get_num_threads
 _grad_enabled = torch.is_grad_enabled
@@ -128,9 +130,8 @@ class Op:
         self._arrays = {a.name for a in schema.arguments if "Tensor" in str(a.type)}
         self._overload: Any = None  # set by register()
         self._backward_overload: Any = None
-        scope = entry(self)
-        self.call, self._look = scope["call"], scope["look"]
-        self._keep = self.plans.found_by(scope)
+        self.entry = Entry(self)
+        self.call = self.entry.call
         register(self)
         OPS[self.name] = self
 
@@ -155,13 +156,14 @@ class Op:
         return _in_own_dtype(self._native, *args)
 
     def _miss(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
-        """A call that was not found: the first of its kind, one that is not kept in C, or one that is not plain."""
-        key = wanted = None
+        """A call that C++ found no plan for: the first of its kind, one that is not plain, or any without C++."""
+        self.entry.settle()
         if not transformed() and not observed():
             wanted = self._recorded_for(args, out)
             if wanted is not None:
-                key = self._key(("training", wanted) if wanted else "forward", args, out, row)
-                plan = self.plans.get(key)
+                plan = self._find("training" if wanted else "forward", args, out, row, wanted)
+                if plan is None and self._plain(args, out):
+                    plan = self._training(args, row, wanted) if wanted else self.planned("forward", args, out, row)
                 if plan is not None:
                     return self._run_plan(plan, args, out)
         if foreign((*args, out)):
@@ -169,20 +171,17 @@ class Op:
         kinds = {standing(t) for t in leaves((*args, out))}
         if transformed() or OTHER in kinds:
             return self._through_composite(args, out, row)
-        if observed() or TRACED in kinds:
-            return self._through_torch(args, out, row)
-        if RESOLVABLE in kinds:
+        if RESOLVABLE in kinds and TRACED not in kinds and not observed():
             written = [out, *(args[self.passes["forward"].names.index(n)] for n in self.contract.mutates)]
             if any(standing(t) == RESOLVABLE for t in leaves(written)):
                 return self._through_composite(args, out, row)
             return self.call(*(resolved(a) for a in args), out, row)
-        if key is None or wanted is None:
-            return self._through_torch(args, out, row)
-        plan = self._training(args, row, wanted, key) if wanted else self.planned("forward", args, out, row, key)
-        if out is None or type(out) is Tensor:
-            bits = sum(1 << i for i, name in enumerate(self.passes["forward"].names) if name in wanted)
-            self._keep(plan, row, *self._look(*args), bits, out)
-        return self._run_plan(plan, args, out)
+        return self._through_torch(args, out, row)
+
+    @staticmethod
+    def _plain(args: tuple[Any, ...], out: Any) -> bool:
+        """Whether a plan may be made for a call: all that it is given is tensors of plain memory, or no tensor."""
+        return not foreign((*args, out)) and all(standing(t) == MEMORY for t in leaves((*args, out)))
 
     def _recorded_for(self, args: tuple[Any, ...], out: Any) -> tuple[str, ...] | None:
         """The inputs whose gradients autograd wants; None where it wants some that no plan records."""
@@ -215,13 +214,20 @@ class Op:
         named = dict(zip(self.passes[pass_].names, args, strict=True)) if free else {}
         return frozenset(name for name, test in free.items() if test(named[name]))
 
-    def _key(self, what: Any, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
+    def _described(self, what: str, args: tuple[Any, ...], wanted: Sequence[str]) -> tuple[int, tuple[Any, ...]]:
+        """The arguments that a choice depends on, behind a bit for each whose gradient is asked for."""
         pass_ = "backward" if what == "backward" else "forward"
-        free = self._free(pass_, args)
-        if free:
-            named = zip(self.passes[pass_].names, args, strict=True)
-            args = tuple("free" if name in free else value for name, value in named)
-        return key_of(what, args, out, row, _get_threads())
+        names, free = self.passes[pass_].names, self._free(pass_, args)
+        bits = sum(1 << i for i, name in enumerate(names) if name in wanted) if wanted else 0
+        return bits, tuple(FREE if n in free else a for n, a in zip(names, args, strict=True)) if free else args
+
+    def _find(self, what: str, args: tuple[Any, ...], out: Any, row: str | None, wanted: Sequence[str] = ()) -> Any:
+        return self.plans.find(what, *self._described(what, args, wanted), out, row)
+
+    def _keep(
+        self, what: str, args: tuple[Any, ...], out: Any, row: str | None, plan: Any, wanted: Sequence[str] = ()
+    ) -> None:
+        self.plans.keep(what, *self._described(what, args, wanted), out, row, plan)
 
     def forget(self) -> None:
         """Drops all plans: the next call of each kind chooses anew."""
@@ -230,8 +236,7 @@ class Op:
 
     def run(self, pass_: str, args: tuple[Any, ...], out: Any = None, row: str | None = None) -> Any:
         """Runs one pass on tensors that hold data, below autograd."""
-        key = self._key(pass_, args, out, row)
-        plan = self.plans.get(key)
+        plan = self._find(pass_, args, out, row)
         if plan is None:
             kinds = {standing(t) for t in leaves((*args, out))}
             if OTHER in kinds or TRACED in kinds:
@@ -240,14 +245,8 @@ class Op:
                 return self._through_composite(args, out, row)
             if RESOLVABLE in kinds:
                 return self.run(pass_, tuple(resolved(a) for a in args), out, row)
-            plan = self.planned(pass_, args, out, row, key)
+            plan = self.planned(pass_, args, out, row)
         return self._run_plan(plan, args, out) if pass_ == "forward" else plan.run(*args, out=out)
-
-    def settled_backward(self, args: tuple[Any, ...], row: str | None) -> Plan:
-        """The plan of a backward, made where there is none."""
-        key = self._key("backward", args, None, row)
-        plan: Plan = self.plans.get(key) or self.planned("backward", args, None, row, key)
-        return plan
 
     def trains(
         self, args: tuple[Any, ...], row: str | None, wanted: tuple[str, ...] = ()
@@ -258,8 +257,7 @@ class Op:
         ``wanted`` are the inputs whose gradients are asked for, by default those that require them, or all.
         """
         wanted = wanted or self.wanted(args) or self.contract.differentiable
-        key = self._key(("training", wanted), args, None, row)
-        plan: Plan = self.plans.get(key) or self._training(args, row, wanted, key)
+        plan: Plan = self._find("training", args, None, row, wanted) or self._training(args, row, wanted)
         return plan.makes
 
     # ------------------------------------------------------------ choosing
@@ -294,18 +292,14 @@ class Op:
         request = self.request(pass_, args, wanted)
         if not sized(request):  # the same question of another size may be answered otherwise
             return choose(self, request, row)
-        key = self._key(("choice", wanted), args, None, row)
-        found: Choice | None = self.plans.get(key)
+        found: Choice | None = self._find("choice", args, None, row, wanted)
         if found is None:
             tell(self, pass_, args, row)
             found = choose(self, request, row)
-            if key is not None:
-                self.plans.keep(key, found)
+            self._keep("choice", args, None, row, found, wanted)
         return found
 
-    def planned(
-        self, pass_: str, args: tuple[Any, ...], out: Any = None, row: str | None = None, key: Any = None
-    ) -> Plan:
+    def planned(self, pass_: str, args: tuple[Any, ...], out: Any = None, row: str | None = None) -> Plan:
         """Checks the arguments once for all calls that look like this one, and settles the row."""
         if pass_ == "forward":
             self.contract.check(**dict(zip(self.passes[pass_].names, args, strict=True)))
@@ -320,11 +314,10 @@ class Op:
             if choice.row.prepare is not None:
                 call = choice.row.prepare(pass_, args) or call
             plan = Plan(KERNEL, call, call)
-        if key is not None:
-            self.plans.keep(key, plan)
+        self._keep(pass_, args, out, row, plan)
         return plan
 
-    def _training(self, args: tuple[Any, ...], row: str | None, wanted: tuple[str, ...], key: Any) -> Plan:
+    def _training(self, args: tuple[Any, ...], row: str | None, wanted: tuple[str, ...]) -> Plan:
         """The same for a call that autograd records: forward and backward are settled here, together."""
         self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))
         tell(self, "training", args, row)
@@ -337,14 +330,9 @@ class Op:
             together = functools.partial(trained, self, training, resumed, way)
             plan = Plan(RECORDED, together, functools.partial(_handing_out, together), (training, resumed))
         else:
-            recorded = differentiated(self)
-
-            def call(*args: Any) -> Any:
-                return recorded(*args, way)
-
+            call = self.entry.recorder(way) or functools.partial(recorded, self, way)
             plan = Plan(RECORDED, call, functools.partial(_handing_out, call))
-        if key is not None:
-            self.plans.keep(key, plan)
+        self._keep("training", args, None, row, plan, wanted)
         return plan
 
     def _loaded(self, request: Request, row: str | None) -> tuple[Choice, tuple[Callable[..., Any], ...]]:

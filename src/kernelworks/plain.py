@@ -25,8 +25,8 @@ from torch import Tensor
 from torch.autograd import forward_ad, profiler
 
 __all__ = [
-    "LISTED", "MEMORY", "NAMES", "OTHER", "PLAIN", "PLAIN_TENSOR", "RESOLVABLE", "TRACED", "TRANSFORM", "WATCHED",
-    "exact_type", "is_plain", "key_of", "leaves", "observed", "resolved", "standing", "transformed",
+    "LISTED", "MEMORY", "MEMORY_KEYS", "NAMES", "OTHER", "PLAIN", "RESOLVABLE", "TRACED", "TRANSFORM", "WATCHED",
+    "is_plain", "key_of", "leaves", "observed", "resolved", "standing", "transformed",
     "untraced",
 ]  # fmt: skip
 
@@ -40,13 +40,6 @@ _function_modes = torch._C._len_torch_function_stack
 
 # ---------------------------------------------------------------- what the code of a quick way asks, as text
 
-# Cheap, and not everything: what else may be wrong with a tensor shows when its memory is asked for (C finds no plan
-# for a tensor without an address), or in the exact question that precedes every plan that is made.
-PLAIN_TENSOR = "{0}.__class__ in PLAIN and not {0}.is_neg()"
-
-# One for each kind of value in a schema. True is 1 and 1.0 in Python, and not here.
-TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
-
 TRANSFORMED = "functorch() or forward_ad._current_level >= 0 or is_tracing()"
 WATCHED = f"dispatch_modes() or function_modes() or profiler._is_profiler_enabled or {TRANSFORMED}"
 
@@ -59,16 +52,6 @@ NAMES: dict[str, Any] = {
     "is_tracing": _is_tracing,
     "profiler": profiler,
 }
-
-
-def exact_type(name: str, kind: str) -> str:
-    """The expression that a plain value (no tensor) of a schema has exactly its type; a float may also be an int."""
-    if kind.startswith("Optional["):
-        return f"({name} is None or {exact_type(name, kind[9:-1])})"
-    wanted = TYPES[kind]
-    if wanted == "float":
-        return f"({name}.__class__ is float or {name}.__class__ is int)"
-    return f"{name}.__class__ is {wanted}"
 
 
 # ---------------------------------------------------------------- the world
@@ -111,9 +94,9 @@ def _mask(*names: str) -> int:
 
 # Keys of memory that is what it says; of a bit that says it must be computed with first; and of tensors that stand for
 # others while a program is looked at.
-_MEMORY = _mask("CPU", "CUDA", "ADInplaceOrView", "AutogradCPU", "AutogradCUDA", "AutocastCPU", "AutocastCUDA")
+MEMORY_KEYS = _mask("CPU", "CUDA", "ADInplaceOrView", "AutogradCPU", "AutogradCUDA", "AutocastCPU", "AutocastCUDA")
 _BITS = _mask("Negative", "Conjugate")
-_STANDS_IN = _mask("Meta", "AutogradMeta", "Functionalize") & ~_MEMORY
+_STANDS_IN = _mask("Meta", "AutogradMeta", "Functionalize") & ~MEMORY_KEYS
 
 MEMORY, RESOLVABLE, TRACED, OTHER = "memory", "resolvable", "traced", "other"
 LISTED = {
@@ -136,7 +119,7 @@ def standing(tensor: Tensor) -> str:
             if known is not None and isinstance(tensor, known):
                 return TRACED
         return OTHER
-    more = _keys(tensor).raw_repr() & ~_MEMORY
+    more = _keys(tensor).raw_repr() & ~MEMORY_KEYS
     if not more:
         return MEMORY
     if not more & ~_BITS:
@@ -180,10 +163,10 @@ def _part(value: Any) -> Any:
     return value.__class__, value
 
 
-def key_of(pass_: str, args: tuple[Any, ...], out: Any, row: str | None, threads: int) -> Any:
+def key_of(what: Any, args: tuple[Any, ...], out: Any, row: str | None, threads: int) -> Any:
     """What calls that may share a plan agree in: everything but the tensors' data. None where it cannot be said."""
     try:
-        key = (pass_, row, threads, tuple([_part(a) for a in args]), _part(out))
+        key = (what, row, threads, tuple([_part(a) for a in args]), _part(out))
         hash(key)
     except Exception:  # a nested tensor has no shape, a list is no number
         return None

@@ -2,30 +2,29 @@
 
 A plan holds until a timing, a certificate or a row changes. Then ``forget_all`` empties every ``Plans`` there is, and
 whoever keeps a choice elsewhere (a swapped model, a diagnosis) compares ``generation`` with the one it was made in.
+
+Plans lie in a dictionary, or in the table of ``native/``, where the way in through C++ finds them by the same key.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from kernelworks.build import BuildError, library
+from kernelworks.plain import key_of
 
-__all__ = ["KERNEL", "MOST_PLANS", "NATIVE", "RECORDED", "Plan", "Plans", "forget_all", "generation"]
+__all__ = ["KERNEL", "MOST_PLANS", "NATIVE", "RECORDED", "Dictionary", "Plan", "Plans", "forget_all", "generation"]
 
-FINDER = Path(__file__).resolve().parent / "build" / "plans.cpp"
 MOST_PLANS = 4096  # a decode loop meets a new length at every token; beyond this many the plans are dropped
 
-# How a plan is called.
+# How a plan is called; C++ knows these numbers.
 KERNEL = 0  # call(*args), or call(*args, out=out): no autograd records it
-NATIVE = 1  # call(*args), torch's own function: autograd records that as it does for any user
+NATIVE = 1  # call(*args) without autocast, torch's own function: autograd records that as it does for any user
 RECORDED = 2  # call(*args), which sees to autograd itself
 
 _get_threads = torch.get_num_threads
@@ -57,67 +56,57 @@ def forget_all() -> None:
 
 
 class Plans:
-    """The plans of one op."""
+    """The plans of one op, and what else is settled by the arguments of a call.
+
+    ``what`` is "forward", "training" (a forward that autograd records, and all that follows), "backward", or another
+    word; their first letters differ. ``wanted`` has a bit for each argument whose gradient is asked for.
+    """
+
+    def __init__(self) -> None:
+        self._table: Any = Dictionary()
+        self._lock = threading.Lock()
+        _every.add(self)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def find(self, what: str, wanted: int, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
+        """What was kept for calls like this one: a plan, a choice; None without it."""
+        return self._table.find(what, wanted, args, out, row)
+
+    def keep(self, what: str, wanted: int, args: tuple[Any, ...], out: Any, row: str | None, plan: Any) -> None:
+        """Keeps a plan for calls like this one, where they can be described."""
+        with self._lock:
+            if len(self._table) >= MOST_PLANS:
+                self._table.clear()
+            self._table.keep(what, wanted, args, out, row, plan)
+
+    def forget(self) -> None:
+        with self._lock:
+            self._table.clear()
+
+    def lie_in(self, table: Any) -> None:
+        """From now on plans lie there; those that there are, are forgotten."""
+        with self._lock:
+            self._table = table
+
+
+class Dictionary:
+    """A table of plans in Python."""
 
     def __init__(self) -> None:
         self._kept: dict[Any, Any] = {}
-        self._lock = threading.Lock()
-        self._finders: list[dict[str, Any]] = []
-        _every.add(self)
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def get(self, key: Any) -> Any:
-        """What was kept by this key: a plan, or a choice."""
-        return self._kept.get(key)
+    def find(self, what: str, wanted: int, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
+        return self._kept.get(key_of((what, wanted), args, out, row, _get_threads()))
 
-    def keep(self, key: Any, plan: Any) -> None:
-        with self._lock:
-            if len(self._kept) >= MOST_PLANS:
-                self._kept.clear()
+    def keep(self, what: str, wanted: int, args: tuple[Any, ...], out: Any, row: str | None, plan: Any) -> None:
+        key = key_of((what, wanted), args, out, row, _get_threads())
+        if key is not None:
             self._kept[key] = plan
 
-    def forget(self) -> None:
-        with self._lock:
-            self._kept.clear()
-            for scope in self._finders:
-                scope["quick"] = None
-
-    def found_by(self, scope: dict[str, Any]) -> Callable[..., None]:
-        """Has code find its plans in C: a third of the time that the same key takes in Python.
-
-        ``scope`` is where that code finds ``find`` and ``quick``; the answer is ``keep(plan, row, *arguments, out)``.
-        """
-        self._finders.append(scope)
-
-        def keep(plan: Plan, *look: Any) -> None:
-            try:
-                finder = library(FINDER, "scalar")
-            except BuildError:  # no compiler: calls are as right as ever, only slower by microseconds
-                return
-            with self._lock:
-                quick = scope["quick"]
-                if quick is None or len(quick[1]) >= MOST_PLANS:
-                    quick = (_Table(finder), [])  # a new one: a caller may be between finding a number and using it
-                quick[1].append(plan.run)
-                with contextlib.suppress(Exception):
-                    finder.keep(int(quick[0]), len(quick[1]) - 1, _get_threads(), *look)
-                scope["find"], scope["quick"] = finder.find, quick
-
-        return keep
-
-
-class _Table(int):
-    """The number of a table in C, which is freed with the last one who knows it."""
-
-    _drop: Callable[[int], None]
-
-    def __new__(cls, finder: Any) -> _Table:
-        made = super().__new__(cls, finder.table())
-        made._drop = finder.drop
-        return made
-
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # at the interpreter's end the library may be gone
-            self._drop(int(self))
+    def clear(self) -> None:
+        self._kept.clear()

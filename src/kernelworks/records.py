@@ -181,6 +181,7 @@ class Explanation:
     regime: str = ""
     ceiling: str = ""
     device: str = "cpu"
+    through_python: str = ""  # why calls go through Python; "" where they go through C++
 
 
 # ---------------------------------------------------------------- benches

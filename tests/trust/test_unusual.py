@@ -6,8 +6,10 @@ Each is made after the same call on plain tensors, so that a plan for it is at h
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -17,8 +19,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 
-from kernelworks.op import OPS
-from kernelworks.plans import KERNEL, Plan
+from kernelworks.plans import Plan, Plans, forget_all
 
 NAMES = list(CALLS)
 
@@ -84,26 +85,39 @@ def test_unusual_tensors_forward_and_backward(name: str, kind: str) -> None:
 # ---------------------------------------------------------------- no kernel is reached
 
 
-def reached(*args: object, **kwargs: object) -> None:
-    raise AssertionError("a kernel was handed what is not plain memory")
+closed: list[bool] = []  # while it holds something, no plan may be run
+
+
+@pytest.fixture(autouse=True)
+def _plans_that_can_be_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every plan that is kept, of every op and pass, fails if it is run while ``no_kernels`` holds."""
+    keep = Plans.keep
+
+    def kept(plans: Plans, *key_and_plan: Any) -> None:
+        *key, plan = key_and_plan
+        whole = dataclasses.replace(plan, call=run(plan.call), run=run(plan.run)) if isinstance(plan, Plan) else plan
+        keep(plans, *key, whole)
+
+    def run(call: Any) -> Any:
+        def closing(*given: Any, **named: Any) -> Any:
+            assert not closed, "a kernel was handed what is not plain memory"
+            return call(*given, **named)
+
+        return closing
+
+    monkeypatch.setattr(Plans, "keep", kept)
+    forget_all()
+    yield
+    forget_all()
 
 
 @contextlib.contextmanager
 def no_kernels() -> Iterator[None]:
-    """Every plan there is, of every op and pass, fails if it is run."""
-    failing = Plan(KERNEL, reached, reached)
-    kept = [(op.plans, dict(op.plans._kept), [scope["quick"] for scope in op.plans._finders]) for op in OPS.values()]
-    for plans, held, quick in kept:
-        plans._kept.update({key: failing for key, plan in held.items() if isinstance(plan, Plan)})
-        for scope, found in zip(plans._finders, quick, strict=True):
-            scope["quick"] = found and (found[0], [reached] * len(found[1]))
+    closed.append(True)
     try:
         yield
     finally:
-        for plans, held, quick in kept:
-            plans._kept.update(held)
-            for scope, found in zip(plans._finders, quick, strict=True):
-                scope["quick"] = found
+        closed.clear()
 
 
 def wrapped(transform):

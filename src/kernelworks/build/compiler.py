@@ -144,8 +144,10 @@ def _broken(identity: str, text: str) -> BuildError:
     return BuildError(text, about=identity)
 
 
-def compiled(flags: Sequence[str], source: Path, target: str, output: Path) -> None:
-    """Compiles one source. Raises BuildError, which says whether the compiler is at fault or this source.
+def compiled(flags: Sequence[str], source: Path, target: str, output: Path, behind: Sequence[str] = ()) -> None:
+    """Compiles one source; ``behind`` are words for the linker.
+
+    Raises BuildError, which says whether the compiler is at fault or this source.
 
     A compiler that fails or takes long is given a program of one line. If it fails there too, no other source is tried
     with it, in this process or (for the hour) in another. Cost on the way that everybody takes: nothing.
@@ -158,7 +160,7 @@ def compiled(flags: Sequence[str], source: Path, target: str, output: Path) -> N
     def probe() -> None:
         _probe(command, identity, output.parent)
 
-    whole = [*command, *flags, str(source), "-o", str(output)]
+    whole = [*command, *flags, str(source), *behind, "-o", str(output)]
     shown = f"{' '.join(command)} could not compile {source.parent.name}/{source.name} for {target}"
     try:
         code, _, err = _run(whole, limit, after=min(QUERY_S, limit), then=probe)

@@ -23,6 +23,8 @@ def explanation(record: Explanation) -> RenderableType:
     table.add_row("row", Text.assemble((record.row, "bold green"), f", by {record.because}"))
     for name, reason in record.declined:
         table.add_row("", Text.assemble((name, "bold"), f" declined: {reason}"))
+    if record.through_python:
+        table.add_row("called", f"through Python, some microseconds later than through C++: {record.through_python}")
     table.add_row("work", f"{_count(record.flop)}flop, {_count(record.bytes)}byte it cannot avoid moving")
     if record.bound_us is None:
         device = " --device cuda" if record.device == "cuda" else ""

@@ -1,0 +1,146 @@
+"""The C++ way into ops, ``native/``: an extension of Python's, compiled once against the installed torch.
+
+It takes some 15 s to compile, so no call of an op waits for it, and nothing compiles it behind a user's back (a core
+that compiles falsifies what others measure): the verbs that take seconds anyway build it, ``provide``. Where the cache
+has it, ops take it at their first call. Without it every call goes through Python, right as ever and some microseconds
+later.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.machinery
+import importlib.util
+import platform
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad, profiler
+
+from kernelworks import environment
+from kernelworks.build.cache import BuildError, entry, intact
+from kernelworks.build.compiler import compiled, identity, toolchain
+from kernelworks.build.loading import opened
+from kernelworks.build.sources import hash_of, with_includes
+from kernelworks.plain import MEMORY_KEYS
+
+__all__ = ["build", "found", "provide", "why_not"]
+
+SOURCE = Path(__file__).resolve().parent.parent / "native" / "native.cpp"
+FLAGS = (
+    "-std=gnu++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra",
+    "-Wno-missing-field-initializers", "-Wno-unused-parameter",
+)  # fmt: skip
+TORCH = Path(torch.__file__).resolve().parent
+LIBRARIES = ("-ltorch_python", "-ltorch_cpu", "-lc10")
+
+_lock = threading.RLock()
+_loaded: dict[str, ModuleType | str] = {}  # by cache folder: the module, or why there is none
+
+
+def _abi() -> str:
+    """What a compiled extension fits: this torch and this Python, no others."""
+    python = f"{sys.implementation.cache_tag} {sysconfig.get_config_var('EXT_SUFFIX')} {platform.machine()}"
+    return f"{python} torch {torch.__version__} {torch.version.git_version}"
+
+
+@functools.cache
+def _sources() -> str:
+    return hash_of(" ".join((*FLAGS, *LIBRARIES)), with_includes(SOURCE, SOURCE.parent))
+
+
+def _stem() -> str:
+    key = hashlib.sha256(f"{_sources()} {_abi()} {toolchain()}".encode()).hexdigest()[:20]
+    return f"native-{key}"
+
+
+def _compile(output: Path) -> None:
+    folders = (TORCH / "include", TORCH / "include/torch/csrc/api/include", Path(sysconfig.get_paths()["include"]))
+    for header in (folders[0] / "torch/csrc/autograd/function.h", folders[2] / "Python.h"):
+        if not header.is_file():
+            raise BuildError(f"{header} is not there (install Python's and torch's headers)", about=str(header))
+    flags = [*FLAGS, *(word for folder in folders for word in ("-isystem", str(folder)))]
+    # Behind the source, since that is what asks for them; by the names that torch has loaded them under.
+    compiled(flags, SOURCE, "torch", output, behind=(f"-L{TORCH / 'lib'}", *LIBRARIES))
+
+
+def provide(progress: Callable[[str], None] | None = None) -> ModuleType | None:
+    """The extension for verbs that a user waits for anyway: built where it is not, unless the environment forbids it.
+
+    None where it cannot be; ``why_not`` says why, and calls go through Python.
+    """
+    made = found()
+    if made is None and environment.native() == "build":
+        if progress is not None:
+            progress("the way into ops in C++, once for this torch: some 15 s")
+        made = build()
+    return made
+
+
+def build() -> ModuleType | None:
+    """The extension, compiled where the cache has none. None where it cannot be."""
+    return _use(True)
+
+
+def found() -> ModuleType | None:
+    """The extension, where it was compiled before. Cost: a hash of one file, the first time in a process."""
+    return _use(False)
+
+
+def why_not() -> str:
+    """Why calls go through Python; "" where they go through C++."""
+    if environment.native() == "0":
+        return "KERNELWORKS_NATIVE is 0"
+    found()
+    known = _loaded.get(_folder(), "")
+    return known if isinstance(known, str) else ""
+
+
+def _folder() -> str:
+    return str(environment.cache_dir("build"))
+
+
+def _use(may_build: bool) -> ModuleType | None:
+    if environment.native() == "0":
+        return None
+    folder = _folder()
+    with _lock:
+        known = _loaded.get(folder)
+        if known is None or (may_build and isinstance(known, str)):
+            try:
+                known = _load(may_build)
+            except (BuildError, ImportError) as error:
+                known = str(error)
+            _loaded[folder] = known
+    return known if isinstance(known, ModuleType) else None
+
+
+def _load(may_build: bool) -> ModuleType | str:
+    if not hasattr(torch._C, "_dispatch_keys") or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "it needs Python's lock"
+    stem = _stem()
+    path = environment.cache_dir("build") / f"{stem}.so"
+    if may_build:
+        record = {"source": SOURCE.name, "target": _abi(), "toolchain": toolchain()}
+        path = entry(stem, ".so", _compile, record, attempt=f"{stem}-{identity()}")
+    elif not intact(path, path.with_suffix(".json")):
+        return "it is not built yet: `kernelworks prove` builds it"
+    return _imported(path)
+
+
+def _imported(path: Path) -> ModuleType:
+    opened(path)  # a file cut short ends no process
+    name = "kernelworks.native"
+    loader = importlib.machinery.ExtensionFileLoader(name, str(path))
+    spec: Any = importlib.util.spec_from_file_location(name, path, loader=loader)
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    module.setup(MEMORY_KEYS, profiler, forward_ad)
+    return module

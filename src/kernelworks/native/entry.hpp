@@ -1,0 +1,197 @@
+// Entry: a callable that takes an op's arguments, then `out` and `row`, all by position.
+#pragma once
+
+#include <ATen/autocast_mode.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/csrc/Exceptions.h>
+
+#include <vector>
+
+#include "table.hpp"
+
+namespace kw {
+
+struct Entry {
+    PyObject_HEAD
+    vectorcallfunc call;
+    Table* table;
+    PyObject* miss;  // miss(args, out, row)
+    PyObject* out_name;  // ("out",)
+    Py_ssize_t count;
+    // For each argument: a test of the values that no choice of a row depends on, or null
+    std::vector<PyObject*>* free;
+    std::vector<Py_ssize_t>* written;  // the arguments that a call overwrites
+};
+
+extern PyTypeObject EntryType;
+
+// Whether a test holds of a value that is a tensor, or of one in a list of them.
+template <class Test>
+bool any(PyObject* value, Test test) {
+    if (PyList_CheckExact(value) || PyTuple_CheckExact(value)) {
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i)
+            if (any(PySequence_Fast_GET_ITEM(value, i), test)) return true;
+        return false;
+    }
+    return THPVariable_CheckExact(value) && test(THPVariable_Unpack(value));
+}
+
+inline bool inference(PyObject* value) {
+    return any(value, [](const at::Tensor& t) { return t.is_inference(); });
+}
+
+inline bool crosses(PyObject* value, const at::Tensor& out) {
+    return any(value, [&](const at::Tensor& t) { return meet(t, out); });
+}
+
+// The versions of tensors written by address go up, as torch's do.
+inline void announce(PyObject* value) {
+    any(value, [](const at::Tensor& t) {
+        t.unsafeGetTensorImpl()->bump_version();
+        return false;
+    });
+}
+
+// The key of a call, or nothing where a plan is not to be found for it here.
+inline bool keyed(const Entry& entry, PyObject* const* args, Key& key) {
+    PyObject *out = args[entry.count], *row = args[entry.count + 1];
+    uint64_t wanted = 0;
+    for (Py_ssize_t i = 0; i < entry.count; ++i) {
+        if (PyObject* test = (*entry.free)[static_cast<size_t>(i)]; test != nullptr) {
+            PyObject* valid = PyObject_CallOneArg(test, args[i]);
+            if (valid == nullptr) throw python_error();
+            bool holds = valid == Py_True;
+            Py_DECREF(valid);
+            if (holds) {
+                key.free();
+                continue;
+            }
+        }
+        if (!key.value(args[i])) return false;
+        wanted |= uint64_t{key.wants()} << i;
+    }
+    bool grad = c10::GradMode::is_enabled();
+    bool graded = grad && wanted != 0;
+    if (!key.value(row)) return false;
+    if (out != Py_None) {
+        if (graded || !THPVariable_CheckExact(out)) return false;
+        const at::Tensor& o = THPVariable_Unpack(out);
+        if (o.is_inference() || (grad && o.requires_grad())) return false;
+        for (Py_ssize_t i = 0; i < entry.count; ++i)
+            if (crosses(args[i], o)) return false;
+    }
+    if (!key.value(out)) return false;
+    for (Py_ssize_t i : *entry.written)
+        if (inference(args[i])) return false;  // torch may refuse, which is worked out in Python
+    if (!graded) return true;
+    key.is(Key::TRAINING);
+    return key.recorded(wanted);
+}
+
+inline bool autocasting() {
+    return at::autocast::is_autocast_enabled(at::kCPU) || at::autocast::is_autocast_enabled(at::kCUDA);
+}
+
+inline PyObject* entry_call(PyObject* self, PyObject* const* args, size_t flagged, PyObject* names) {
+    HANDLE_TH_ERRORS
+    auto& entry = *reinterpret_cast<Entry*>(self);
+    if (PyVectorcall_NARGS(flagged) != entry.count + 2 || (names != nullptr && PyTuple_GET_SIZE(names)))
+        return PyErr_Format(PyExc_TypeError, "takes %zd arguments by position", entry.count + 2);
+    PyObject* out = args[entry.count];
+    if (!world.watched()) {
+        Key key(Key::FORWARD);
+        const Plan* found = keyed(entry, args, key) ? entry.table->find(key) : nullptr;
+        if (found != nullptr) {
+            Plan plan = *found;
+            Py_INCREF(plan.whole);  // the table may be cleared meanwhile
+            PyObject* result;
+            if (out != Py_None) {  // it stands behind the arguments, where its name says that it is one by name
+                announce(out);
+                result = PyObject_Vectorcall(plan.run, args, static_cast<size_t>(entry.count), entry.out_name);
+            } else if (plan.kind == NATIVE && autocasting()) {
+                c10::impl::ExcludeDispatchKeyGuard own_dtype(c10::autocast_dispatch_keyset);
+                result = PyObject_Vectorcall(plan.call, args, static_cast<size_t>(entry.count), nullptr);
+            } else {
+                if (plan.kind == KERNEL)
+                    for (Py_ssize_t i : *entry.written) announce(args[i]);
+                result = PyObject_Vectorcall(plan.call, args, static_cast<size_t>(entry.count), nullptr);
+            }
+            Py_DECREF(plan.whole);
+            return result;
+        }
+    }
+    PyObject* whole = PyTuple_New(entry.count);
+    if (whole == nullptr) return nullptr;
+    for (Py_ssize_t i = 0; i < entry.count; ++i) PyTuple_SET_ITEM(whole, i, Py_NewRef(args[i]));
+    PyObject* given[] = {whole, out, args[entry.count + 1]};
+    PyObject* result = PyObject_Vectorcall(entry.miss, given, 3, nullptr);
+    Py_DECREF(whole);
+    return result;
+    END_HANDLE_TH_ERRORS
+}
+
+// Entry(table, miss, free, written): `free` a tuple of tests or Nones, one an argument; `written` a tuple of indices.
+inline PyObject* entry_new(PyTypeObject* type, PyObject* args, PyObject*) {
+    PyObject *table, *miss, *free, *written;
+    if (!PyArg_ParseTuple(args, "O!OO!O!", &TableType, &table, &miss, &PyTuple_Type, &free, &PyTuple_Type, &written))
+        return nullptr;
+    auto* self = reinterpret_cast<Entry*>(type->tp_alloc(type, 0));
+    if (self == nullptr) return nullptr;
+    self->call = entry_call;
+    self->table = reinterpret_cast<Table*>(Py_NewRef(table));
+    self->miss = Py_NewRef(miss);
+    self->count = PyTuple_GET_SIZE(free);
+    self->out_name = Py_BuildValue("(s)", "out");
+    self->free = new std::vector<PyObject*>;
+    self->written = new std::vector<Py_ssize_t>;
+    for (Py_ssize_t i = 0; i < self->count; ++i) {
+        PyObject* test = PyTuple_GET_ITEM(free, i);
+        self->free->push_back(test == Py_None ? nullptr : Py_NewRef(test));
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(written); ++i)
+        self->written->push_back(PyLong_AsSsize_t(PyTuple_GET_ITEM(written, i)));
+    return reinterpret_cast<PyObject*>(self);
+}
+
+inline int entry_traverse(PyObject* self, visitproc visit, void* arg) {
+    auto* entry = reinterpret_cast<Entry*>(self);
+    Py_VISIT(reinterpret_cast<PyObject*>(entry->table));
+    Py_VISIT(entry->miss);
+    for (PyObject* test : *entry->free) Py_VISIT(test);
+    return 0;
+}
+
+inline int entry_clear(PyObject* self) {
+    auto* entry = reinterpret_cast<Entry*>(self);
+    Py_CLEAR(entry->miss);  // the way back to the op, which holds this
+    return 0;
+}
+
+inline void entry_dealloc(PyObject* self) {
+    PyObject_GC_UnTrack(self);
+    auto* entry = reinterpret_cast<Entry*>(self);
+    entry_clear(self);
+    Py_XDECREF(reinterpret_cast<PyObject*>(entry->table));
+    Py_XDECREF(entry->out_name);
+    for (PyObject* test : *entry->free) Py_XDECREF(test);
+    delete entry->free;
+    delete entry->written;
+    Py_TYPE(self)->tp_free(self);
+}
+
+inline PyTypeObject EntryType = [] {
+    PyTypeObject t = {PyVarObject_HEAD_INIT(nullptr, 0)};
+    t.tp_name = "kernelworks.native.Entry";
+    t.tp_basicsize = sizeof(Entry);
+    t.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
+    t.tp_vectorcall_offset = offsetof(Entry, call);
+    t.tp_call = PyVectorcall_Call;
+    t.tp_new = entry_new;
+    t.tp_dealloc = entry_dealloc;
+    t.tp_traverse = entry_traverse;
+    t.tp_clear = entry_clear;
+    return t;
+}();
+
+}  // namespace kw

@@ -1,0 +1,157 @@
+// What calls that may share a plan agree in, as bytes; and which calls a kernel of ours may serve at all.
+//
+// The two questions are those of plain.py, asked of the same things: of a tensor, whether its class is Tensor or
+// Parameter and its dispatch keys are those of plain memory (the mask comes from plain.py); of the world, whether a
+// mode, a profiler, a transform of torch.func, a level of forward-mode AD or a trace is at work.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <cstring>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+// What torch's own header of this needs is not always installed.
+namespace at::functorch {
+struct DynamicLayer;
+const std::vector<DynamicLayer>& getDynamicLayerStack();
+}  // namespace at::functorch
+
+namespace kw {
+
+struct World {
+    uint64_t memory = 0;            // dispatch keys of plain memory
+    PyObject *profiler = nullptr;   // the dictionaries of torch.autograd.profiler and of torch.autograd.forward_ad
+    PyObject *forward_ad = nullptr;
+    PyObject *enabled = nullptr;    // the names looked up there
+    PyObject *level = nullptr;
+
+    // Whether somebody has to see torch's own operators, or ours as one of torch's. In doubt, yes.
+    bool watched() const {
+        if (c10::impl::TorchDispatchModeTLS::any_modes_set() || at::impl::PythonTorchFunctionTLS::stack_len() > 0 ||
+            !at::functorch::getDynamicLayerStack().empty() ||
+            c10::impl::tls_local_dispatch_key_set().included_.has(c10::DispatchKey::Tracer))
+            return true;
+        if (PyDict_GetItemWithError(profiler, enabled) != Py_False) return true;
+        PyObject* at = PyDict_GetItemWithError(forward_ad, level);
+        return at == nullptr || PyLong_AsLong(at) >= 0;
+    }
+
+    bool plain(const at::Tensor& t) const { return (t.key_set().raw_repr() & ~memory) == 0; }
+};
+
+inline World world;
+
+class Key {
+  public:
+    static constexpr size_t FEW = 1024, MOST = size_t{1} << 22;
+    static constexpr int64_t MOST_TEXT = 200;  // of a name such as "tanh" or "avx512+avx2"
+    // The first letters of what keys are of, in Python's words.
+    static constexpr char FORWARD = 'f', TRAINING = 't', BACKWARD = 'b';
+
+    explicit Key(char kind) { add(kind), add(at::get_num_threads()); }
+
+    // False for what cannot be described so: an object of another class, a tensor that is no plain memory.
+    bool value(PyObject* v) {
+        if (v == Py_None) return add('0');
+        if (THPVariable_CheckExact(v)) return tensor(THPVariable_Unpack(v));
+        if (PyBool_Check(v)) return add('b') && add(v == Py_True);
+        if (PyFloat_CheckExact(v)) return add('f') && add(PyFloat_AS_DOUBLE(v));
+        if (PyLong_Check(v)) {
+            int over = 0;
+            int64_t number = PyLong_AsLongLongAndOverflow(v, &over);
+            return over == 0 && add(PyLong_CheckExact(v) ? 'i' : 'I') && add(Py_TYPE(v)) && add(number);
+        }
+        // Of a subclass: its class tells it from the number that it equals.
+        if (PyFloat_Check(v)) return add('F') && add(Py_TYPE(v)) && add(PyFloat_AS_DOUBLE(v));
+        if (PyUnicode_CheckExact(v)) {
+            Py_ssize_t size = 0;
+            const char* text = PyUnicode_AsUTF8AndSize(v, &size);
+            if (text == nullptr) PyErr_Clear();
+            return text != nullptr && size <= MOST_TEXT && add('s') && add(size) && bytes_of(text, static_cast<size_t>(size));
+        }
+        if (PyList_CheckExact(v) || PyTuple_CheckExact(v)) {
+            Py_ssize_t size = PySequence_Fast_GET_SIZE(v);
+            add('L'), add(size);
+            PyObject** items = PySequence_Fast_ITEMS(v);
+            for (Py_ssize_t i = 0; i < size; ++i)
+                if (!value(items[i])) return false;
+            return true;
+        }
+        return false;
+    }
+
+    bool free() { return add('s') && add(Py_ssize_t{1}) && add('*'); }  // as "*", which op.py has in the value's place
+
+    // A tensor with elements and no memory (a storage that was let go) is not described.
+    bool tensor(const at::Tensor& t) {
+        if (!t.defined()) return add('0');
+        if (!world.plain(t)) return false;
+        const c10::TensorImpl* impl = t.unsafeGetTensorImpl();
+        if (impl->numel() > 0 && (!impl->has_storage() || impl->storage().data() == nullptr)) return false;
+        wants_ = wants_ || t.requires_grad();
+        auto sizes = impl->sizes();
+        bool dense = impl->is_contiguous();
+        const char head[6] = {'T', static_cast<char>(t.scalar_type()), static_cast<char>(t.device().type()),
+                              static_cast<char>(t.device().index()), static_cast<char>(sizes.size()), dense};
+        if (sizes.size() > 127) return false;
+        bytes_of(head, sizeof head);
+        bytes_of(sizes.data(), sizes.size() * sizeof(int64_t));
+        if (!dense) bytes_of(impl->strides().data(), sizes.size() * sizeof(int64_t));
+        return length_ < MOST;
+    }
+
+    template <class T>
+    bool add(T value) {
+        return bytes_of(&value, sizeof value);
+    }
+
+    // A recorded call's plan depends on which arguments ask for their gradients, a bit each; added last.
+    bool recorded(uint64_t wanted) { return add(wanted); }
+    void is(char letter) { bytes_[0] = letter; }
+    bool wants() { return std::exchange(wants_, false); }  // whether a tensor since the last call asks for its gradient
+    std::string_view view() const { return {bytes_, length_}; }
+
+  private:
+    char few_[FEW];
+    std::unique_ptr<char[]> many_;
+    char* bytes_ = few_;
+    size_t length_ = 0, room_ = FEW;
+    bool wants_ = false;
+
+    bool bytes_of(const void* from, size_t size) {
+        if (length_ + size > room_) {
+            if (length_ + size > MOST) return false;
+            while (room_ < length_ + size) room_ *= 4;
+            std::unique_ptr<char[]> larger(new char[room_]);
+            std::memcpy(larger.get(), bytes_, length_);
+            many_ = std::move(larger);
+            bytes_ = many_.get();
+        }
+        std::memcpy(bytes_ + length_, from, size);
+        length_ += size;
+        return true;
+    }
+};
+
+// Whether two tensors may share memory: whether the ranges from their first to their last element meet.
+inline bool meet(const at::Tensor& a, const at::Tensor& b) {
+    if (a.numel() == 0 || b.numel() == 0) return false;
+    auto range = [](const at::Tensor& t) {
+        int64_t last = 0;
+        for (int64_t i = 0; i < t.dim(); ++i) last += (t.size(i) - 1) * t.stride(i);
+        const char* first = static_cast<const char*>(t.const_data_ptr());
+        return std::pair{first, first + (last + 1) * t.element_size()};
+    };
+    auto [a0, a1] = range(a);
+    auto [b0, b1] = range(b);
+    return a0 < b1 && b0 < a1;
+}
+
+}  // namespace kw
