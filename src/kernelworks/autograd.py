@@ -25,6 +25,7 @@ from kernelworks.plain import (
     is_plain,
     leaves,
     observed,
+    overridden,
     standing,
     transformed,
 )
@@ -117,7 +118,7 @@ def _shaped(op: Any, have: dict[str, Any], found: dict[str, Tensor | None]) -> A
 def _unusual(op: Any, args: tuple[Any, ...], row: str | None) -> Any:
     """A backward that no plan was found for: one not met before, or one that no kernel may serve."""
     kinds = {standing(t) for t in leaves(args)}
-    if torch.is_grad_enabled() or transformed() or OTHER in kinds:
+    if torch.is_grad_enabled() or transformed() or OTHER in kinds or overridden():
         return derivative(op, args)
     if observed() or TRACED in kinds:
         return op._backward_overload(*args, row)

@@ -23,10 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad, profiler
+from torch.utils._device import DeviceContext
 
 __all__ = [
     "LISTED", "MEMORY", "MEMORY_KEYS", "NAMES", "OTHER", "PLAIN", "RESOLVABLE", "TRACED", "TRANSFORM", "WATCHED",
-    "is_plain", "key_of", "leaves", "observed", "resolved", "standing", "transformed",
+    "is_plain", "key_of", "leaves", "observed", "overridden", "resolved", "standing", "transformed",
     "untraced",
 ]  # fmt: skip
 
@@ -65,6 +66,21 @@ def transformed() -> bool:
 def observed() -> bool:
     """Whether somebody watches operators: a mode, or a profiler."""
     return bool(_dispatch_modes() or _function_modes() or profiler._is_profiler_enabled)
+
+
+def overridden() -> bool:
+    """Whether a mode of the program's own is at work, which counts, changes or replaces torch's functions or operators:
+    what stands in for them in a swapped model leaves it to them. Not so modes that a compiler traces with, the default
+    device, and modes of ours (``sees_kernelworks``)."""
+    functions = (torch._C._get_function_stack_at(i) for i in range(_function_modes()))
+    operators = (torch._C._get_dispatch_stack_at(i) for i in range(_dispatch_modes()))
+    return any(type(mode) is not DeviceContext and not _ours(mode) for mode in functions) or any(
+        getattr(mode, "_mode_key", None) is None and not _ours(mode) for mode in operators
+    )
+
+
+def _ours(mode: Any) -> bool:
+    return bool(getattr(mode, "sees_kernelworks", False))
 
 
 @contextlib.contextmanager

@@ -65,6 +65,8 @@ class _Reached(Exception):
 class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Lets operators pass; that it is there keeps an op from its quick ways."""
 
+    sees_kernelworks = True
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
 

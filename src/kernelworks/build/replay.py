@@ -30,6 +30,8 @@ PLACING = frozenset((
 class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes operators that are more than an allocation or a view: a replay would miss them."""
 
+    sees_kernelworks = True
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.others: set[str] = set()

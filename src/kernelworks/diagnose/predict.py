@@ -64,6 +64,8 @@ class Captured:
 class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Keeps the arguments of calls of our ops, below autograd: of each kind some, until they hold a gigabyte."""
 
+    sees_kernelworks = True
+
     def __init__(self, persistent: Mapping[int, int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.persistent = persistent

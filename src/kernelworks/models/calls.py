@@ -33,7 +33,7 @@ from kernelworks.ops.norm.rms_norm import OP as RMS_NORM
 from kernelworks.ops.position.rope import OP as ROPE
 from kernelworks.ops.reduction.cross_entropy import OP as CROSS_ENTROPY
 from kernelworks.ops.reduction.softmax import OP as SOFTMAX
-from kernelworks.plain import PLAIN, is_plain
+from kernelworks.plain import PLAIN, is_plain, overridden
 
 __all__ = [
     "FUNCTIONS", "REFUSED", "attends", "cross_entropy", "expressible", "fusible", "gelu", "layer_norm", "linear",
@@ -51,6 +51,8 @@ _autocast = torch.is_autocast_enabled
 _is_compiling = torch.compiler.is_compiling
 _grad_enabled = torch.is_grad_enabled
 _is_tracing = torch.jit.is_tracing  # type: ignore[attr-defined]
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
 
 
 _cross_entropy, _gelu, _layer_norm, _linear, _rms_norm, _attention, _silu, _softmax = TORCHS.values()
@@ -67,8 +69,10 @@ def _standing_in(x: Tensor) -> bool:
 
 def expressible(x: Tensor, *others: Tensor | None) -> bool:
     """Whether kernelworks has rows for these tensors: no subclass that means something by a call, all on the CPU or on
-    one GPU, all of one of the three dtypes, no autocast and no trace. (What else a tensor may be, sparse or without
-    memory, the op's entry asks, and takes torch's own operators.)"""
+    one GPU, all of one of the three dtypes, no autocast, no trace and no mode of the program's own. (What else a tensor
+    may be, sparse or without memory, the op's entry asks, and takes torch's own operators.)"""
+    if (_function_modes() or _dispatch_modes()) and not _is_compiling() and overridden():
+        return False  # first of all: a mode for functions is told of every attribute that is looked at
     if (type(x) not in PLAIN and not _standing_in(x)) or x.is_nested:
         return False
     dtype, device = x.dtype, x.get_device()

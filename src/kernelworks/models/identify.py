@@ -447,5 +447,5 @@ def _in_its_place(forward: Any, formula: _Formula, number: Any, seen: Seen, dtyp
         argument = forward.__code__.co_varnames[1]  # it may be given by its own name
         names = tuple(argument if n == "x" else f"_{n}" if n == argument else n for n in made.__code__.co_varnames)
         code = made.__code__.replace(co_varnames=names, co_qualname=forward.__qualname__)
-        return types.FunctionType(code, scope, "forward")
+        return functools.update_wrapper(types.FunctionType(code, scope, "forward"), forward)
     return forward

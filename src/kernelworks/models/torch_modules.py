@@ -7,6 +7,7 @@ have put another there since. Each reads the module's parameters at every call, 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch.nn.functional as F
@@ -79,5 +80,5 @@ TORCH_MODULES: tuple[tuple[Any, str, str, Any], ...] = (
     (_CROSS_ENTROPY, "cross entropy", "cross_entropy", _cross_entropy),
 )
 
-for _shipped, _, _, _ours in TORCH_MODULES:  # as errors name them
-    _ours.__name__, _ours.__qualname__ = "forward", getattr(_shipped, "__qualname__", _ours.__qualname__)
+for _shipped, _, _, _ours in TORCH_MODULES:  # errors, signatures and sources tell of the module's own
+    functools.update_wrapper(_ours, _shipped)
