@@ -291,6 +291,18 @@ def test_what_is_said_of_a_call_is_what_it_takes(
     assert found == ([f"kw.gelu: {ROW}"] if taken == ROW else [""])
 
 
+def test_what_is_said_of_a_call_with_gradients_is_what_it_takes(loaded: list[tuple[str, str]]) -> None:
+    a = x(4, 64).requires_grad_()
+    assert explain("gelu", a).row == "torch" and explain("gelu", a, row=f"{ROW}+{OTHER}").row == f"{ROW}+{OTHER}"
+    put(OPS["gelu"], (a, "none"), f"{ROW}+{OTHER}", wanted=("x",))
+    told = explain("gelu", a)
+    assert told.row == f"{ROW}+{OTHER}" and "of the backward" not in told.because and "1.40x" in told.because
+    with torch.no_grad():
+        assert explain("gelu", a).row == "torch"
+    kw.gelu(a).sum().backward()
+    assert [row for row, _ in loaded] == told.row.split("+")
+
+
 def test_a_swap_that_would_take_torch_says_why() -> None:
     found = outlook("gelu", torch.float32, "cpu")
     assert not found.ours

@@ -32,7 +32,7 @@ Ways = Mapping[str, tuple[Row, ...]]
 OR_TORCH = " or torch"
 
 LISTED, ASKED = "list order", "asked for by name"
-SLOWER = "may be chosen, and is not: "
+SLOWER = "proved here, and no timing says that it is the quickest"
 
 
 class Rows(Protocol):
@@ -184,7 +184,7 @@ def choose(op: Rows, request: Request, row: str | None = None, kind: str | None 
     except (RuntimeError, BuildError) as error:  # a GPU's request where there is none; a compiler that went away
         found = timings.Verdict("", str(error))
     taken = ways.get(found.way, ())
-    reasons = {row.name: SLOWER + found.because for rows in ways.values() for row in rows} | declined
+    reasons = {row.name: SLOWER for rows in ways.values() for row in rows} | declined
     above = [r for r in op.rows if r.source is not None and (not taken or r in op.rows[: op.rows.index(taken[0])])]
     reasons_above = tuple((r.name, reasons[r.name]) for r in above if r.name in reasons)
     if not taken:

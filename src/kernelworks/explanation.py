@@ -42,7 +42,8 @@ def _argument(name: str, value: Any) -> str:
 
 
 def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """What the dispatcher does with ``op(*args, **kwargs)``, without running it.
+    """What the dispatcher does with ``op(*args, **kwargs)``, without running it. Of a call whose gradients are wanted
+    the rows of both passes are said; work, bound and prediction are the forward's.
 
     Args:
         op: the op's name (``"rms_norm"``) or its function; the other arguments are those of the call.
@@ -55,15 +56,16 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
         raise ValueError(f"op must be one of {', '.join(OPS)}, got {name!r}")
     function = getattr(ops, name)
     found, asked, row = what_it_asks(lambda: function(*args, **kwargs))
+    wanted = found.wanted(asked) if torch.is_grad_enabled() and "backward" in found.passes else ()
     request = found.request("forward", asked)
-    choice = choose(found, request, row)
+    choice = choose(found, found.request("training", asked, wanted) if wanted else request, row)
     cost = found.contract.cost(request)
     names = found.passes["forward"].names
     shown = ", ".join(_argument(n, v) for n, v in zip(names, asked, strict=True) if v is not None)
     record = Explanation(
         op=found.name,
         call=shown,
-        row=choice.row.name,
+        row=choice.way,
         because=choice.because,
         declined=choice.declined,
         threads=request.threads,

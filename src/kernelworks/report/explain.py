@@ -20,7 +20,7 @@ def explanation(record: Explanation) -> RenderableType:
     table.add_column(overflow="fold")
     where = "the GPU" if record.device == "cuda" else f"{record.threads} thread{'s' if record.threads > 1 else ''}"
     table.add_row("call", f"{record.op}({record.call}) on {where}")
-    table.add_row("row", Text.assemble((record.row, "bold green"), f", by {record.because}"))
+    table.add_row("row", Text.assemble((record.row, "bold green"), f": {record.because}"))
     for name, reason in record.declined:
         table.add_row("", Text.assemble((name, "bold"), f" declined: {reason}"))
     if record.through_python:
