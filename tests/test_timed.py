@@ -351,3 +351,23 @@ def test_a_watchers_fault_is_the_callers_and_ends_with_it() -> None:
     with pytest.raises(KeyboardInterrupt), watched(watcher):
         kw.gelu(x(4, 64))
     kw.gelu(x(4, 64))
+
+
+def test_tensors_without_data_get_torchs_function_too() -> None:
+    with torch._subclasses.FakeTensorMode():
+        q = torch.empty(1, 2, 8, 16)
+    found = kw.attention(q, q, q, causal="bottom_right", window=3)  # whose mask is made of no such tensor
+    assert isinstance(found, type(q)) and found.shape == q.shape
+
+
+def test_a_choice_kept_by_a_compiled_program_ends_with_the_certificate(
+    loaded: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = x(4, 64)
+    put(OPS["gelu"], (a, "none"), ROW)
+    compiled = torch.compile(lambda v: kw.gelu(v * 1.0), fullgraph=True, backend="aot_eager")
+    compiled(a)
+    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: "stale" if row.name == ROW else None)
+    forget_all()
+    compiled(a)
+    assert loaded == [(ROW, "forward"), ("torch", "forward")]

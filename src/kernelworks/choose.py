@@ -221,10 +221,10 @@ def _asked(op: Rows, request: Request, way: str) -> Choice:
         if len(rows) == 1 and _declines(op, ahead, request, certified=False) is None:
             return Choice(ahead, (), ASKED, together=True)
         return Choice(ahead, (), ASKED, backward=back if "backward" in back.passes else None)
-    wanted = back if request.pass_ == "backward" else ahead
-    reason = _declines(op, wanted, request, certified=False)
+    wanted, timed = back if request.pass_ == "backward" else ahead, way.endswith(OR_TORCH)
+    reason = _declines(op, wanted, request, certified=timed)  # a compiled program may ask long after it was settled
     if reason is None:
         return Choice(wanted, (), ASKED)
-    if way.endswith(OR_TORCH):
+    if timed:
         return Choice(op.row("torch"), ((wanted.name, reason),), f"{wanted.name} declined: {reason}")
     raise RuntimeError(f"row {way!r} of {op.name} cannot run: {reason}")

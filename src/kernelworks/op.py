@@ -54,6 +54,7 @@ FREE = "*"  # in a key, for a number that no choice depends on; native/key.hpp k
 
 _get_threads = torch.get_num_threads
 _grad_enabled = torch.is_grad_enabled
+_autocasting = torch._C._is_any_autocast_enabled
 
 _said: set[str] = set()  # the faults that a warning has named
 
@@ -153,7 +154,8 @@ class Op:
 
     def native(self, *args: Any) -> Any:
         """What a user would have called in torch, whatever autocast says; its own autograd records it."""
-        return _in_own_dtype(self._native, *args)
+        with next((t.fake_mode for t in leaves(args) if hasattr(t, "fake_mode")), contextlib.nullcontext()):
+            return _in_own_dtype(self._native, *args)  # what it makes (a mask) stands for a tensor as they do
 
     def _miss(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
         """A call that C++ found no plan for: the first of its kind, one that is not plain, or any without C++."""
@@ -308,7 +310,7 @@ class Op:
             tell(self, pass_, args, row)
         choice, loaded = self._loaded(self.request(pass_, args), row)
         if choice.native:
-            plan = Plan(NATIVE, self._native, functools.partial(_handing_out, self.native))
+            plan = Plan(NATIVE, self._native, _own_dtype(self._native))
         else:
             call = loaded[0]
             if choice.row.prepare is not None:
@@ -324,7 +326,7 @@ class Op:
         choice, loaded = self._loaded(self.request("training", args, wanted), row)
         way = choice.asked if row is None else row
         if choice.native:
-            plan = Plan(NATIVE, self._native, functools.partial(_handing_out, self.native))
+            plan = Plan(NATIVE, self._native, _own_dtype(self._native))
         elif choice.together:
             training, resumed = loaded
             together = functools.partial(trained, self, training, resumed, way)
@@ -431,10 +433,20 @@ class Op:
 
 
 def _in_own_dtype(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    if not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
+    if not _autocasting():
         return function(*args, **named)
     with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
         return function(*args, **named)
+
+
+def _own_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's own function as a plan runs, with as little as can be between a caller and it."""
+
+    def run(*args: Any, out: Any = None) -> Any:
+        result = _in_own_dtype(function, *args) if _autocasting() else function(*args)
+        return result if out is None else put(result, out)
+
+    return run
 
 
 def _handing_out(function: Callable[..., Any], *args: Any, out: Any = None) -> Any:
