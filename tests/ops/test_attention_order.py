@@ -187,11 +187,11 @@ def test_as_few_rounds_as_may_be() -> None:
     """What was quickest on an H200, by (heads, queries)."""
     quickest = {(768, 128): 2, (768, 256): 4, (1024, 197): 4, (192, 512): 4, (96, 512): 2, (384, 384): 3,
                 (96, 768): 3, (96, 1500): 3, (64, 4096): 3, (20, 4096): 2}  # fmt: skip
-    found = {key: sm90._groups(64, sm90.WHOLE, 0, key[1], key[0], 132) for key in quickest}
+    found = {key: sm90._groups(64, sm90.WHOLE, key[1], key[0], 132) for key in quickest}
     assert found == quickest
     # Under causal: as long as all work at once, and no longer than the longest tile.
     causal = {(32, 2048): 4, (64, 4096): 3, (16, 1024): 2, (8, 100): 2}
-    assert {key: sm90._groups(64, sm90.CAUSAL, 0, key[1], key[0], 132) for key in causal} == causal
+    assert {key: sm90._groups(64, sm90.CAUSAL, key[1], key[0], 132) for key in causal} == causal
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@
     KW_CUT(T, type, 64, 128, 2, 5, 4, 2, false)  \
     KW_CUT(T, type, 64, 128, 3, 4, 3, 0, false)  \
     KW_CUT(T, type, 64, 128, 3, 4, 3, 1, false)  \
-    KW_CUT(T, type, 64, 128, 3, 4, 3, 2, false)  \
     KW_CUT(T, type, 64, 64, 4, 6, 3, 0, false)   \
     KW_CUT(T, type, 64, 64, 4, 6, 3, 1, false)
 

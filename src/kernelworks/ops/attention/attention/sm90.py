@@ -69,34 +69,34 @@ def _multiprocessors(device: torch.device) -> int:
     return 132 if device.type == "meta" else torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _groups(dim: int, sight: int, window: int, queries: int, heads: int, blocks: int) -> int:
+def _groups(dim: int, sight: int, queries: int, heads: int, blocks: int) -> int:
     """How many groups of 64 queries a tile has: what takes the fewest rounds of rows, by the rate of each.
 
     Under causal tiles differ, so that none waits for the end of a round; the longest takes twice the mean. With a
-    window a tile passes over its keys and as many as it has rows.
+    window a tile passes over as many keys more as it has rows: few are better.
     """
 
     def cost(groups: int) -> float:
         rows = ROWS * groups
         tiles = -(-queries // rows) * heads
         rounds = max(tiles / blocks, 2) if sight == CAUSAL else -(-tiles // blocks)
-        return rounds * rows * (window + rows if sight == WINDOW else 1) / RATES[groups]
+        return rounds * rows / RATES[groups]
 
-    if dim > 64:
+    if dim > 64 or sight == WINDOW:
         return 2
-    offered = {WHOLE: RATES, CAUSAL: (2, 4 if queries <= SHORT else 3), WINDOW: (2, 3)}
-    return min(offered[sight], key=cost)
+    return min((2, 4 if queries <= SHORT else 3) if sight == CAUSAL else RATES, key=cost)
 
 
 @functools.cache
-def _kernel(dim: int, dtype: torch.dtype, sight: int, groups: int) -> tuple[Kernel, int, int]:
-    """The kernel, and how many queries and keys its tiles and blocks have."""
+def _kernel(dim: int, dtype: torch.dtype, sight: int, groups: int) -> tuple[Kernel, int, int, int]:
+    """The kernel, how many queries and keys its tiles and blocks have, and how many queries are copied together."""
     c = CONFIGS.pick("forward", row="sm90", D=dim, sight=sight, groups=groups)
     numbers = (dim, c["BN"], groups, c["STAGES"], c["PLACES"], sight)
     name = "_".join(("forward", str(dtype).removeprefix("torch."), *map(str, numbers)))
     queries, keys = ROWS * groups, c["BN"]
     shared = 2 * dim * (c["PLACES"] * queries + 2 * c["STAGES"] * keys)
-    return Kernel(SOURCE, name, threads=128 * (groups + 1), shared=shared), queries, keys
+    together = ROWS if c["PLACES"] == 1 else queries
+    return Kernel(SOURCE, name, threads=128 * (groups + 1), shared=shared), queries, keys, together
 
 
 class _Plan:
@@ -110,8 +110,8 @@ class _Plan:
         sight = WHOLE if causal is None else CAUSAL if window is None or window >= queries + shift else WINDOW
         seen = window if window is not None and sight == WINDOW else keys
         blocks = _multiprocessors(q.device)
-        groups = _groups(dim, sight, seen, queries, batch * heads, blocks)
-        self.kernel, self.rows, self.keys = _kernel(dim, q.dtype, sight, groups)
+        groups = _groups(dim, sight, queries, batch * heads, blocks)
+        self.kernel, self.rows, self.keys, self.box = _kernel(dim, q.dtype, sight, groups)
         tiles, group = -(-queries // self.rows), heads // kv_heads
         band = min(max(1, L2 // (4 * min(keys, seen) * dim)) * group, batch * heads)
         # Bands end with short tiles and begin with long ones: only where there are several must tiles be drawn.
@@ -122,7 +122,7 @@ class _Plan:
 
     def maps(self, q: Tensor, k: Tensor, v: Tensor, output: Tensor) -> tuple[Tensor, ...]:
         return (
-            box_map(q, self.rows, COLUMNS), box_map(k, self.keys, COLUMNS), box_map(v, self.keys, COLUMNS),
+            box_map(q, self.box, COLUMNS), box_map(k, self.keys, COLUMNS), box_map(v, self.keys, COLUMNS),
             box_map(output, ROWS, COLUMNS),
         )  # fmt: skip
 

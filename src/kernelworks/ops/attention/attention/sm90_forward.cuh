@@ -2,13 +2,14 @@
 // into rings of shared memory; two to four groups of 128 threads take 64 queries each. A group starts the scores of the
 // next block and the weighted sum of this one together; while one group's are multiplied, others work out weights. The
 // next block may be the first of the next tile: the stream of blocks has no seam where a tile ends. Where shared memory
-// has room for the queries of one tile only, the next one's come as soon as the last scores are there.
+// has room for the queries of one tile only, a group's next ones come as soon as its last scores are there.
 #pragma once
 
 #include "sm90_instructions.cuh"
 #include "sm90_order.cuh"
 
-// What a launch asks for. The maps copy 64 columns of: a tile's queries, BN keys, BN values, 64 rows of the output.
+// What a launch asks for. The maps copy 64 columns of: a tile's queries (64 of them, where they have one place), BN keys,
+// BN values, 64 rows of the output.
 struct Attention {
     const TensorMap &q, &k, &v, &o;
     u16* out;
@@ -26,10 +27,11 @@ struct Cut {
     static constexpr int SIGHT = SIGHT_;                      // which keys a query sees
     static constexpr bool HELD = HELD_;                       // queries are kept in registers
     static constexpr bool TURNS = GROUPS > 2;                 // groups take turns at starting products
-    static constexpr bool ONE = PLACES == 1;                  // a tile's queries go before the next one's come
+    static constexpr bool ONE = PLACES == 1;                  // a group's queries go before its next ones come
     static constexpr int CHUNK = HELD || TURNS || ONE ? 8 : 16;  // scores of a thread that become weights together
     static constexpr int AHEAD = CHUNK / 8;                   // chunks
     static constexpr int BM = 64 * GROUPS, PANELS = D / 64, THREADS = 128 * (GROUPS + 1);
+    static constexpr int HALVES = ONE ? GROUPS : PLACES;  // barriers of each kind for queries, and tiles that are kept
     static constexpr u32 BYTES_Q = BM * D * 2, BYTES_K = BN * D * 2, PANEL_Q = BM * 128, PANEL_K = BN * 128;
     // Registers a thread. All together are as many as the launch took: 65536 / THREADS a thread, in eights.
     static constexpr int FEW = GROUPS == 2 ? 40 : 32, MANY = GROUPS == 2 ? 232 : GROUPS == 3 ? 160 : 112;
@@ -42,7 +44,7 @@ enum { TURN = 1, MEET = 5 };  // barriers of threads, one of each for every grou
 struct Ring {
     u32 q, k, v;  // addresses in shared memory
     u32 q_full, q_free, k_full, k_free, v_full, v_free;
-    Tile* tiles;  // by place of q
+    Tile* tiles;  // by place of q; where there is one, by group
 };
 
 template <int SIZE>
@@ -62,6 +64,27 @@ __device__ __forceinline__ void fetch_block(const TensorMap* map, u32 to, int ro
 #pragma unroll
     for (int panel = 0; panel < C::PANELS; ++panel)
         copy_in(to + panel * C::PANEL_K, map, panel * 64, row, head, batch, barrier);
+}
+
+// The queries of a tile, each group's when it has its last scores of the tile before.
+template <class C>
+__device__ __forceinline__ void queries_in_one_place(const Attention& p, const Ring& ring, const Tile& tile, u32 phase) {
+    if (tile.blocks)
+        for (int panel = 0; panel < C::PANELS * C::GROUPS; ++panel)
+            copy_to_l2(&p.q, panel % C::PANELS * 64, tile.first + panel / C::PANELS * 64, tile.h, tile.b);
+    for (int part = 0; part < C::GROUPS; ++part) {
+        u32 full = ring.q_full + part * 8;
+        barrier_wait(ring.q_free + part * 8, phase ^ 1);
+        ring.tiles[part] = tile;
+        if (!tile.blocks) {
+            barrier_arrive(full);
+            continue;
+        }
+        barrier_expect(full, C::BYTES_Q / C::GROUPS);
+        for (int panel = 0; panel < C::PANELS; ++panel)
+            copy_in(ring.q + panel * C::PANEL_Q + part * 64 * 128, &p.q, panel * 64, tile.first + part * 64, tile.h,
+                    tile.b, full);
+    }
 }
 
 template <class C>
@@ -87,22 +110,26 @@ __device__ __forceinline__ void fetch(const Attention& p, const Ring& ring) {
             v_row = row, v_head = head, v_batch = tile.b;
             row -= C::BN, --left;
         };
-        if constexpr (C::ONE) {  // the place is free late: till then its keys, and the last values of the tile before
+        if constexpr (C::ONE) {
+            // The places are free late: till then the tile's first keys, and the last values of the tile before.
             if (left) block();
             else values();
-        }
-        barrier_wait(ring.q_free + q.at * 8, q.phase ^ 1);
-        ring.tiles[q.at] = tile;
-        u32 full = ring.q_full + q.at * 8;
-        if (!tile.blocks) {
-            barrier_arrive(full);
-            break;
-        }
-        barrier_expect(full, C::BYTES_Q);
+            queries_in_one_place<C>(p, ring, tile, q.phase);
+            if (!tile.blocks) break;
+        } else {
+            barrier_wait(ring.q_free + q.at * 8, q.phase ^ 1);
+            ring.tiles[q.at] = tile;
+            u32 full = ring.q_full + q.at * 8;
+            if (!tile.blocks) {
+                barrier_arrive(full);
+                break;
+            }
+            barrier_expect(full, C::BYTES_Q);
 #pragma unroll
-        for (int panel = 0; panel < C::PANELS; ++panel) {
-            u32 to = ring.q + q.at * C::BYTES_Q + panel * C::PANEL_Q;
-            copy_in(to, &p.q, panel * 64, tile.first, tile.h, tile.b, full);
+            for (int panel = 0; panel < C::PANELS; ++panel) {
+                u32 to = ring.q + q.at * C::BYTES_Q + panel * C::PANEL_Q;
+                copy_in(to, &p.q, panel * 64, tile.first, tile.h, tile.b, full);
+            }
         }
         q.next();
         while (left) block();
@@ -220,8 +247,9 @@ struct Group {
 
     // The tile at the place that q is at; false behind the last one. Its queries are there.
     __device__ __forceinline__ bool begin() {
-        barrier_wait(ring.q_full + q.at * 8, q.phase);
-        tile = ring.tiles[q.at];
+        int place = C::ONE ? part : q.at;
+        barrier_wait(ring.q_full + place * 8, q.phase);
+        tile = ring.tiles[place];
         if (!tile.blocks) return false;
         rows.left = tile.blocks;
         rows.row = ((C::SIGHT == WINDOW ? end_of<C>(p.order, tile.first) : rows.left) - 1) * C::BN;
@@ -361,9 +389,8 @@ struct Group {
             : "memory");
     }
 
-    template <int LEFT>
     __device__ __forceinline__ void wait_sum() {
-        products_wait<LEFT>(o);
+        products_wait<0>(o);
 #pragma unroll
         for (int j = 0; j < C::BN / 4; ++j) asm volatile("" : "+r"(w[j])::"memory");  // read until now
         release(ring.v_free + v.at * 8);
@@ -412,7 +439,7 @@ struct Group {
                 softmax.template spread<C>(s, p.factor, [](int) {});
                 hold();
             }
-            wait_sum<0>();
+            wait_sum();
             if (over) {
                 finish(inverse, place);
             } else if (grown) {
@@ -429,7 +456,7 @@ struct Group {
             start_sum(fresh);
             int place = before(q.at);
             close(inverse, ring.tiles[place]);
-            wait_sum<0>();
+            wait_sum();
             finish(inverse, place);
         }
         if (C::TURNS && part == 0) meet(TURN, 256);
@@ -441,17 +468,16 @@ struct Group {
         release(ring.k_free + k.at * 8);
         k.next();
         cut();
-        if (!rows.left) release(ring.q_free + q.at * 8);
+        if (rows.left) return;
+        __syncwarp();  // all have read what tile it is
+        release(ring.q_free + part * 8);
     }
     __device__ __forceinline__ void run_in_one_place() {
-        if (!begin()) return;
-        softmax.clear();
-        barrier_wait(ring.k_full + k.at * 8, k.phase);
-        products_begin();
-        start_scores();
-        products_wait<0>(s);
-        bool more = true;
-        do {
+        for (softmax.clear(); begin(); q.next()) {
+            barrier_wait(ring.k_full + k.at * 8, k.phase);
+            products_begin();
+            start_scores();
+            products_wait<0>(s);
             scored();
             softmax.rise(s, p.factor);
             spread();
@@ -465,49 +491,40 @@ struct Group {
                 products_wait<1>(s);
                 scored();
                 bool grown = softmax.rise(s, p.factor);
-                wait_sum<0>();
+                wait_sum();
                 if (grown) {
 #pragma unroll
                     for (int j = 0; j < C::D / 2; ++j) o[j] *= softmax.shrink[j >> 1 & 1];
                 }
                 spread();
             }
-            // The last sum of this tile, and with it the first scores of the next one. Behind the last tile they are of
-            // what lies there, and not read: with a branch around them the assembler lines all products up one by one.
             barrier_wait(ring.v_full + v.at * 8, v.phase);
             products_begin();
             start_sum(fresh);
-            Tile done = tile;
             float inverse[2];
-            q.next();
-            more = begin();
-            if (more) barrier_wait(ring.k_full + k.at * 8, k.phase);
-            products_begin();
-            start_scores();
-            close(inverse, done);
-            wait_sum<1>();
-            finish(inverse, done);
-            products_wait<0>(s);
-        } while (more);
+            close(inverse, tile);
+            wait_sum();
+            finish(inverse, tile);
+        }
     }
 };
 
 template <class T, class C>
 __device__ __forceinline__ void attention(const Attention& p) {
     extern __shared__ __align__(1024) unsigned char bytes[];
-    __shared__ __align__(8) u64 barriers[2 * C::PLACES + 4 * C::STAGES];
-    __shared__ Tile tiles[C::PLACES];
+    __shared__ __align__(8) u64 barriers[2 * C::HALVES + 4 * C::STAGES];
+    __shared__ Tile tiles[C::HALVES];
     u32 start = shared_address(bytes), at = shared_address(barriers);
     Ring ring;
     ring.q = start, ring.k = start + C::PLACES * C::BYTES_Q, ring.v = ring.k + C::STAGES * C::BYTES_K;
-    ring.q_full = at, ring.q_free = at + 8 * C::PLACES;
-    ring.k_full = at + 16 * C::PLACES, ring.k_free = ring.k_full + 8 * C::STAGES;
+    ring.q_full = at, ring.q_free = at + 8 * C::HALVES;
+    ring.k_full = at + 16 * C::HALVES, ring.k_free = ring.k_full + 8 * C::STAGES;
     ring.v_full = ring.k_free + 8 * C::STAGES, ring.v_free = ring.v_full + 8 * C::STAGES;
     ring.tiles = tiles;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < C::PLACES; ++i) {
+        for (int i = 0; i < C::HALVES; ++i) {
             barrier_init(ring.q_full + i * 8, 1);
-            barrier_init(ring.q_free + i * 8, C::ONE ? 4 * C::GROUPS : C::GROUPS);
+            barrier_init(ring.q_free + i * 8, C::ONE ? 4 : C::GROUPS);  // the warps of one group, or all groups
         }
         for (int i = 0; i < C::STAGES; ++i) {
             barrier_init(ring.k_full + i * 8, 1);

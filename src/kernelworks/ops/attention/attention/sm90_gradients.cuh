@@ -22,19 +22,32 @@ struct Problem {
 };
 
 // Barriers, by number; as many for each ring as it may have places.
-enum { Q_FULL = 0, Q_EMPTY = 4, G_FULL = 8, G_EMPTY = 12, K_FULL = 16, V_FULL, K_EMPTY, V_EMPTY, DS_FULL, TAKEN = 22 };
+enum {
+    Q_FULL = 0,
+    Q_EMPTY = 4,
+    G_FULL = 8,
+    G_EMPTY = 12,
+    K_FULL = 16,
+    V_FULL = 18,
+    K_EMPTY = 20,
+    V_EMPTY = 22,
+    DS_FULL = 24,
+    TAKEN = 26,
+    BARRIERS_IN_ALL = 28
+};
 
 template <int D>
 struct Shape {
     static constexpr int PANELS = D / HALF;
     static constexpr u32 STAGES_Q = 4, STAGES_G = D == HALF ? 4 : 2;  // powers of two
-    static_assert(STAGES_Q <= Q_EMPTY - Q_FULL && STAGES_G <= G_EMPTY - G_FULL);
+    static constexpr u32 PLACES = D == HALF ? 2 : 1;                  // for keys and values: the next tile's come early
+    static_assert(STAGES_Q <= Q_EMPTY - Q_FULL && STAGES_G <= G_EMPTY - G_FULL && PLACES <= V_FULL - K_FULL);
     static constexpr u32 TILE = STEP * D * 2, PANEL = STEP * 128, KEY_TILE = KEYS * D * 2, KEY_PANEL = KEYS * 128;
     static constexpr u32 WEIGHTS = STEP * KEYS * 2, ROWS = 2 * STEP * 4, PART = STEP * D / 2 * 4;
     // Where things lie in shared memory.
-    static constexpr u32 K = 0, V = K + KEY_TILE, Q = V + KEY_TILE, G = Q + STAGES_Q * TILE, DS = G + STAGES_G * TILE;
+    static constexpr u32 K = 0, V = K + PLACES * KEY_TILE, Q = V + PLACES * KEY_TILE, G = Q + STAGES_Q * TILE, DS = G + STAGES_G * TILE;
     static constexpr u32 DQ = DS + 2 * WEIGHTS, LINES = DQ + 2 * PART, BARRIERS = LINES + STAGES_Q * ROWS;
-    static constexpr u32 PLACE = BARRIERS + 8 * 23, BYTES = PLACE + 8;
+    static constexpr u32 TILES = BARRIERS + 8 * BARRIERS_IN_ALL, BYTES = TILES + 4 * PLACES;  // which tiles are next
 };
 
 // ---------------------------------------------------------------- the warps that copy
@@ -43,7 +56,7 @@ struct Shape {
 // first also takes the tiles of keys, one ahead, and says which. All threads go the same way, so that what they work
 // out needs no register a thread; one of them copies.
 template <int D, bool WINDOW, bool FIRST>
-__device__ __forceinline__ void fetch(const Problem& p, u32 start, volatile int* place) {
+__device__ __forceinline__ void fetch(const Problem& p, u32 start, volatile int* tiles) {
     using S = Shape<D>;
     constexpr int FULL = FIRST ? Q_FULL : G_FULL, EMPTY = FIRST ? Q_EMPTY : G_EMPTY;
     constexpr u32 STAGES = FIRST ? S::STAGES_Q : S::STAGES_G;
@@ -52,18 +65,22 @@ __device__ __forceinline__ void fetch(const Problem& p, u32 start, volatile int*
     int number = blockIdx.x;
     u32 count = 0, round = 0;
     bool one = (threadIdx.x & 31) == 0;
+    u32 at = 0, phase = 0;  // of the tile of keys
     auto say = [&](int what) {
-        barrier_wait(barriers + 8 * K_EMPTY, ~round & 1);
-        if (one) *place = what, barrier_arrive(barriers + 8 * TAKEN);
+        barrier_wait(barriers + 8 * (K_EMPTY + at), phase ^ 1);
+        if (one) tiles[at] = what, barrier_arrive(barriers + 8 * (TAKEN + at));
         __syncwarp();
     };
     wait_for_kernels();
     for (;; ++round) {
+        at = round % S::PLACES, phase = round / S::PLACES & 1;
         if (FIRST) {
             if (number >= (p.keys + KEYS - 1) / KEYS * p.pairs) return say(-1);
         } else {
-            barrier_wait(barriers + 8 * TAKEN, round & 1);
-            number = __shfl_sync(~0u, *place, 0);
+            barrier_wait(barriers + 8 * (TAKEN + at), phase);
+            number = __shfl_sync(~0u, tiles[at], 0);
+            __syncwarp();
+            if (one) barrier_arrive(barriers + 8 * (K_EMPTY + at));  // has read it
             if (number < 0) return;
         }
         Work work = Work::of<WINDOW>(p, number);
@@ -71,14 +88,14 @@ __device__ __forceinline__ void fetch(const Problem& p, u32 start, volatile int*
         int tile = work.begin, next = 0;
         if (FIRST && one) next = atomicAdd(p.taken, 1) + gridDim.x;
         auto keys = [&] {
-            u32 full = barriers + 8 * (FIRST ? K_FULL : V_FULL);
+            u32 full = barriers + 8 * ((FIRST ? K_FULL : V_FULL) + at);
             if (FIRST) say(number);
-            else barrier_wait(barriers + 8 * V_EMPTY, ~round & 1);
+            else barrier_wait(barriers + 8 * (V_EMPTY + at), phase ^ 1);
             if (one) {
                 barrier_expect(full, S::KEY_TILE);
+                u32 to = start + (FIRST ? S::K : S::V) + at * S::KEY_TILE;
                 for (int c = 0; c < S::PANELS; ++c)
-                    copy_in(start + (FIRST ? S::K : S::V) + c * S::KEY_PANEL, key_map, c * HALF, work.key, kv_head,
-                            batch, full);
+                    copy_in(to + c * S::KEY_PANEL, key_map, c * HALF, work.key, kv_head, batch, full);
             }
             __syncwarp();
         };
@@ -134,6 +151,15 @@ struct Group {
     __device__ __forceinline__ void release(u32 number) const {
         if ((thread() & 31) == 0) barrier_arrive(barrier(number));
     }
+    // What all threads of a warp have read themselves, not the matrix units for them, is released behind this.
+    __device__ __forceinline__ void release_read(u32 number) const {
+        __syncwarp();
+        release(number);
+    }
+    // The place of the tile of keys and of its values, and how often it was used before, odd or even.
+    __device__ __forceinline__ u32 at() const { return round % S::PLACES; }
+    __device__ __forceinline__ u32 turn() const { return round / S::PLACES & 1; }
+    __device__ __forceinline__ u32 key_tile(u32 first) const { return first + at() * S::KEY_TILE; }
     __device__ __forceinline__ u32 q_tile(u32 of) const { return start + S::Q + of % S::STAGES_Q * S::TILE; }
     __device__ __forceinline__ u32 g_tile() const { return start + S::G + count % S::STAGES_G * S::TILE; }
     __device__ __forceinline__ u32 line() const {
@@ -159,7 +185,7 @@ struct Group {
     }
     // dq = dS k: half of the columns.
     __device__ __forceinline__ void over_keys() {
-        u64 a = tile_at(weights_of(count - 1)), b = tile_at(start + S::K + part * (D == HALF ? 64 : S::KEY_PANEL));
+        u64 a = tile_at(weights_of(count - 1)), b = tile_at(start + key_tile(S::K) + part * (D == HALF ? 64 : S::KEY_PANEL));
 #pragma unroll
         for (int k = 0; k < KEYS / 16; ++k)
             T::template product<1>(dq, a + (k / 4 * S::PANEL >> 4) + 2 * (k & 3), b + (k * 16 * 128 >> 4), k);
@@ -281,14 +307,14 @@ struct Group {
     __device__ __forceinline__ void score() {
         barrier_wait(barrier(Q_FULL + count % S::STAGES_Q), count / S::STAGES_Q & 1);
         products_begin();
-        over_dim<0>(s, S::K, q_tile(count));
+        over_dim<0>(s, key_tile(S::K), q_tile(count));
         products_commit();
     }
     __device__ __forceinline__ void slope() {
         barrier_wait(barrier(G_FULL + count % S::STAGES_G), count / S::STAGES_G & 1);
         begin_slopes();
         products_begin();
-        over_dim<1>(dp, S::V, g_tile());
+        over_dim<1>(dp, key_tile(S::V), g_tile());
         products_commit();
     }
     __device__ __forceinline__ void value(u32* weights) {
@@ -299,13 +325,13 @@ struct Group {
     }
     __device__ __forceinline__ void multiply(bool last) {
         landed(dp);
-        if (last) release(V_EMPTY);
+        if (last) release(V_EMPTY + at());
 #pragma unroll
         for (int j = 0; j < STEP / 2; ++j) dp[j] *= s[j];
     }
     __device__ __forceinline__ void sent(int block) {
         landed(dq);
-        release(Q_EMPTY + (count - 1) % S::STAGES_Q);
+        release_read(Q_EMPTY + (count - 1) % S::STAGES_Q);
         send(block);
     }
     // dk and dq of the step before; the first waits for nobody, and the other group's dS comes meanwhile.
@@ -328,7 +354,7 @@ struct Group {
     __device__ __forceinline__ void step(u32* slopes, const Work& work, int tile, int before, bool last) {
         u32 weights[STEP / 4];
         score();
-        if (FIRST) barrier_wait(barrier(V_FULL), round & 1);
+        if (FIRST) barrier_wait(barrier(V_FULL + at()), turn());
         if (AHEAD) slope();
         if (!FIRST) follow(slopes);
         products_wait<(FIRST ? 0 : 2) + AHEAD>();
@@ -358,7 +384,7 @@ struct Group {
     __device__ __forceinline__ void tile_of_keys(const Work& work) {
         int left = (work.last - work.first) * p.group, tile = work.begin;
         int block = work.pair * p.group * Work::tiles_of(p) + tile;
-        barrier_wait(barrier(K_FULL), round & 1);
+        barrier_wait(barrier(K_FULL + at()), turn());
 #pragma unroll
         for (int j = 0; j < D / 2; ++j) dk[j] = dv[j] = 0;
         if (left) {
@@ -373,12 +399,12 @@ struct Group {
             }
             follow(slopes);
             products_wait<0>();
-            release(K_EMPTY);
+            release_read(K_EMPTY + at());
             sent(block);
         } else {
-            barrier_wait(barrier(V_FULL), round & 1);
-            release(K_EMPTY);
-            release(V_EMPTY);
+            barrier_wait(barrier(V_FULL + at()), turn());
+            release_read(K_EMPTY + at());
+            release(V_EMPTY + at());
         }
         landed(dv);
         landed(dk);
@@ -393,13 +419,13 @@ __device__ __forceinline__ void gradients(const Problem& p) {
     using S = Shape<D>;
     extern __shared__ __align__(1024) unsigned char bytes[];
     u32 start = shared_address(bytes);
-    volatile int* place = reinterpret_cast<int*>(bytes + S::PLACE);
+    volatile int* tiles = reinterpret_cast<int*>(bytes + S::TILES);
     if (threadIdx.x == 0) {
         auto init = [&](int first, int many, u32 arrivals) {
             for (int i = 0; i < many; ++i) barrier_init(start + S::BARRIERS + 8 * (first + i), arrivals);
         };
         init(Q_FULL, 4, 1), init(Q_EMPTY, 4, 8), init(G_FULL, 4, 1), init(G_EMPTY, 4, 8);
-        init(K_FULL, 2, 1), init(K_EMPTY, 2, 8), init(DS_FULL, 2, 8), init(TAKEN, 1, 1);
+        init(K_FULL, 4, 1), init(K_EMPTY, 2, 9), init(V_EMPTY, 2, 8), init(DS_FULL, 2, 8), init(TAKEN, 2, 1);
         asm volatile("fence.mbarrier_init.release.cluster;");
         for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.g, &p.dk, &p.dv})
             asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
@@ -409,15 +435,15 @@ __device__ __forceinline__ void gradients(const Problem& p) {
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         u32 warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-        if (warp == 0) fetch<D, WINDOW, true>(p, start, place);
-        if (warp == 1) fetch<D, WINDOW, false>(p, start, place);
+        if (warp == 0) fetch<D, WINDOW, true>(p, start, tiles);
+        if (warp == 1) fetch<D, WINDOW, false>(p, start, tiles);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         wait_for_kernels();
         Group<T, D, WINDOW> group(p, start, __shfl_sync(~0u, static_cast<int>(threadIdx.x / 128) - 1, 0));
         while (true) {
-            barrier_wait(group.barrier(TAKEN), group.round & 1);
-            int number = __shfl_sync(~0u, *place, 0);  // one for all: no register a thread
+            barrier_wait(group.barrier(TAKEN + group.at()), group.turn());
+            int number = __shfl_sync(~0u, tiles[group.at()], 0);  // one for all: no register a thread
             if (number < 0) break;
             group.tile_of_keys(Work::of<WINDOW>(p, number));
         }

@@ -170,6 +170,12 @@ inline __device__ void copy_in(u32 to, const TensorMap* map, int column, int row
         "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
         : "memory");
 }
+// Only as far as L2.
+inline __device__ void copy_to_l2(const TensorMap* map, int column, int row, int head, int batch) {
+    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(column),
+                 "r"(row), "r"(head), "r"(batch)
+                 : "memory");
+}
 inline __device__ void copy_out(const TensorMap* map, int column, int row, int head, int batch, u32 from) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
                  "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch)
