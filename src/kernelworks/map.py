@@ -17,6 +17,7 @@ from kernelworks.arguments import ops_named
 from kernelworks.bench import OURS, read, save
 from kernelworks.build import BuildError
 from kernelworks.contract import Row
+from kernelworks.handed import Records
 from kernelworks.machine import has_gpu, kind_of
 from kernelworks.op import Op
 from kernelworks.records import BenchResult, MapOp, MapRow
@@ -49,9 +50,9 @@ def kept_benches(op: str, device: str = "cpu") -> list[BenchResult]:
         return []
 
 
-def kernel_map(op: str | None = None) -> list[MapOp]:
+def kernel_map(op: str | None = None) -> Records[MapOp]:
     """All ops, or one. Builds nothing and measures nothing. Raises ValueError where there is no such op."""
-    return [_op(found) for found in ops_named(op)]
+    return Records(_op(found) for found in ops_named(op))
 
 
 def stale(op: str | None = None) -> list[str]:

@@ -12,10 +12,12 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from kernelworks.handed import Record
+
 __all__ = [
     "Arm", "Bandwidth", "BenchResult", "Candidate", "Ceilings", "CounterCheck", "Diagnosis", "Fix", "FlopRate",
     "FunctionRate", "GpuBandwidth", "GpuCeilings", "GpuRate", "GpuTime", "KernelTime", "MapOp", "MapRow", "Parity",
-    "Proof", "Region", "Settled", "SettledCall", "from_json", "to_json",
+    "Proof", "Region", "Settled", "SettledCall", "Swapped", "Tuned", "from_json", "to_json",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -52,7 +54,7 @@ class FunctionRate:
 
 
 @dataclass(frozen=True)
-class Ceilings:
+class Ceilings(Record):
     """What one machine was measured to do."""
 
     kind: str  # Machine.kind
@@ -96,7 +98,7 @@ class GpuRate:
 
 
 @dataclass(frozen=True)
-class GpuCeilings:
+class GpuCeilings(Record):
     """What one GPU was measured to do. All on one stream; host times with the GPU idle."""
 
     kind: str  # Gpu.kind
@@ -143,7 +145,7 @@ class Parity:
 
 
 @dataclass(frozen=True)
-class Proof:
+class Proof(Record):
     """All that was tried on one row. ``certified`` says whether a certificate was written."""
 
     op: str
@@ -165,7 +167,7 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Record):
     """What the dispatcher would do with one call, and why. Times are None until this machine's ceilings are known."""
 
     op: str
@@ -200,7 +202,7 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class BenchResult:
+class BenchResult(Record):
     """One case, all arms interleaved in one run. ``gate`` is empty when every arm was right on these very inputs:
     ours within the contract's bound, a baseline close enough to be the same op (its error stands in ``Arm.worst``)."""
 
@@ -237,7 +239,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Tuned:
+class Tuned(Record):
     """One kernel at one size: what was tried, what is used today and what is to be used."""
 
     op: str
@@ -277,7 +279,7 @@ class SettledCall:
 
 
 @dataclass(frozen=True)
-class Settled:
+class Settled(Record):
     """What ``settle`` found: the calls in the order in which the program made them first."""
 
     kinds: tuple[str, ...]  # of machine: the CPU's, and the GPU's where it took part
@@ -313,7 +315,7 @@ class MapRow:
 
 
 @dataclass(frozen=True)
-class MapOp:
+class MapOp(Record):
     op: str
     family: str
     formula: str
@@ -395,7 +397,7 @@ class GpuTime:
 
 
 @dataclass(frozen=True)
-class Fix:
+class Fix(Record):
     """What ``--fix`` did and what it got."""
 
     replaced: tuple[str, ...]
@@ -418,7 +420,7 @@ class Fix:
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Record):
     program: str
     sentence: str
     wall_s: float
@@ -434,6 +436,15 @@ class Diagnosis:
     gpu: GpuTime | None = None
     ambiguous: str = ""  # what others took of the machine, where that was too much for figures
     rough: bool = False  # figures were asked for all the same: each is rough
+
+
+@dataclass(frozen=True)
+class Swapped(Record):
+    """What a swap did to a model, in the words of ``Swap.lines``."""
+
+    lines: tuple[str, ...]
+    replaced: tuple[dict[str, Any], ...]  # path, type, kind, ops
+    left: tuple[dict[str, Any], ...]  # path, type, reason
 
 
 # ---------------------------------------------------------------- JSON

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kernelworks.handed import Record
 from kernelworks.records import Ceilings, GpuCeilings
 
 __all__ = ["Climb", "Journey", "Move", "RungResult", "RungTime"]
@@ -63,7 +64,7 @@ class RungResult:
 
 
 @dataclass(frozen=True)
-class Climb:
+class Climb(Record):
     ladder: str
     title: str
     size: dict[str, int]

@@ -23,6 +23,7 @@ from kernelworks.build.rows import as_float64
 from kernelworks.ceilings.quiet import Quiet
 from kernelworks.choose import choose
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Request, Row
+from kernelworks.handed import Records
 from kernelworks.op import OPS, Op
 from kernelworks.prove.parity import judge
 from kernelworks.prove.truth import Truth, copied, flat_outputs
@@ -303,7 +304,7 @@ def bench(
     quiet: Quiets = lambda: Quiet(patience=40),
     progress: Progress | None = None,
     device: str = "cpu",
-) -> list[BenchResult]:
+) -> Records[BenchResult]:
     """Races an op's public function against torch eager, torch.compile and the family's peers, on its bench cases.
 
     First the gate: every arm runs on exactly the inputs that are timed and is judged against float64 (ours by the
@@ -337,7 +338,7 @@ def bench(
     wanted = _wanted(found, cases, device)
     known = known or ceilings.ceilings(progress, device=device)
     pairs = [(c, d) for c in wanted for d in c.dtypes if dtypes is None or d in dtypes]
-    results = []
+    results: Records[BenchResult] = Records()
     with _threads(threads), kept_out() as no_faults, torch.inference_mode():
         for done, (case, dtype) in enumerate(pairs):
             if progress is not None:

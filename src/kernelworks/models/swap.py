@@ -6,6 +6,7 @@ is known to have; every other module is left as it is, without a stand-in to pas
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterable
@@ -17,6 +18,7 @@ import torch
 from torch import nn
 
 from kernelworks import environment
+from kernelworks.handed import Record
 from kernelworks.models import attention, language
 from kernelworks.models.decoder import decoder_layer, parts_of
 from kernelworks.models.forwards import activations, known, reason_left
@@ -24,6 +26,7 @@ from kernelworks.models.install import Installed, copies_itself, installed_on, t
 from kernelworks.models.outlook import Outlook, Outlooks
 from kernelworks.models.rebind import Rebinder, guarded
 from kernelworks.models.rotary import known_rotary
+from kernelworks.records import Swapped
 
 __all__ = ["Left", "Replaced", "Swap", "swap", "swap_beside"]
 
@@ -47,7 +50,7 @@ class Left:
     reason: str
 
 
-class Swap:
+class Swap(Record):
     """What a swap did to one model; ``undo()`` takes all of it back. Also a context manager that undoes on leaving.
 
     ``replaced`` and ``left`` list every module that computes something itself, in the model's order.
@@ -102,6 +105,11 @@ class Swap:
             *(["an op is in place, and torch's own row runs:", *(f"  {line}" for line in same)] if same else []),
             *(["left as they are:", *(f"  {line}" for line in kept)] if kept else []),
         ]
+
+    def record(self) -> Swapped:
+        """What was done, as it stands now: what a notebook shows and ``save`` writes."""
+        replaced, left = (tuple(dataclasses.asdict(item) for item in some) for some in (self.replaced, self.left))
+        return Swapped(tuple(self.lines()), replaced, left)
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

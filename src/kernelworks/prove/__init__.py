@@ -16,6 +16,7 @@ from typing import Any
 from kernelworks import certificates
 from kernelworks.build import BuildError
 from kernelworks.contract import Request, Row
+from kernelworks.handed import Records
 from kernelworks.machine import has_gpu, kind_of, machine
 from kernelworks.op import OPS, Op
 from kernelworks.prove.carried import confirm
@@ -62,7 +63,7 @@ def prove(
     progress: Progress | None = None,
     write: bool = True,
     jobs: int | None = None,
-) -> list[Proof]:
+) -> Records[Proof]:
     """Proves the rows of an op (or one of them) against float64 and certifies those that pass everything.
 
     Parity over every case of the contract in every dtype, forward and backward: guard pages on both sides of every
@@ -101,7 +102,7 @@ def prove(
         proofs.append(_dead(found, *died))
         names = [n for n in names if n != died[0] and n not in {p.row for p in proofs}]
     order = [r.name for r in found.rows]
-    return sorted(proofs, key=lambda p: order.index(p.row))
+    return Records(sorted(proofs, key=lambda p: order.index(p.row)))
 
 
 def prove_missing(rows: Sequence[tuple[str, str]], *, progress: Progress | None = None) -> list[Proof]:

@@ -13,7 +13,7 @@ from kernelworks.records import Ceilings, Diagnosis, Fix, GpuCeilings, GpuTime, 
 from kernelworks.report import gpu, plot, quantity, roofs
 from kernelworks.report.diagnose import ROUGH, SILENT, headline, hit, whole_percents, worst_first
 
-__all__ = ["context_line", "diagnosis", "document", "machine"]
+__all__ = ["HERE", "STYLES", "context_line", "diagnosis", "diagnosis_parts", "document", "machine", "machine_parts"]
 
 HERE = Path(__file__).resolve().parent
 STYLES = ("page.css", "narrow.css")  # of a page whose pictures are there twice
@@ -52,18 +52,18 @@ def _list(title: str, lines: Iterable[str], heading: str = "h2") -> str:
 
 def diagnosis(record: Diagnosis) -> str:
     """The page of one program. Without figures it is the sentence that says why."""
+    return document(f"{record.program} - kernelworks diagnose", diagnosis_parts(record), STYLES)
+
+
+def diagnosis_parts(record: Diagnosis) -> tuple[str, ...]:
+    """What stands on that page."""
     mark = ROUGH if record.rough else ""
-    ordered = worst_first(record.regions)
     context = (record.ceilings.name, f"{record.threads} threads", _versions(record.versions), record.date)
-    return document(
-        f"{record.program} - kernelworks diagnose",
-        (
-            f"<h1>{escape(record.program)}</h1>",
-            f'<p class="sentence">{escape(headline(record))}</p>',
-            context_line(context),
-            *(() if record.ambiguous else _measured(record, ordered, mark)),
-        ),
-        STYLES,
+    return (
+        f"<h1>{escape(record.program)}</h1>",
+        f'<p class="sentence">{escape(headline(record))}</p>',
+        context_line(context),
+        *(() if record.ambiguous else _measured(record, worst_first(record.regions), mark)),
     )
 
 
@@ -267,10 +267,15 @@ def _pairs(pairs: Iterable[tuple[str, float, str]]) -> str:
 
 def machine(*records: Ceilings | GpuCeilings) -> str:
     """The page of one machine's ceilings, or of several: the CPU's and its GPU's."""
+    return document(f"{records[0].name} - kernelworks machine", machine_parts(*records), STYLES)
+
+
+def machine_parts(*records: Ceilings | GpuCeilings) -> list[str]:
+    """What stands on that page."""
     parts: list[str] = ["<h1>What this machine was measured to do</h1>"]
     for record in records:
         parts += _gpu(record) if isinstance(record, GpuCeilings) else _cpu(record)
-    return document(f"{records[0].name} - kernelworks machine", parts, STYLES)
+    return parts
 
 
 def _cpu(record: Ceilings) -> list[str]:
