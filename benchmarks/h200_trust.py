@@ -44,9 +44,9 @@ CLOSE = {
     torch.float32: 2e-4,
     torch.bfloat16: 3e-2,
 }  # of the largest magnitude: torch rounds in between where ours does not
-SECONDS = 240  # for one process
 PROCESSES = 8  # at most, one behind the other where faults of the device end them
 FAULT = "CUDA error"
+TOO_LONG = -1000  # in place of an exit code
 DECLINED = "cannot run"
 
 Call = Callable[[Callable[..., Any]], Any]
@@ -238,19 +238,19 @@ def all_checks(
     return found
 
 
-def _ended(command: list[str]) -> tuple[int, str, str]:
+def _ended(command: list[str], seconds: float) -> tuple[int, str, str]:
     """Exit code, output and errors of a process; one that hangs is ended."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            output, errors = process.communicate(timeout=SECONDS)
+            output, errors = process.communicate(timeout=seconds)
             return process.returncode, output, errors
         except subprocess.TimeoutExpired:
             process.kill()
             output, _ = process.communicate()
-            return -1, output, f"not at its end after {SECONDS} s"
+            return TOO_LONG, output, f"not at its end after {seconds:.0f} s"
 
 
-def followed(names: Sequence[str], device: str, row: str | None) -> list[Said]:
+def followed(names: Sequence[str], device: str, row: str | None, seconds: float) -> list[Said]:
     """All checks of these ops in another process, and in one more behind each that ends one."""
     results: list[Said] = []
     after, left = 0, []
@@ -258,7 +258,7 @@ def followed(names: Sequence[str], device: str, row: str | None) -> list[Said]:
         command = [sys.executable, __file__, "--ops", ",".join(names), "--after", str(after), "--device", device]
         command += ["--row", row] if row else []
         command += [f"--left={case}" for case in left]
-        ended, output, errors = _ended(command)
+        ended, output, errors = _ended(command, seconds)
         lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
         results += [line for line in lines if "calls" not in line]
         if ended == 0:
@@ -270,19 +270,21 @@ def followed(names: Sequence[str], device: str, row: str | None) -> list[Said]:
         if not lines:
             return results
         after = int(last["number"]) + 1
+        if ended == TOO_LONG:
+            break
         if "torch" in last:
             left.append(f"{last['op']}: {last['case']}")
-    return [*results, {"op": ",".join(names), "check": "the rest", "wrong": f"not made after {PROCESSES} faults"}]
+    return [*results, {"op": ",".join(names), "check": "the rest", "wrong": "not made"}]
 
 
 def measure(
-    only: set[str], device: str = "cuda", *, together: bool = False, row: str | None = None
+    only: set[str], device: str = "cuda", *, together: bool = False, row: str | None = None, seconds: float = 240
 ) -> dict[str, Any]:  # fmt: skip
     """All checks of the ops named, or of all of them."""
     names = [name for name in OPS if not only or name in only]
     groups = [names] if together else [[name] for name in names]
     with concurrent.futures.ThreadPoolExecutor(len(groups)) as pool:
-        found = pool.map(lambda group: followed(group, device, row), groups)
+        found = pool.map(lambda group: followed(group, device, row, seconds), groups)
     return {"checks": [said for group in found for said in group]}
 
 
@@ -291,6 +293,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", default="", help="these ops alone")
     parser.add_argument("--together", action="store_true", help="all ops in one process")
+    parser.add_argument("--seconds", type=float, default=240, help="that one process may take")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--ops", help="these ops in this process, as the others are started")
     parser.add_argument("--row", help="this row, not the one that the dispatcher chooses")
@@ -305,7 +308,7 @@ def main() -> int:
         )  # fmt: skip
         return int(bool(said) and FAULT in str(said[-1]))
     only = set(filter(None, given.only.split(",")))
-    found = measure(only, given.device, together=given.together, row=given.row)
+    found = measure(only, given.device, together=given.together, row=given.row, seconds=given.seconds)
     wrong = [r for r in found["checks"] if r.get("wrong")]
     faults = [r for r in found["checks"] if FAULT in r.get("torch", "")]
     for r in (*wrong, *faults):

@@ -173,3 +173,9 @@ def test_a_forward_tells_of_the_module_s_own() -> None:
             assert inspect.getsource(mine) == inspect.getsource(theirs)
             names = ("__name__", "__qualname__", "__module__", "__doc__")
             assert [getattr(mine, n) for n in names] == [getattr(theirs, n) for n in names]
+
+
+def test_a_compiler_meets_no_question_about_modes() -> None:
+    """An export by tracing bytecode refuses what asks torch's C functions for numbers."""
+    want, got, _ = both(lambda model: torch.export.export(model, (x(),), strict=True).module()(x()))
+    torch.testing.assert_close(got, want)

@@ -71,7 +71,7 @@ def expressible(x: Tensor, *others: Tensor | None) -> bool:
     """Whether kernelworks has rows for these tensors: no subclass that means something by a call, all on the CPU or on
     one GPU, all of one of the three dtypes, no autocast, no trace and no mode of the program's own. (What else a tensor
     may be, sparse or without memory, the op's entry asks, and takes torch's own operators.)"""
-    if (_function_modes() or _dispatch_modes()) and not _is_compiling() and overridden():
+    if not _is_compiling() and (_function_modes() or _dispatch_modes()) and overridden():
         return False  # first of all: a mode for functions is told of every attribute that is looked at
     if (type(x) not in PLAIN and not _standing_in(x)) or x.is_nested:
         return False
