@@ -5,7 +5,7 @@
 What the tests below `tests/trust` hold on a CPU, on a GPU: tensors with a negative bit, zero tensors, views of a
 conjugate, `out=` and versions, gradients that come with such bits, expanded, infinite or NaN, second derivatives, jvp,
 vmap, `torch.func.grad`, a trace and a compiled call. What is wrong is asked of float64: a result may be off by
-rounding, or by as much as torch's own is.
+rounding, or by a few times what torch's own is.
 
 Each op runs in a process of its own (with `--together` all in one), and the device is waited for after every call,
 first of torch's function, then of ours: a fault of the device names the call that made it, and whose. A process that
@@ -44,6 +44,7 @@ CLOSE = {
     torch.float32: 2e-4,
     torch.bfloat16: 3e-2,
 }  # of the largest magnitude: torch rounds in between where ours does not
+TIMES = 4  # torch's own error: two right orders of one sum are seldom further apart
 PROCESSES = 8  # at most, one behind the other where faults of the device end them
 FAULT = "CUDA error"
 TOO_LONG = -1000  # in place of an exit code
@@ -75,7 +76,7 @@ def difference(got: Any, want: Any, true: Any, dtype: torch.dtype) -> str:
             continue
         ours, theirs = ((x.double()[counts] - truth).abs().max().item() for x in (a, b))
         scale = truth.abs().max().item()
-        if not ours <= max(CLOSE[dtype] * max(scale, 1e-3), theirs):
+        if not ours <= max(CLOSE[dtype] * max(scale, 1e-3), TIMES * theirs):
             return f"off by {ours:.3g} of {scale:.3g}, torch by {theirs:.3g}"
     return ""
 
