@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -39,11 +40,13 @@ class Session:
         self.lines: list[SettledCall] = []
         self.kept: dict[str, str] = {}  # place -> the folder of its timings
         self.notes: dict[str, None] = {}
+        self._begin = time.perf_counter()
         self._met: set[tuple[str, str, str]] = set()
         self._raced: dict[tuple[str, str, str], int] = {}  # calls by op, pass and bucket
         self._confirmed: set[str] = set()
 
-    def record(self, seconds: float) -> Settled:
+    def record(self) -> Settled:
+        seconds = time.perf_counter() - self._begin
         return Settled(
             kinds=tuple(self.kept), threads=torch.get_num_threads(), calls=tuple(self.lines), seconds=seconds,
             kept=", ".join(filter(None, self.kept.values())), notes=tuple(self.notes),
