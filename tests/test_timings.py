@@ -76,9 +76,9 @@ TRAINING = request(pass_="training", wanted=("x",))
         ([timing(spread=0.11), timing(NEAR)], "", "noisy hour"),  # what is near does not speak for it then
         ([timing(), timing(way="other", source_hash="o", halves=(1.6, 1.5))], "other", "1.50x"),
         ([timing(halves=(0.9, 0.9)), timing(way="other", source_hash="o")], "other", "1.30x"),
-        ([timing(NEAR)], "ours", "timed at 1 calls like it: at least 1.30x"),
-        ([timing(NEAR, halves=(1.09, 1.2))], "", "as quick at one"),  # less is wanted of the call itself
-        ([timing(NEAR), timing(request(90, 700), halves=(0.99, 1.0))], "", "as quick at one"),  # mixed
+        ([timing(NEAR)], "ours", "timed at 1 call like it: at least 1.30x"),
+        ([timing(NEAR, halves=(1.09, 1.2))], "", "at one only"),  # less is wanted of the call itself
+        ([timing(NEAR), timing(request(90, 700), halves=(0.99, 1.0))], "", "at one only"),  # mixed
         ([timing(NEAR, halves=(0.5, 0.5)), timing()], "ours", "timed: 1.30x"),  # its own timing decides
         ([timing(NEAR), timing(halves=(0.5, 0.5))], "", "0.50x"),
         ([timing(FAR)], "", NONE),

@@ -284,11 +284,17 @@ def _by_bucket(near: Sequence[Timing], bad: Sequence[str]) -> Verdict:
     if won:
         best = max(won.values(), key=lambda t: t.ratio)
         count = sum(t.way == best.way for t in near)
-        return Verdict(best.way, f"timed at {count} calls like it: at least {best.ratio:.2f}x torch ({best})", best)
+        return Verdict(best.way, f"timed at {_calls(count)} like it: at least {best.ratio:.2f}x torch ({best})", best)
     if near:
         least = min(near, key=lambda t: t.ratio)
-        return Verdict("", f"timed at {len(near)} calls like it, of which torch is as quick at one ({least})", least)
+        return Verdict(
+            "", f"timed at {_calls(len(near))} like it, at one only {least.ratio:.2f}x torch ({least})", least
+        )
     return Verdict("", NONE + (f"; left out: {'; '.join(bad)}" if bad else ""))
+
+
+def _calls(count: int) -> str:
+    return f"{count} call{'s' if count > 1 else ''}"
 
 
 # ---------------------------------------------------------------- files
