@@ -14,11 +14,12 @@ from kernelworks.build.sharing import shared
 from kernelworks.op import Op, Pass
 from kernelworks.ops.activation.silu_mul.contract import CONTRACT, reference
 from kernelworks.ops.activation.silu_mul.mutants import MUTANTS
+from kernelworks.spelling import Array
 
 __all__ = ["OP", "silu_mul"]
 
 
-def silu_mul(gate: Tensor, up: Tensor, *, out: Any = None, row: str | None = None) -> Any:
+def silu_mul(gate: Array, up: Array, *, out: Array | None = None, row: str | None = None) -> Array:
     """Silu of the gate times up, in one pass: ``output = gate sigmoid(gate) up``.
 
     Args:
@@ -36,7 +37,7 @@ def silu_mul(gate: Tensor, up: Tensor, *, out: Any = None, row: str | None = Non
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
     Source: Shazeer 2020, arXiv:2002.05202.
     """
-    return OP.call(gate, up, out, row)
+    return OP.call(gate, up, out, row)  # type: ignore[no-any-return]
 
 
 _empty_like = torch.empty_like  # found in one step: small calls are made by the thousand

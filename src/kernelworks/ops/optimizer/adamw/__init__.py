@@ -17,15 +17,16 @@ from kernelworks.contract import Request
 from kernelworks.op import Op, Pass
 from kernelworks.ops.optimizer.adamw.contract import CONTRACT, stepped
 from kernelworks.ops.optimizer.adamw.mutants import MUTANTS
+from kernelworks.spelling import Array
 
 __all__ = ["OP", "adamw_"]
 
 
 def adamw_(
-    params: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    exp_avgs: Sequence[Tensor],
-    exp_avg_sqs: Sequence[Tensor],
+    params: Sequence[Array],
+    grads: Sequence[Array],
+    exp_avgs: Sequence[Array],
+    exp_avg_sqs: Sequence[Array],
     *,
     step: int,
     lr: float,

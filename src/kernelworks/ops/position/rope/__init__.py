@@ -14,20 +14,21 @@ from kernelworks.build.sharing import shared
 from kernelworks.op import Op, Pass
 from kernelworks.ops.position.rope.contract import CONTRACT, rotated, tables_per_head, turned, turned_back
 from kernelworks.ops.position.rope.mutants import MUTANTS
+from kernelworks.spelling import Array
 
 __all__ = ["OP", "rope"]
 
 
 def rope(
-    q: Tensor,
-    k: Tensor,
-    cos: Tensor,
-    sin: Tensor,
+    q: Array,
+    k: Array,
+    cos: Array,
+    sin: Array,
     *,
     interleaved: bool = False,
-    out: Any = None,
+    out: tuple[Array, Array] | None = None,
     row: str | None = None,
-) -> Any:
+) -> tuple[Array, Array]:
     """Rotary position embedding: every pair (a, b) of a head turns by the angle of its position.
 
     ``a' = a cos_a - b sin_a``, ``b' = b cos_b + a sin_b``. With R the tables' width, element j is paired with j + R/2
@@ -51,7 +52,7 @@ def rope(
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
     Source: Su et al. 2021, arXiv:2104.09864.
     """
-    return OP.call(q, k, cos, sin, interleaved, out, row)
+    return OP.call(q, k, cos, sin, interleaved, out, row)  # type: ignore[no-any-return]
 
 
 def _flat(x: Tensor) -> Tensor:

@@ -1,0 +1,58 @@
+"""What type checkers see of the public face; checked by test_typing.py, never run."""
+
+from pathlib import Path
+from typing import Any, assert_type
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import kernelworks as kw
+from kernelworks.handed import Records
+from kernelworks.models.swap import Swap
+from kernelworks.records import BenchResult, Diagnosis, Explanation, Proof
+
+Arrays = np.ndarray[Any, Any]
+
+
+def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
+    assert_type(kw.gelu(x), Tensor)
+    assert_type(kw.gelu(a, approximate="tanh"), Arrays)
+    assert_type(kw.gelu(input=x), Tensor)
+    assert_type(kw.silu_mul(x, x), Tensor)
+    assert_type(kw.linear(x, x), Tensor)
+    assert_type(kw.linear(input=a, weight=a, bias=None), Arrays)
+    assert_type(kw.layer_norm(x, x, None, eps=1e-5), Tensor)
+    assert_type(kw.layer_norm(x, (4,), x, x, 1e-5), Tensor)
+    assert_type(kw.layer_norm(a, normalized_shape=(4,), weight=a), Arrays)
+    assert_type(kw.rms_norm(x, x, eps=1e-5), Tensor)
+    assert_type(kw.rms_norm(x, [4], x), Tensor)
+    assert_type(kw.rms_norm(x, x, eps=1e-5, residual=x), tuple[Tensor, Tensor])
+    assert_type(kw.rms_norm(x, (4,), x, 1e-5, residual=x), tuple[Tensor, Tensor])
+    assert_type(kw.softmax(x, -1), Tensor)
+    assert_type(kw.softmax(x, 0, dtype=torch.float64), Tensor)
+    assert_type(kw.cross_entropy(x, target, reduction="sum"), Tensor)
+    assert_type(kw.cross_entropy(x, target, x, label_smoothing=0.1), Tensor)
+    assert_type(kw.linear_cross_entropy(x, x, target), Tensor)
+    assert_type(kw.linear_cross_entropy(x, x, target, linear_bias=x), Tensor)
+    assert_type(kw.embedding(ids, x), Tensor)
+    assert_type(kw.embedding(ids, x, 2, sparse=True), Tensor)
+    assert_type(kw.rope(x, x, x, x), tuple[Tensor, Tensor])
+    assert_type(kw.attention(x, x, x, causal="top_left"), Tensor)
+    assert_type(kw.attention(x, x, x, with_lse=True), tuple[Tensor, Tensor])
+    assert_type(kw.attention(x, x, x, x, 0.1, is_causal=True, enable_gqa=True), Tensor)
+    kw.gelu([1.0])  # refused: overload or type var
+    kw.layer_norm(x, x, x)  # refused: neither spelling
+    kw.attention(x, x, x, colour=1)  # refused: no such argument
+    kw.nothing  # noqa: B018  # refused: no such name
+
+
+def verbs(model: torch.nn.Module, x: Tensor) -> None:
+    assert_type(kw.swap(model), Swap)
+    assert_type(kw.explain("gelu", x), Explanation)
+    assert_type(kw.diagnose(model, x), Diagnosis)
+    assert_type(kw.bench("gelu"), Records[BenchResult])
+    assert_type(kw.prove("gelu"), Records[Proof])
+    assert_type(kw.explain("gelu", x).save("it.html"), Path)
+    assert_type(kw.nn.Linear(2, 2)(x), Any)
+    assert_type(kw.AdamW(model.parameters(), lr=1e-3), kw.AdamW)
