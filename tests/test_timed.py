@@ -322,6 +322,23 @@ def test_one_word_makes_every_choice_void(loaded: list[tuple[str, str]]) -> None
     assert loaded == [(ROW, "forward")]
 
 
+def test_what_another_thread_made_void_meanwhile_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    op, a = OPS["gelu"], x(4, 64)
+    chosen = choose
+
+    def interrupted(*args: Any, **named: Any) -> Any:
+        found = chosen(*args, **named)
+        forget_all()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kernelworks.op.choose", interrupted)
+        kw.gelu(a)
+    assert len(op.plans) == 0
+    kw.gelu(a)
+    assert len(op.plans) == 1
+
+
 def test_a_watcher_is_told_of_each_kind_of_call_once() -> None:
     told: list[tuple[str, str, tuple[int, ...], str | None]] = []
 

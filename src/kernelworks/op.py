@@ -40,7 +40,7 @@ from kernelworks.plain import (
     transformed,
     untraced,
 )
-from kernelworks.plans import KERNEL, NATIVE, RECORDED, Plan, Plans
+from kernelworks.plans import KERNEL, NATIVE, RECORDED, Plan, Plans, generation
 from kernelworks.timings import sized
 from kernelworks.torch_library import register
 from kernelworks.watching import stop_at, tell
@@ -227,9 +227,10 @@ class Op:
         return self.plans.find(what, *self._described(what, args, wanted), out, row)
 
     def _keep(
-        self, what: str, args: tuple[Any, ...], out: Any, row: str | None, plan: Any, wanted: Sequence[str] = ()
-    ) -> None:
-        self.plans.keep(what, *self._described(what, args, wanted), out, row, plan)
+        self, what: str, args: tuple[Any, ...], out: Any, row: str | None, plan: Any, settled_in: int,
+        wanted: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self.plans.keep(what, *self._described(what, args, wanted), out, row, plan, settled_in)
 
     def forget(self) -> None:
         """Drops all plans: the next call of each kind chooses anew."""
@@ -297,8 +298,9 @@ class Op:
         found: Choice | None = self._find("choice", args, None, row, wanted)
         if found is None:
             tell(self, pass_, args, row)
+            now = generation()
             found = choose(self, request, row)
-            self._keep("choice", args, None, row, found, wanted)
+            self._keep("choice", args, None, row, found, now, wanted)
         return found
 
     def planned(self, pass_: str, args: tuple[Any, ...], out: Any = None, row: str | None = None) -> Plan:
@@ -308,6 +310,7 @@ class Op:
             if out is not None:
                 check_out(self.name, self.forward_shapes(args), out, args)
             tell(self, pass_, args, row)
+        now = generation()
         choice, loaded = self._loaded(self.request(pass_, args), row)
         if choice.native:
             plan = Plan(NATIVE, self._native, _own_dtype(self._native))
@@ -316,13 +319,14 @@ class Op:
             if choice.row.prepare is not None:
                 call = choice.row.prepare(pass_, args) or call
             plan = Plan(KERNEL, call, call)
-        self._keep(pass_, args, out, row, plan)
+        self._keep(pass_, args, out, row, plan, now)
         return plan
 
     def _training(self, args: tuple[Any, ...], row: str | None, wanted: tuple[str, ...]) -> Plan:
         """The same for a call that autograd records: forward and backward are settled here, together."""
         self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))
         tell(self, "training", args, row)
+        now = generation()
         choice, loaded = self._loaded(self.request("training", args, wanted), row)
         way = choice.asked if row is None else row
         if choice.native:
@@ -334,7 +338,7 @@ class Op:
         else:
             call = self.entry.recorder(way) or functools.partial(recorded, self, way)
             plan = Plan(RECORDED, call, functools.partial(_handing_out, call))
-        self._keep("training", args, None, row, plan, wanted)
+        self._keep("training", args, None, row, plan, now, wanted)
         return plan
 
     def _loaded(self, request: Request, row: str | None) -> tuple[Choice, tuple[Callable[..., Any], ...]]:

@@ -74,9 +74,14 @@ class Plans:
         """What was kept for calls like this one: a plan, a choice; None without it."""
         return self._table.find(what, wanted, args, out, row)
 
-    def keep(self, what: str, wanted: int, args: tuple[Any, ...], out: Any, row: str | None, plan: Any) -> None:
-        """Keeps a plan for calls like this one, where they can be described."""
+    def keep(
+        self, what: str, wanted: int, args: tuple[Any, ...], out: Any, row: str | None, plan: Any, settled_in: int
+    ) -> None:
+        """Keeps a plan for calls like this one, where they can be described, and where the ``generation`` that it was
+        settled in is this one still: another thread may have called ``forget_all`` meanwhile."""
         with self._lock:
+            if settled_in != _generation:
+                return
             if len(self._table) >= MOST_PLANS:
                 self._table.clear()
             self._table.keep(what, wanted, args, out, row, plan)
