@@ -102,7 +102,7 @@ def built(source: Path) -> Path:
 
 @functools.cache
 def cubin(source: Path) -> bytes:
-    """The source compiled for sm_90a. Cost: 1 to 10 s the first time on a machine. Raises BuildError."""
+    """The source compiled for sm_90a. Cost: 1 to 15 s the first time on a machine. Raises BuildError."""
     return built(source).read_bytes()
 
 
