@@ -11,7 +11,7 @@ import pytest
 import torch
 from eligible import ROWS
 
-from kernelworks import certificates, timings
+from kernelworks import certificates, environment, timings
 from kernelworks.machine import place_of
 from kernelworks.op import OPS
 from kernelworks.plans import forget_all
@@ -23,9 +23,10 @@ ROW = ROWS[-1]
 @contextlib.contextmanager
 def nothing_timed(folder: Path) -> Iterator[None]:
     """Within, rows are chosen by timings, of which there are none yet, and every row is proved."""
+    own = environment.cache_dir
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNELWORKS_CHOOSE", "timed")
-        patch.setenv("KERNELWORKS_CACHE", str(folder))
+        patch.setattr(environment, "cache_dir", lambda kind: folder / kind if kind == "timings" else own(kind))
         patch.setattr(timings, "SHIPPED", folder / "timed")
         patch.setattr(certificates, "invalid", lambda *args: None)
         timings.reread()

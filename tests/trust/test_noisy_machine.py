@@ -22,6 +22,7 @@ from kernelworks.cli import app
 from kernelworks.diagnose import diagnose
 from kernelworks.diagnose.account import PARTS, TAKEN, USEFUL, account, footer
 from kernelworks.diagnose.overhead import Floors
+from kernelworks.diagnose.races import Races
 from kernelworks.diagnose.regions import regions
 from kernelworks.diagnose.timeline import settle
 from kernelworks.diagnose.told import told
@@ -155,7 +156,7 @@ def test_the_useful_share_is_the_same_beside_a_neighbour(beside: float, machine:
     for taken in (0.0, beside):
         line = _timeline(taken)
         groups = account(line, FLOORS, 2, machine)
-        found, problems = regions(groups, line.wall, 2)
+        found, problems = regions(groups, line.wall, Races(0.0, 2))
         record = told("p", line, machine, footer(groups, line.wall), found, problems)
         useful = record.footer[USEFUL] / (record.wall_s - record.footer[TAKEN])
         shares.append(useful)
@@ -246,7 +247,7 @@ def test_what_the_profiler_adds_has_no_absurd_figure() -> None:
 def test_rough_intervals_are_wider(machine: Ceilings) -> None:
     line = _timeline(0.0)
     groups = account(line, FLOORS, 2, machine)
-    found, problems = regions(groups, line.wall, 2)
+    found, problems = regions(groups, line.wall, Races(0.0, 2))
     found = tuple(dataclasses.replace(r, low_s=0.002, high_s=0.003) if r.op == "mm" else r for r in found)
     loud = dataclasses.replace(line, loud=True, noise=Noise(0.4, 0.004, 0.010), walls=(0.010, 0.02))
     parts = footer(groups, line.wall)

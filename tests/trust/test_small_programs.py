@@ -16,6 +16,7 @@ from kernelworks.diagnose.costs import work
 from kernelworks.diagnose.overhead import Floors
 from kernelworks.diagnose.patterns import patterns
 from kernelworks.diagnose.places import Survey
+from kernelworks.diagnose.races import Races
 from kernelworks.diagnose.regions import regions
 from kernelworks.diagnose.timeline import settle
 from kernelworks.diagnose.trace import Trace, record
@@ -69,7 +70,7 @@ def test_odd_programs_are_counted_or_declined(name: str) -> None:
     """Tensors without strides, without data or without elements, and other ways of differentiating: nothing raises."""
     trace = _surveyed(ODD[name], grad=False)
     wall = (trace.end - trace.start) / 1e9
-    its, _ = regions(account(settle(wall, [trace], trace, FLOORS), FLOORS, 2, machine()), wall, 2)
+    its, _ = regions(account(settle(wall, [trace], trace, FLOORS), FLOORS, 2, machine()), wall, Races(0.0, 2))
     assert math.isclose(sum(region.seconds for region in its), wall, rel_tol=1e-6)
 
 
@@ -85,6 +86,6 @@ def test_program(name: str, grad: bool) -> None:
 
     wall = (trace.end - trace.start) / 1e9
     timeline = settle(wall, [trace], trace, FLOORS)
-    its, problems = regions(account(timeline, FLOORS, 2, machine()), wall, 2)
+    its, problems = regions(account(timeline, FLOORS, 2, machine()), wall, Races(0.0, 2))
     assert math.isclose(sum(region.seconds for region in its), wall, rel_tol=1e-6)
     assert {PROVED[problem] for problem in problems if problem in PROVED} <= expected

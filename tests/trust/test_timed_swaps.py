@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,10 @@ import kernelworks as kw
 from kernelworks import timings
 from kernelworks.machine import place_of
 from kernelworks.models import outlook
-from kernelworks.op import OPS
+from kernelworks.op import OPS, Op
+from kernelworks.settle import races, session
+from kernelworks.settle.duel import Duel
+from kernelworks.timings import Raced
 
 
 @pytest.fixture(autouse=True)
@@ -137,3 +142,112 @@ def test_noise_and_what_holds_no_more_say_nothing(monkeypatch: pytest.MonkeyPatc
     stale = dataclasses.replace(OPS["gelu"].row(ROW), hash=lambda: "another")
     monkeypatch.setattr(OPS["gelu"], "rows", tuple(stale if r.name == ROW else r for r in OPS["gelu"].rows))
     assert not kw.swap(nn.GELU(), verbose=False).replaced
+
+
+# ---------------------------------------------------------------- settle
+
+
+@pytest.fixture
+def races_end(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """Every race ends as this table says of its op, 0.5 where it says nothing."""
+    ends: dict[str, float] = {}
+    running: list[str] = []
+    settled = session.Session._settle
+
+    def of(self: session.Session, op: Op, *others: Any) -> None:
+        running.append(op.name)
+        settled(self, op, *others)
+
+    def duel(ours: Callable[[], Any], torchs: Callable[[], Any], wait: Any) -> Duel:
+        ours(), torchs()
+        ratio = ends.get(running[-1], 0.5)
+        return Duel(Raced(10.0, 10.0 * ratio, (ratio, ratio), 0.01), 6)
+
+    monkeypatch.setattr(session.Session, "_settle", of)
+    monkeypatch.setattr(races, "duel", duel)
+    monkeypatch.setattr(races, "quickest", lambda arms, wait: next(n for n, _ in arms if ROW in n))
+    return ends
+
+
+def parts(model: nn.Module) -> set[str]:
+    return {path for path, module in model.named_modules() if "forward" in vars(module)}
+
+
+def test_settle_measures_a_call_and_swaps_what_won(races_end: dict[str, float]) -> None:
+    races_end |= {"gelu": 1.5, "layer_norm": 1.2}
+    model, calls = Net(), []
+    want = model(X)
+    with kw.swap(model, settle=lambda: calls.append(model(X)), verbose=False) as swapped:
+        assert len(calls) == 1
+        torch.testing.assert_close(calls[0], want)
+        assert parts(model) == {"act", "norm"} == {r.path for r in swapped.replaced}
+        assert {c.op: c.taken != "torch" for c in swapped.settled.calls} == {
+            "linear": False, "gelu": True, "layer_norm": True, "softmax": False
+        }  # fmt: skip
+        assert "kinds of call" in swapped.lines()[-1]
+        torch.testing.assert_close(model(X), want)
+    assert not parts(model)
+    with kw.swap(model, verbose=False) as known:  # what was measured is known to every later swap
+        assert {r.path for r in known.replaced} == {"act", "norm"}
+
+
+def test_settle_of_a_training_step(races_end: dict[str, float]) -> None:
+    races_end["linear"] = 1.4
+    model = Net()
+    with kw.swap(model, settle=lambda: model(X).square().sum().backward(), verbose=False) as swapped:
+        assert parts(model) == {"up", "down"}
+        assert {c.what for c in swapped.settled.calls} == {"forward", "forward + backward", "backward"}
+        assert type(model.up(X).grad_fn).__name__ != "AddmmBackward0"
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_nothing_is_changed_where_nothing_wins(races_end: dict[str, float]) -> None:
+    model = Net()
+    with kw.swap(model, settle=lambda: model(X), verbose=False) as swapped:
+        assert not swapped.replaced and not parts(model)
+        assert swapped.lines()[0] == "replaced 0 of 5: nothing will run otherwise than before"
+        assert {item.reason for item in swapped.left} == {outlook.TORCH_WON}
+
+
+def test_settle_by_the_next_call(races_end: dict[str, float]) -> None:
+    races_end["gelu"] = 1.5
+    model = Net()
+    want = model(X)
+    with kw.swap(model, settle=True, verbose=False) as swapped:
+        assert swapped.waiting and "the model's next call measures" in str(swapped)
+        assert inspect.signature(model.forward) == inspect.signature(Net().forward)
+        torch.testing.assert_close(model(X), want)  # the call that is measured
+        assert not swapped.waiting and parts(model) == {"act"} and swapped.settled.calls
+        torch.testing.assert_close(model(X), want)
+    assert not parts(model) and torch.equal(model(X), want)
+
+
+def test_a_call_that_fails_is_measured_the_next_time(races_end: dict[str, float]) -> None:
+    races_end["gelu"] = 1.5
+    model = Net()
+    with kw.swap(model, settle=True, verbose=False) as swapped:
+        with pytest.raises(RuntimeError, match="mat1 and mat2"):
+            model(torch.zeros(4, 63))
+        assert swapped.waiting
+        model(X)
+        assert not swapped.waiting and parts(model) == {"act"}
+    with pytest.raises(ZeroDivisionError):
+        kw.swap(model, settle=lambda: 1 // 0, verbose=False)
+    assert not parts(model)
+
+
+def test_what_is_undone_or_copied_while_it_waits_measures_nothing(races_end: dict[str, float]) -> None:
+    races_end["gelu"] = 1.5
+    model = Net()
+    swapped = kw.swap(model, settle=True, verbose=False)
+    other = copy.deepcopy(model)
+    want = other(X)
+    assert swapped.waiting and not parts(other)
+    swapped.undo()
+    assert not parts(model) and torch.equal(model(X), want) and swapped.settled is None
+
+
+@pytest.mark.parametrize("settle", ["now", 3, None])
+def test_settle_is_a_function_or_a_truth_value(settle: Any) -> None:
+    with pytest.raises(TypeError, match="settle must be True, False or a function"):
+        kw.swap(Net(), settle=settle, verbose=False)

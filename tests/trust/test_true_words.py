@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from made_timings import nothing_timed
+from made_timings import raced as made_raced
 from torch import Tensor
 
+from kernelworks import timings
 from kernelworks.bench.faults import minor_faults
 from kernelworks.ceilings.quiet import Noise
+from kernelworks.choose import eligible
 from kernelworks.diagnose import diagnose
 from kernelworks.diagnose.account import HOST, NATIVE, OTHERS, PARTS, UNSEEN, WAITING, account, footer
 from kernelworks.diagnose.overhead import Floors
-from kernelworks.diagnose.races import Raced, Races
+from kernelworks.diagnose.races import Promise, Raced, Races
 from kernelworks.diagnose.regions import regions, settled
 from kernelworks.diagnose.timeline import settle
 from kernelworks.diagnose.trace import Call, Place, Trace
 from kernelworks.diagnose.watch import LEAST_LOOKS, SURE_S, Look, Outside, outside
 from kernelworks.diagnose.words import Rough, sentence
+from kernelworks.op import OPS
 from kernelworks.records import Ceilings, Diagnosis, Fix, Region
+from kernelworks.settle import races as settle_races
+from kernelworks.settle.duel import Duel
 
 FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
 US, MS = 1_000, 1_000_000  # ns
@@ -106,7 +113,7 @@ def _found(machine: Ceilings, **kinds: float) -> tuple[dict[str, float], tuple[R
     line = settle(0.1, [trace], trace, FLOORS)
     line = dataclasses.replace(line, outside=outside([trace], [looks], ["aten::relu"]))
     groups = account(line, FLOORS, 2, machine)
-    return footer(groups, line.wall), regions(groups, line.wall, 2)[0], line.wall
+    return footer(groups, line.wall), regions(groups, line.wall, Races(0.0, 2))[0], line.wall
 
 
 def test_what_was_seen_in_gaps_has_its_own_parts(machine: Ceilings) -> None:
@@ -254,27 +261,63 @@ def _linear() -> Call:
 def test_a_row_is_promised_what_it_won(
     raced: Raced | None, low: float, high: float, says: str, machine: Ceilings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules[regions.__module__], "row_for", lambda *args: "kw.linear: avx512")
-    monkeypatch.setattr(Races, "of", lambda self, call: raced)
+    monkeypatch.setattr(Races, "of", lambda self, call: Promise("kw.linear: avx512", raced, may=True))
     trace = Trace(0, 10 * MS, [_linear()], 1, 0, None)
     line = settle(0.01, [trace], trace, FLOORS)
-    found = regions(account(line, FLOORS, 2, machine), line.wall, 2, races=Races(1.0, 1 << 20))[0][0]
+    found = regions(account(line, FLOORS, 2, machine), line.wall, Races(0.0, 2))[0][0]
     assert (found.low_s, found.high_s) == pytest.approx((low, high))
     assert says in found.action and found.allows_s > 0.009
 
 
-def test_a_race_is_of_the_swapped_call_and_torchs_own() -> None:
-    found = Races(0.2, 1 << 16).of(_linear())
-    assert found is not None and 0 <= found.low <= found.high < 1
-
-
 @pytest.mark.parametrize(
-    ("ratios", "low", "high"),
-    [([0.5] * 9, 0.4, 0.5), ([1.0, 1.1, 1.2, 1.0, 1.1], 0.0, 0.0), ([0.9, 1.2, 0.8, 1.3, 0.9, 1.2], 0.0, 0.0)],
+    ("promise", "says"),
+    [
+        (Promise("", Raced(0.0, 0.0), may=True), "raced here, torch's own is as quick as our rows or quicker; only a"),
+        (Promise("", None, may=True), "no timing says yet whether it is quicker (`kernelworks settle`); only a kernel"),
+        (Promise("", None), "no proved row of ours here; only a kernel"),
+    ],
 )
-def test_a_race_that_is_not_won_clearly_promises_nothing(ratios: list[float], low: float, high: float) -> None:
-    found = Raced.of(ratios)
-    assert (found.low, found.high) == pytest.approx((low, high))
+def test_where_no_row_is_taken_the_reason_is_said(
+    promise: Promise, says: str, machine: Ceilings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Races, "of", lambda self, call: promise)
+    trace = Trace(0, 10 * MS, [_linear()], 1, 0, None)
+    line = settle(0.01, [trace], trace, FLOORS)
+    found = regions(account(line, FLOORS, 2, machine), line.wall, Races(0.0, 2))[0][0]
+    assert (found.low_s, found.high_s) == (0, 0) and says in found.action
+
+
+def test_what_no_timing_speaks_of_is_raced_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raced = []
+
+    def duel(ours: Callable[[], Any], torchs: Callable[[], Any], wait: Any) -> Duel:
+        ours(), torchs()
+        raced.append(1)
+        return Duel(timings.Raced(10.0, 20.0, (2.0, 2.5), 0.01), 6)
+
+    monkeypatch.setattr(settle_races, "duel", duel)
+    monkeypatch.setattr(settle_races, "quickest", lambda arms, wait: arms[0][0])
+    with nothing_timed(tmp_path):
+        nothing = Races(0.0, torch.get_num_threads()).of(_linear())
+        assert (nothing.row, nothing.raced, nothing.may, raced) == ("", None, True, [])
+        for _ in range(2):  # the second time it is known
+            found = Races(1.0, torch.get_num_threads()).of(_linear())
+            assert found.row.startswith("kw.linear: ") and found.raced is not None and raced == [1]
+            assert (found.raced.low, found.raced.high) == pytest.approx((0.8 * 0.5, 0.6))
+        trained = dataclasses.replace(_linear(), recorded=True)
+        assert Races(1.0, torch.get_num_threads()).of(trained).row.count("+") == 1 and len(raced) == 3
+
+
+@pytest.mark.parametrize("halves", [(1.02, 2.0), (0.9, 0.9)])
+def test_a_race_that_is_not_won_in_both_halves_promises_nothing(halves: tuple[float, float], tmp_path: Path) -> None:
+    with nothing_timed(tmp_path):
+        args = torch.zeros(8, 64), torch.zeros(64, 64), None
+        made_raced("linear", *args, ratio=min(halves))
+        op = OPS["linear"]
+        request = op.request("forward", args)
+        ((timing,), _) = timings.held(op.name, op.contract, request, eligible(op, request)[0])
+        made = dataclasses.replace(timing, whole=timings.Raced(1.0, 1.0, halves, 0.01))
+        assert Raced.of(made) == Raced(0.0, 0.0)
 
 
 # ---------------------------------------------------------------- real programs

@@ -135,7 +135,9 @@ def _diagnose(
     program = dataclasses.replace(program, run=again_and_again(program.run))
     with Surroundings(given) as around, Memory() as memory:
         found = _observed(program, fix, ceilings, budget_s, say, counters, memory, rough=rough)
-        return dataclasses.replace(found, findings=(*found.findings, *around.look(), *([KEPT] if memory.kept else ())))
+        more = (*around.look(), *([KEPT] if memory.kept else ()))
+        marked = [f"rough: {line}" for line in more] if found.rough else more
+        return dataclasses.replace(found, findings=(*found.findings, *marked))
 
 
 def _observed(
@@ -168,9 +170,6 @@ def _observed(
     with without_collection():
         groups = account(timeline, floors, threads, ceilings)
         parts = footer(groups, timeline.wall)
-        say("racing the rows that a swap would take")
-        races = Races(RACES * budget_s, ceilings.cache_bytes.get("L3", 32 << 20))
-        found, problems = regions(groups, timeline.wall, threads, races=races)
     done = None
     if fix and (rough or not timeline.loud):
         from kernelworks.diagnose.fix import apply_fix
@@ -178,4 +177,8 @@ def _observed(
 
         side = CpuSide(timeline, floors, ceilings, budget_s=FIXING * budget_s)
         done = apply_fix(program, timeline.walls, side, budget_s=budget_s, say=say)
+    with without_collection():
+        say("racing the rows that a swap would take")
+        races = Races(0.0 if done else RACES * budget_s, threads)  # a fix has raced them
+        found, problems = regions(groups, timeline.wall, races)
     return told(program.name, timeline, ceilings, parts, found, problems, fix=done, rough=rough)

@@ -1,4 +1,5 @@
-"""Swap our rows in, predict the gain, prove the outputs, measure in alternation, and give everything back.
+"""Settle what the program calls, swap in what won, predict the gain, prove the outputs, measure in alternation, and
+give everything back.
 
 What is the same on every device; ``fix_cpu`` and ``fix_gpu`` say how a swapped program is surveyed and predicted there.
 """
@@ -17,6 +18,7 @@ from kernelworks.diagnose.places import fold
 from kernelworks.diagnose.program import Program
 from kernelworks.diagnose.roots import Roots, Swapped, find
 from kernelworks.records import Fix
+from kernelworks.settle import settle
 
 __all__ = ["Forecast", "Side", "alternate", "apply_fix", "lines", "noise_of"]
 
@@ -25,6 +27,7 @@ LEAST_ROUNDS = 2
 LEAST_NOISE = 0.02  # of the wall clock: two runs of one program are seldom nearer
 MOST_SHARE = 2.0  # of the original's time: what is predicted beyond it is a disturbance, of no known size
 NOTHING = "nothing to be had here"
+SETTLING = 0.5  # of the budget, for races of the calls that are not known of this machine yet
 
 
 class Forecast(NamedTuple):
@@ -71,9 +74,10 @@ def noise_of(walls: Sequence[float]) -> float:
 def apply_fix(program: Program, walls: Sequence[float], side: Side, *, budget_s: float, say: Say) -> Fix:
     """Everything that ``--fix`` does; afterwards every module is as it was.
 
-    What the swapped program will take is predicted before it is ever timed, as a share of what the original takes in
-    the same minute. A swap that is predicted to bring nothing beyond the noise is not applied. One that is measured to
-    lose more than the noise, or whose outputs are worse, is refused. ``walls`` are the original's, plain.
+    The calls that no timing speaks of yet are raced first, and what is swapped in is what won, op by op. What the
+    swapped program will take is predicted before it is ever timed, as a share of what the original takes in the same
+    minute. A swap that is predicted to bring nothing beyond the noise is not applied. One that is measured to lose more
+    than the noise, or whose outputs are worse, is refused. ``walls`` are the original's, plain.
     Raises nothing but what ends a process: what goes wrong is why the fix is refused.
     """
     doing = "starting"
@@ -102,17 +106,21 @@ def _applied(program: Program, walls: Sequence[float], side: Side, *, budget_s: 
         note = "the program calls no torch.nn.Module: nothing to swap"
         return Fix((), (), wall, wall, 0.0, 0.0, 0.0, 0.0, True, 0, (note,), against="")
     whole = side.whole(program)
+    settled = _settled(whole, roots, SETTLING * budget_s, say)
     side.before(whole)
     say("building the rows that the swapped program needs")
     with Swapped(roots) as swapped:
         whole.run()
         replaced = lines((r.path, r.type, ", ".join(r.ops)) for s in swapped.swaps for r in s.replaced)
         left = lines((item.path, item.type, item.reason) for s in swapped.swaps for item in s.left)
+        if not replaced:
+            said = (f"{NOTHING}: of the program's calls there is none that a row of ours does quicker", *settled)
+            return Fix((), left, wall, wall, 0.0, 0.0, 0.0, 0.0, True, 0, said, against="")
         say("surveying the swapped program")
         surveyed = side.survey(whole)
     say("replaying our ops one by one, to predict the gain")
     forecast = side.forecast(whole, roots, surveyed)
-    notes = list(side.notes())
+    notes = [*side.notes(), *settled]
     if forecast.unknown:
         notes.append(f"{forecast.unknown} calls of ours could not be replayed: predicted from their bound")
     forecast = forecast._replace(share=min(forecast.share, MOST_SHARE))
@@ -125,6 +133,14 @@ def _applied(program: Program, walls: Sequence[float], side: Side, *, budget_s: 
     agreement = compare(roots.samples, budget_s)
     found = alternate(whole, roots, wall, budget_s, say, most=side.most_rounds)
     return _measured(forecast, agreement, found, replaced, left, notes)
+
+
+def _settled(program: Program, roots: Roots, budget_s: float, say: Say) -> tuple[str, ...]:
+    """Races what the program's modules call, with every op in place; one line on what was found."""
+    say("settling what the program's calls take")
+    with Swapped(roots, every=True):
+        found = settle(program.run, progress=say, budget_s=budget_s)
+    return (*found.notes, str(found).splitlines()[-1])
 
 
 def _expected(gain: float, noise: float, wall: float) -> str:

@@ -12,6 +12,7 @@ from kernelworks.diagnose import overhead, replay
 from kernelworks.diagnose.account import Group, footer
 from kernelworks.diagnose.account_gpu import GPU_PARTS, account, kernels
 from kernelworks.diagnose.program import Program
+from kernelworks.diagnose.races import Races
 from kernelworks.diagnose.regions import regions
 from kernelworks.diagnose.timeline_gpu import GpuTimeline, observe
 from kernelworks.diagnose.told import told
@@ -69,7 +70,8 @@ def described(
     with without_collection():
         groups = account(timeline, ceilings)
         parts = footer(groups, timeline.wall, GPU_PARTS)
-        found, problems = regions(groups, timeline.wall, torch.get_num_threads(), "cuda", ceilings.kind)
+        races = Races(0.0, torch.get_num_threads(), "cuda", ceilings.kind)  # what was timed before is known
+        found, problems = regions(groups, timeline.wall, races)
         times = _times(timeline, ceilings)
     more = _findings(timeline, times, groups, found)
     return told(name, timeline, ceilings, parts, found, problems, fix=fix, gpu=times, more=more, rough=rough)

@@ -51,6 +51,7 @@ class Captured:
     args: tuple[Any, ...]
     signature: Signature
     torchs: bool = False  # the row that is taken is torch's own: the call costs what torch's costs
+    row: str | None = None  # that was settled for it, where it was
 
     @property
     def op(self) -> Op:
@@ -88,9 +89,10 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kind = (name, _rounded(shapes))
         self._kinds[kind] = self._kinds.get(kind, 0) + 1
         if self._kinds[kind] <= MOST_OF_A_KIND:
-            given = tuple(args[: len(op.passes[pass_].names)])
-            torchs = pass_ == "forward" and choose(op, op.request(pass_, given)).row.source is None
-            self.captured.append(Captured(name, given, shapes, torchs))
+            count = len(op.passes[pass_].names)
+            given, row = tuple(args[:count]), args[count] if len(args) > count else None
+            torchs = pass_ == "forward" and choose(op, op.request(pass_, given), row).row.source is None
+            self.captured.append(Captured(name, given, shapes, torchs, row))
             self._held += sum(t.nbytes for t in found if t.untyped_storage().data_ptr() not in self.persistent)
 
 
@@ -132,9 +134,9 @@ def replay(captured: list[Captured], budget_s: float = math.inf) -> Times:
                     continue
                 start = time.perf_counter()
                 if call.backward:
-                    call.op.run("backward", call.args)
+                    call.op.run("backward", call.args, row=call.row)
                 else:
-                    call.op(*call.args, out=outputs[i])
+                    call.op(*call.args, out=outputs[i], row=call.row)
                 seconds.setdefault((call.name, call.signature), []).append(time.perf_counter() - start)
     times: Times = {(call.name, call.signature): None for call in captured if call.torchs}
     return times | {key: statistics.median(values) for key, values in seconds.items()}
@@ -142,9 +144,9 @@ def replay(captured: list[Captured], budget_s: float = math.inf) -> Times:
 
 def _output(op: Op, call: Captured) -> Any:
     """What the call returns, to be written again; None where it cannot be given back as ``out``."""
-    result = op(*call.args)
+    result = op(*call.args, row=call.row)
     try:
-        op(*call.args, out=result)
+        op(*call.args, out=result, row=call.row)
     except (TypeError, ValueError, RuntimeError):
         return None
     return result

@@ -1,33 +1,31 @@
-"""What a row would bring, found out: the call that a swapped model makes, raced against torch's own.
+"""What becomes of a call once swapped, and what that would bring: asked of the timings, and raced where there are none.
 
-On arguments of the call's shapes, strides and dtypes, at once and in turns, so that whatever slows the machine slows
-both. What is promised is a share of the time that the program's own calls took.
+A call of the program's that no timing speaks of is settled as ``settle`` would, on arguments of its shapes, strides and
+dtypes. What is promised is a share of the time that the program's own calls took.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.diagnose.rows import called
+from kernelworks import timings
+from kernelworks.choose import eligible
+from kernelworks.contract import TensorSpec
+from kernelworks.diagnose.rows import Asked, asked
 from kernelworks.diagnose.shapes import signature
 from kernelworks.diagnose.trace import Call
-from kernelworks.diagnose.work import Operand
+from kernelworks.settle import settle
+from kernelworks.timings import Timing
 
-__all__ = ["Races", "Raced"]
+__all__ = ["Promise", "Raced", "Races"]
 
-LEAST_ROUNDS, MOST_ROUNDS = 5, 25
-SAMPLE_S = 0.002  # of each arm in a round
 MOST_BYTES = 512 << 20
-MOST_COPIES = 8
 CAUTION = 0.8  # of the cautious end: the arguments are alike, not the program's own
 
 
@@ -39,93 +37,90 @@ class Raced:
     high: float
 
     @classmethod
-    def of(cls, ratios: list[float]) -> Raced:
-        """From samples of our time over torch's."""
-        first, _, third = statistics.quantiles(ratios, n=4)
-        low, high = max(0.0, 1 - third), max(0.0, 1 - first)
-        return cls(CAUTION * low, high) if low > 0 else cls(0.0, 0.0)
+    def of(cls, timing: Timing) -> Raced:
+        if not timing.won:
+            return cls(0.0, 0.0)
+        races = [race for race in (timing.whole, timing.backward) if race is not None]
+        least, most = timing.ratio, min(max(race.halves) for race in races)
+        return cls(CAUTION * (1 - 1 / least), 1 - 1 / most)
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a call would take once swapped (``row``, "" for torch's own), what that brings where it was ``raced``, and
+    whether rows of ours ``may`` serve it at all."""
+
+    row: str = ""
+    raced: Raced | None = None
+    may: bool = False
+
+
+NONE = Promise()
 
 
 @dataclass
 class Races:
-    """Races of calls by their kind, the longest first, until ``budget_s`` is spent."""
+    """Asks of calls by their kind, and races the first that are not known until ``budget_s`` is spent."""
 
     budget_s: float
-    cache_bytes: int  # of the last level: weights come from beyond it, as in the program
+    threads: int
+    device: str = "cpu"
+    kind: str | None = None  # of machine, by default this one
     spent: float = 0.0
-    known: dict[Any, Raced | None] = field(default_factory=dict)
+    known: dict[Any, Promise] = field(default_factory=dict)
 
-    def of(self, call: Call) -> Raced | None:
-        """What the row that the call would take brings; None where it was not raced."""
-        key = (call.name, signature(call), repr(call.scalars))
+    def of(self, call: Call) -> Promise:
+        key = (call.name, call.recorded, signature(call), repr(call.scalars))
         if key not in self.known:
-            begin = time.perf_counter()
-            self.known[key] = self._raced(call) if self.spent < self.budget_s else None
-            self.spent += time.perf_counter() - begin
+            self.known[key] = self._promise(call)
         return self.known[key]
 
-    def _raced(self, call: Call) -> Raced | None:
-        try:
-            with torch.inference_mode():
-                arms = self._arms(call)
-                return self._run(*arms) if arms is not None else None
-        except (TypeError, ValueError, RuntimeError, IndexError):
-            return None  # arguments that only the program can make
-
-    def _arms(self, call: Call) -> tuple[list[Callable[[], Any]], list[Callable[[], Any]]] | None:
-        torchs: list[Callable[[], Any]] = []
-        ours: list[Callable[[], Any]] = []
-        made: list[Tensor] = []
-
-        def make(operand: Operand) -> Tensor:
-            made.append(_tensor(operand))
-            return made[-1]
-
-        while len(ours) < MOST_COPIES:
-            before = len(made)
-            mine = called(call, make)
-            if mine is None:
-                return None
-            again = iter(made[before:])
-            theirs = called(call, lambda operand, again=again: next(again), F)  # type: ignore[misc]
-            if theirs is None:
-                return None
-            ours.append(mine)
-            torchs.append(theirs)
-            size = sum(t.nbytes for t in made)
-            each = size / len(ours)
-            if size > 2 * self.cache_bytes or size + each > MOST_BYTES:
-                break
-        return torchs, ours
-
-    def _run(self, torchs: list[Callable[[], Any]], ours: list[Callable[[], Any]]) -> Raced:
-        begin = time.perf_counter()
-        seconds = 0.0
-        for arm in (torchs, ours, torchs, ours):  # the last two count: a row is built, memory is taken
-            seconds = _mean(arm, 1, 0)
-        repeats = max(1, round(SAMPLE_S / max(seconds, 1e-9)))
-        ratios: list[float] = []
-        while len(ratios) < LEAST_ROUNDS or (
-            len(ratios) < MOST_ROUNDS and time.perf_counter() - begin < 0.25 * self.budget_s
-        ):
-            first = len(ratios)
-            order = (torchs, ours) if first % 2 else (ours, torchs)
-            times = {id(arm): _mean(arm, repeats, first) for arm in order}
-            ratios.append(times[id(ours)] / times[id(torchs)])
-        return Raced.of(ratios)
+    def _promise(self, call: Call) -> Promise:
+        found = asked(call, self.threads, self.device, self.kind)
+        if found is None:
+            return NONE
+        if _timing(found, self.kind) is None and self.spent < self.budget_s and self.kind is None:
+            begin = time.perf_counter()
+            if _race(found):
+                found = asked(call, self.threads, self.device, self.kind) or found
+            self.spent += time.perf_counter() - begin
+        timing = _timing(found, self.kind)
+        may = bool(eligible(found.op, found.request, self.kind)[0])
+        return Promise(found.row, None if timing is None else Raced.of(timing), may)
 
 
-def _mean(arm: list[Callable[[], Any]], repeats: int, first: int) -> float:
-    start = time.perf_counter()
-    for i in range(first, first + repeats):
-        arm[i % len(arm)]()
-    return (time.perf_counter() - start) / repeats
+def _timing(found: Asked, kind: str | None) -> Timing | None:
+    """The timing that decided, or that would where rows are taken in list order."""
+    if found.choice.timing is not None or found.choice.native or kind is not None:
+        return found.choice.timing
+    ways, _ = eligible(found.op, found.request)
+    exact, _ = timings.held(found.op.name, found.op.contract, found.request, ways)
+    return next((t for t in exact if t.way.split("+")[0] == found.choice.row.name), None)
 
 
-def _tensor(operand: Operand) -> Tensor:
-    if operand.bytes > MOST_BYTES or math.prod(operand.shape) * operand.dtype.itemsize > 4 * MOST_BYTES:
+def _race(found: Asked) -> bool:
+    """Settles the call on arguments made up for it; False where they cannot be, or nothing may be chosen."""
+    request = found.request
+    if request.device != "cpu" or not eligible(found.op, request)[0] or found.op.contract.mutates:
+        return False
+    try:
+        args = tuple(_made(value) for value in request.args.values())
+        for name, value in zip(request.args, args, strict=True):
+            if name in request.wanted:
+                value.requires_grad_()
+        with torch.set_grad_enabled(bool(request.wanted)):
+            settle(found.op.call, *args)
+    except (TypeError, ValueError, RuntimeError, IndexError):
+        return False  # arguments that only the program can make
+    return True
+
+
+def _made(value: Any) -> Any:
+    if not isinstance(value, TensorSpec):
+        return value
+    if math.prod(value.shape) * value.dtype.itemsize > MOST_BYTES:
         raise ValueError("too large to make up")
-    made = torch.empty_strided(operand.shape, operand.stride, dtype=operand.dtype)
-    if operand.dtype.is_floating_point:
+    made: Tensor = torch.empty_strided(value.shape, value.stride, dtype=value.dtype)
+    if value.dtype.is_floating_point:
         return made.uniform_(-1.0, 1.0)
-    return made.fill_(1) if operand.dtype is torch.bool else made.zero_()
+    return made.fill_(1) if value.dtype is torch.bool else made.zero_()

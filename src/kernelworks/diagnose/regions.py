@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from kernelworks.diagnose.account import NATIVE, OTHERS, TAKEN, WAITING, Group
 from kernelworks.diagnose.patterns import patterns
-from kernelworks.diagnose.races import Races
+from kernelworks.diagnose.races import Promise, Races
 from kernelworks.diagnose.results import results
-from kernelworks.diagnose.rows import row_for
 from kernelworks.diagnose.rules import RULES, Advice, Rule, View
 from kernelworks.diagnose.work import Arguments, Operand, name_of
 from kernelworks.records import Fix, Region
@@ -48,19 +47,17 @@ class Problem:
 def regions(
     groups: Sequence[Group],
     wall: float,
-    threads: int,
-    device: str = "cpu",
-    kind: str | None = None,
-    races: Races | None = None,
+    races: Races,
 ) -> tuple[tuple[Region, ...], dict[str, Problem]]:
-    """One region a group, and the problems that were found. ``races`` says what a row would bring; without it nothing
-    is promised of rows."""
+    """One region a group, and the problems that were found. ``races`` says which rows a swap would bring, and how much
+    they do."""
     siblings, shares = _siblings(groups), _shares(groups)
     found, problems = [], dict[str, Problem]()
     for group in groups:
         near = siblings.get((group.place.module, group.place.path), frozenset())
-        view = _view(group, wall, threads, near, device, kind, shares[id(group)])
-        advice = _advice(view, group, races)
+        promise = Promise() if group.gap else races.of(group.typical.call)
+        view = _view(group, wall, near, races, promise.row, shares[id(group)])
+        advice = _advice(view, group, promise)
         region = _region(group, view, advice)
         if advice.problem:
             its = problems.setdefault(advice.problem, Problem())
@@ -97,18 +94,15 @@ def _shares(groups: Sequence[Group]) -> dict[int, dict[str, float]]:
 def _view(
     group: Group,
     wall: float,
-    threads: int,
     siblings: frozenset[str],
-    device: str,
-    kind: str | None,
+    races: Races,
+    row: str,
     shares: dict[str, float],
 ) -> View:
-    operands, row, made = list[Operand](), "", list[Operand]()
+    operands, made = list[Operand](), list[Operand]()
     if not group.gap:
-        call = group.typical.call
-        arguments = Arguments(call)
+        arguments = Arguments(group.typical.call)
         operands, made = arguments.every, results(arguments) or []
-        row = row_for(call, threads, device, kind)
     return View(
         op=group.op,
         module=group.place.module,
@@ -128,13 +122,13 @@ def _view(
         unit=group.work.dtype,
         written=group.work.written,
         row=row,
-        threads=threads,
-        device=device,
+        threads=races.threads,
+        device=races.device,
         critical=group.critical,
     )
 
 
-def _advice(view: View, group: Group, races: Races | None) -> Advice:
+def _advice(view: View, group: Group, promise: Promise) -> Advice:
     """The first rule that applies, with what is predicted of its remedy; else what the bound alone says."""
     if not group.modelled:
         return Advice("", UNMODELLED.get(view.op, "no formula for its work, so nothing is said of it"), 0.0, 0.0)
@@ -142,7 +136,7 @@ def _advice(view: View, group: Group, races: Races | None) -> Advice:
     for rule in RULES:
         advice = rule.applies(view) if view.device in rule.devices else None
         if advice is not None:
-            return _at_hand(view, group, rule, advice, races)
+            return _at_hand(view, rule, advice, promise)
     excess = min(view.excess(), most)
     if group.gap or most < 0.1 * view.seconds:
         beside = "" if group.gap else "not on the critical path: "
@@ -151,14 +145,19 @@ def _advice(view: View, group: Group, races: Races | None) -> Advice:
         return Advice("", NOTHING_TO_BE_HAD, 0.0, 0.0)
     limit = group.typical.limit
     at = f"its bound ({limit.ceiling})" if limit else "its bound"
-    return Advice("", f"no proved row of ours here; only a kernel at {at} would give this back", 0.0, 0.0)
+    why = "no proved row of ours here"
+    if promise.raced is not None:
+        why = "raced here, torch's own is as quick as our rows or quicker"
+    elif promise.may:
+        why = "a row of ours may serve it, and no timing says yet whether it is quicker (`kernelworks settle`)"
+    return Advice("", f"{why}; only a kernel at {at} would give this back", 0.0, 0.0)
 
 
-def _at_hand(view: View, group: Group, rule: Rule, advice: Advice, races: Races | None) -> Advice:
+def _at_hand(view: View, rule: Rule, advice: Advice, promise: Promise) -> Advice:
     """The advice with what its remedy is predicted to bring: a row's by a race, a rule's own where it has a remedy."""
     most = min(view.seconds, view.critical)
     if view.row and view.row in advice.action and advice.action.startswith("swap in"):
-        raced = races.of(group.typical.call) if races is not None and not group.gap else None
+        raced = promise.raced
         if raced is None:
             return dataclasses.replace(
                 advice, action=f"{advice.action} (not raced, so nothing is predicted)", low=0, high=0

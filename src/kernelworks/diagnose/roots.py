@@ -125,10 +125,12 @@ class Swapped:
     """As a context: our rows are in the outermost modules; on leaving every module is as it was.
 
     Where the program makes fresh modules each time, they are swapped as they are first called; ``spent`` is what that
-    took, to be taken off a wall clock measured inside.
+    took, to be taken off a wall clock measured inside. ``every``: ops are put in place whatever the timings say, to be
+    measured.
     """
 
     roots: Roots
+    every: bool = False
     swaps: list[Swap] = field(default_factory=list)
     spent: float = 0.0
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
@@ -156,7 +158,7 @@ class Swapped:
             part.undo()
             self.swaps.remove(part)
         shared = frozenset(id(m) for s in self.swaps for m in s.model.modules())
-        self.swaps.append(swap_beside(module, shared))
+        self.swaps.append(swap_beside(module, shared, every=self.every))
         self.spent += time.perf_counter() - start
 
     def _undo(self) -> None:

@@ -1,14 +1,17 @@
 """``swap(model)``: kernelworks' ops in place of torch's, in a model that exists, explicitly and reversibly.
 
 Put in place is what a timing says may be quicker here, in the model's dtype, on its device, for the sizes that a module
-is known to have; every other module is left as it is, without a stand-in to pass through.
+is known to have; every other module is left as it is, without a stand-in to pass through. ``settle`` measures first:
+then every op is put in place, the calls that a run makes are raced, and what won nothing is taken out again.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import FunctionType, MethodType, TracebackType
@@ -26,7 +29,8 @@ from kernelworks.models.install import Installed, copies_itself, installed_on, t
 from kernelworks.models.outlook import Outlook, Outlooks
 from kernelworks.models.rebind import Rebinder, guarded
 from kernelworks.models.rotary import known_rotary
-from kernelworks.records import Swapped
+from kernelworks.records import Settled, Swapped
+from kernelworks.settle import settle as settled_by
 
 __all__ = ["Left", "Replaced", "Swap", "swap", "swap_beside"]
 
@@ -53,13 +57,16 @@ class Left:
 class Swap(Record):
     """What a swap did to one model; ``undo()`` takes all of it back. Also a context manager that undoes on leaving.
 
-    ``replaced`` and ``left`` list every module that computes something itself, in the model's order.
+    ``replaced`` and ``left`` list every module that computes something itself, in the model's order. ``settled`` is
+    what was measured for it, if anything was; ``waiting`` says that the model's next call is to be measured.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.replaced: tuple[Replaced, ...] = ()
         self.left: tuple[Left, ...] = ()
+        self.settled: Settled | None = None
+        self.waiting = False
         self._undo: list[Callable[[], None]] = []
 
     @property
@@ -90,6 +97,9 @@ class Swap(Record):
     def lines(self) -> list[str]:
         """What was replaced, by which row of ours, where torch's own rows run all the same, and what was left, each
         with why; one line for each group of like modules."""
+        if self.waiting:
+            every = f"every op is in place in {len(self.replaced)} of {len(self.replaced) + len(self.left)}"
+            return [f"{every}: the model's next call measures which of them stay"]
         pairs = [
             (r, of, f"{r.kind} -> {', '.join(map(str, of))}")
             for r, of in zip(self.replaced, self.outlooks(), strict=True)
@@ -104,6 +114,7 @@ class Swap(Record):
             *(f"  {line}" for line in done),
             *(["an op is in place, and torch's own row runs:", *(f"  {line}" for line in same)] if same else []),
             *(["left as they are:", *(f"  {line}" for line in kept)] if kept else []),
+            *([str(self.settled).splitlines()[-1]] if self.settled is not None else []),
         ]
 
     def record(self) -> Swapped:
@@ -130,7 +141,7 @@ def _grouped(items: Iterable[tuple[str, str, str]]) -> list[str]:
     return lines
 
 
-def swap(model: nn.Module, *, verbose: bool = True) -> Swap:
+def swap(model: nn.Module, *, settle: Callable[[], Any] | bool = False, verbose: bool = True) -> Swap:
     """Puts kernelworks' ops into ``model``, in place, and says what was replaced and what was left and why.
 
     Replaced are, on each instance and never on a class: ``nn.Linear``, ``nn.LayerNorm``, ``nn.RMSNorm``, ``nn.GELU``,
@@ -150,21 +161,36 @@ def swap(model: nn.Module, *, verbose: bool = True) -> Swap:
 
     Args:
         model: any module. Its configuration, if transformers made it, is changed until ``undo()``.
+        settle: how to measure first what is not known of this machine yet. A function that runs the model as it will be
+            run (``lambda: model(x)``, or a training step): it is called once, before ``swap`` returns. True: the
+            model's next call is measured, which then takes seconds more; a model that is called in several ways (a
+            prompt, then tokens) wants a function that does them all. What was measured is kept for later processes.
         verbose: whether to print the lines that ``str()`` of the result gives.
 
     Returns:
-        Swap: ``replaced``, ``left`` and ``undo()``.
+        Swap: ``replaced``, ``left``, ``settled`` and ``undo()``.
 
     Raises:
-        TypeError: ``model`` is not a module.
+        TypeError: ``model`` is not a module; ``settle`` is neither a function nor a truth value.
         RuntimeError: it, or a part of it, is swapped already.
+        Whatever ``settle`` raises; the model is as it was then.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if not (isinstance(settle, bool) or callable(settle)):
+        raise TypeError(f"settle must be True, False or a function to run, got {type(settle).__name__}")
     for path, module in model.named_modules():
         if installed_on(module) is not None:
             raise RuntimeError(f"model is swapped already ({path or 'its root'}): undo() that swap first")
-    result = swap_beside(model, frozenset())
+    if settle is True:
+        result = _settled_by_the_next_call(model, verbose=verbose)
+    elif settle:
+        with swap_beside(model, frozenset(), every=True):
+            found = settled_by(settle)
+        result = swap_beside(model, frozenset())
+        result.settled = found
+    else:
+        result = swap_beside(model, frozenset())
     if verbose:
         print(result)
     return result
@@ -187,6 +213,38 @@ def _fill(result: Swap, others: frozenset[int], *, every: bool) -> None:
     except BaseException:
         result.undo()
         raise
+
+
+def _settled_by_the_next_call(model: nn.Module, *, verbose: bool) -> Swap:
+    """Everything in place, and a forward that measures its first call and then takes out what won nothing."""
+    result = swap_beside(model, frozenset(), every=True)
+    found, waiting = model.forward, threading.Lock()
+    result.waiting = True
+
+    @functools.wraps(getattr(found, "__func__", found))
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        run = functools.partial(found, *args, **kwargs)
+        if torch.compiler.is_compiling() or not waiting.acquire(blocking=False):
+            return run()
+        outputs: list[Any] = []
+        try:
+            settled = settled_by(lambda: outputs.append(run()))
+        except BaseException:
+            waiting.release()
+            raise
+        result.waiting = False
+        if result.active:  # the program may have undone it meanwhile
+            result.undo()
+            _fill(result, frozenset(), every=False)
+            result.settled = settled
+            if verbose:
+                print(result)
+        return outputs[0]
+
+    installed = installed_on(model)
+    if installed is not None:
+        installed.set("forward", MethodType(forward, model))
+    return result
 
 
 # ---------------------------------------------------------------- one model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import threading
 import time
@@ -37,13 +38,20 @@ class _Lines:
             print(f"kernelworks: settle: {what}", file=sys.stderr, flush=True)
 
 
-def settle(fn: Callable[..., Any], *args: Any, again: bool = False, progress: Progress | None = None) -> Settled:
+def settle(
+    fn: Callable[..., Any],
+    *args: Any,
+    again: bool = False,
+    budget_s: float = math.inf,
+    progress: Progress | None = None,
+) -> Settled:
     """Runs ``fn(*args)`` once and races each kind of call of ours that it makes: the rows that are proved here against
     torch's own function, on the call's own tensors. From then on a row of ours is taken where it won.
 
     A forward is raced as it is, and where gradients are wanted also forward and backward together and the backward
     alone; ours has to win each by 3% in both halves of the race. What was settled before on this kind of machine is not
-    raced again, unless ``again`` says so. Cost: the run of ``fn`` and about 0.3 s for each kind of call and pass.
+    raced again, unless ``again`` says so. Cost: the run of ``fn`` and about 0.3 s for each kind of call and pass, until
+    races have taken ``budget_s``; what is met after that stays torch's.
 
     The program's answers, gradients and random numbers are what they would have been. ``fn`` may raise: what was
     settled up to there is kept, and the exception goes on. Calls in other threads, in CUDA graphs that are being
@@ -51,7 +59,7 @@ def settle(fn: Callable[..., Any], *args: Any, again: bool = False, progress: Pr
 
     Returns: what was found for each kind of call (``print`` it), and where it is kept.
     """
-    with _session(again, progress) as session:
+    with _session(again, progress, budget_s) as session:
         fn(*args)
     return session.record()
 
@@ -69,7 +77,7 @@ def settle_cases(
 
 
 @contextlib.contextmanager
-def _session(again: bool, progress: Progress | None) -> Iterator[Session]:
+def _session(again: bool, progress: Progress | None, budget_s: float = math.inf) -> Iterator[Session]:
     """One at a time: two races at once would time each other. What is timed of ours is the way in that calls will take,
     so the one in C++ is built first."""
     told = progress or _Lines()
@@ -78,7 +86,7 @@ def _session(again: bool, progress: Progress | None) -> Iterator[Session]:
         for op in OPS.values():
             if module is not None and not op.entry.in_cpp:
                 op.entry.through(module)
-        session = Session(again=again, progress=told)
+        session = Session(again=again, progress=told, budget_s=budget_s)
         with watched(session.meet):
             yield session
 

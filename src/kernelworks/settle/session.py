@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -35,8 +36,10 @@ BACKWARD = "backward"
 class Session:
     """What was met and found so far."""
 
-    def __init__(self, *, again: bool, progress: Callable[[str], None]) -> None:
+    def __init__(self, *, again: bool, progress: Callable[[str], None], budget_s: float = math.inf) -> None:
         self.again, self.progress = again, progress
+        self.left_s = budget_s  # for races; the calls themselves take what they take
+        self.unraced = 0
         self.lines: list[SettledCall] = []
         self.kept: dict[str, str] = {}  # place -> the folder of its timings
         self.notes: dict[str, None] = {}
@@ -47,6 +50,8 @@ class Session:
 
     def record(self) -> Settled:
         seconds = time.perf_counter() - self._begin
+        if self.unraced:
+            self.notes[f"{self.unraced} kinds of call were not raced: the time for it was over; torch runs them"] = None
         return Settled(
             kinds=tuple(self.kept), threads=torch.get_num_threads(), calls=tuple(self.lines), seconds=seconds,
             kept=", ".join(filter(None, self.kept.values())), notes=tuple(self.notes),
@@ -101,8 +106,14 @@ class Session:
                 return
             if self._decided(op, request, ways, call):
                 return
+            if self.left_s <= 0:
+                self.unraced += 1
+                self._line(op, pass_, call, "not raced: the time for it was over")
+                return
             self.progress(f"{op.name} {WHOLE[pass_]} {call}")
+            begin = time.perf_counter()
             self._race(op, request, args, ways, place)
+            self.left_s -= time.perf_counter() - begin
         except Exception as error:  # the program goes on, whatever a race met
             self._line(op, pass_, call, f"could not be raced: {why_not(error)}")
 
