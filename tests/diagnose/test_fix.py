@@ -19,6 +19,7 @@ from kernelworks.diagnose.fix_cpu import CpuSide
 from kernelworks.diagnose.overhead import Floors
 from kernelworks.diagnose.predict import Capture, predict, replay
 from kernelworks.diagnose.predict_gpu import Words
+from kernelworks.diagnose.program import Program
 from kernelworks.diagnose.roots import Roots, Swapped, find
 from kernelworks.diagnose.timeline import settle
 from kernelworks.diagnose.trace import Call, Place, Trace
@@ -206,3 +207,13 @@ def test_fix_of_a_whole_program(model: Block, machine: Ceilings, monkeypatch: py
 def test_fix_of_a_program_without_modules(machine: Ceilings) -> None:
     found = diagnose(lambda: X + X, fix=True, ceilings=machine, budget_s=0.1).fix
     assert found is not None and found.notes == ("the program calls no torch.nn.Module: nothing to swap",)
+
+
+def test_what_looks_at_a_swapped_program_sees_our_calls(model: Block, machine: Ceilings) -> None:
+    trace = Trace(0, 1000, [Call("aten::relu", 0, 1000)], 1, 0, None)
+    side = CpuSide(settle(1e-6, [trace], trace, FLOORS), FLOORS, machine)
+    with torch.no_grad(), Swapped(Roots((model,), (), False)):
+        seen = side.survey(Program("", lambda: model(X)))
+    names = {call.name for call in seen.trace.calls}
+    assert {f"kernelworks::{op}" for op in ("linear", "gelu", "layer_norm")} <= names
+    assert {c.op.name for c in seen.capture.captured} >= {"linear", "gelu", "layer_norm"}

@@ -37,6 +37,8 @@ class Survey(TorchFunctionMode):
     calls ``full`` is called, once, and the rest of the program goes unseen: looking costs 20 to 200 us a call.
     """
 
+    sees_kernelworks = True
+
     def __init__(self, most: float = math.inf) -> None:
         super().__init__()
         self.most = most

@@ -65,6 +65,8 @@ class Words(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The strings and the lists of truths among the arguments of our calls, backwards too, which the profiler does not
     record: by name and shapes of a call, their places. A causal attention does half of the work of one that is not."""
 
+    sees_kernelworks = True
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: dict[Any, dict[int, Any]] = {}
