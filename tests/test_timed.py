@@ -26,6 +26,7 @@ from kernelworks.explanation import explain
 from kernelworks.machine import place_of
 from kernelworks.models.outlook import outlook
 from kernelworks.op import OPS, Op
+from kernelworks.plain import leaves
 from kernelworks.plans import forget_all, generation
 from kernelworks.timings import NONE, Raced, Timing, bucket_of, call_of
 from kernelworks.watching import watched
@@ -388,3 +389,32 @@ def test_a_choice_kept_by_a_compiled_program_ends_with_the_certificate(
     forget_all()
     compiled(a)
     assert loaded == [(ROW, "forward"), ("torch", "forward")]
+
+
+@pytest.mark.parametrize("op", [op for op in OPS.values() if "backward" in op.passes], ids=lambda op: op.name)
+def test_the_backward_that_a_training_call_is_settled_with_is_the_one_that_follows(
+    op: Op, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNELWORKS_CHOOSE", "listed")
+    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: "not today" if row.source else None)
+    generator, names = torch.Generator().manual_seed(0), op.passes["forward"].names
+    asked: list[Request] = []
+    planned = op.planned
+
+    def noting(pass_: str, args: tuple[Any, ...], *rest: Any) -> Any:
+        asked.append(op.request(pass_, args))
+        return planned(pass_, args, *rest)
+
+    monkeypatch.setattr(op, "planned", noting)
+    for case in op.contract.cases[:6]:
+        made = case.make(generator, torch.float32)
+        args = [made.get(name) for name in names]
+        for name in op.contract.differentiable:
+            if made.get(name) is not None:
+                args[names.index(name)] = made[name].detach().requires_grad_()
+        op.forget()
+        asked.clear()
+        outputs = [t for t in leaves((op(*args),)) if t.requires_grad]
+        torch.autograd.backward(outputs, [torch.ones_like(t) for t in outputs])
+        found = op.backward_of(op.request("training", tuple(args), op.wanted(args)))
+        assert found.args == asked[-1].args, case.name

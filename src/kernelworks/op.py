@@ -277,10 +277,12 @@ class Op:
         args = tuple(training.args[name] for name in forward.names)
         args = self._to_record(*args) if self._to_record else args
         with _without_modes():
-            outputs = as_tuple(forward.fake(*(_without_data(a) for a in args)))
+            made = forward.fake(*(_without_data(a) for a in args))
+            given = as_tuple(self._from_torch(made, *args) if self._from_torch else made)
         have = dict(zip(forward.names, args, strict=True))
-        for name, value in zip(self.contract.outputs, outputs, strict=False):
-            have[name] = have[f"grad_{name}"] = dataclasses.replace(spec(value), device=training.device)
+        for place, (name, value) in enumerate(zip(self.contract.outputs, as_tuple(made), strict=False)):
+            have[name] = dataclasses.replace(spec(value), device=training.device)
+            have[f"grad_{name}"] = have[name] if place < len(given) else None
         have["needs"] = tuple(name in training.wanted for name in backward.returns)
         named = {name: have[name] for name in backward.names}
         return Request(self.name, "backward", named, training.threads)
