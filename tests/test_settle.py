@@ -21,14 +21,16 @@ from torch.utils.checkpoint import checkpoint
 import kernelworks as kw
 from kernelworks import certificates, environment, timings
 from kernelworks.explanation import explain
-from kernelworks.op import OPS
+from kernelworks.op import OPS, Op
+from kernelworks.plain import leaves
 from kernelworks.plans import forget_all
 from kernelworks.records import Settled, from_json, to_json
 from kernelworks.report.settle import settled as picture
 from kernelworks.report.settle import text
-from kernelworks.settle import races, session, settle_cases
+from kernelworks.settle import live, races, session, settle_cases
 from kernelworks.settle.duel import Duel
 from kernelworks.timings import Raced
+from kernelworks.written import as_tuple
 
 ROWS = ("avx512_bf16", "avx512", "avx2")
 
@@ -402,3 +404,36 @@ def test_a_process_that_is_killed_leaves_whole_files(shared_cache: Path) -> None
     process.send_signal(signal.SIGKILL)
     process.wait(30)
     whole(shared_cache)
+
+
+# ---------------------------------------------------------------- arms as a user writes them
+
+
+@pytest.mark.parametrize("op", list(OPS.values()), ids=lambda op: op.name)
+def test_both_arms_compute_the_call_itself(op: Op) -> None:
+    case = next(c for c in op.contract.cases if torch.float32 in c.dtypes and c.gradients)
+    made = case.make(torch.Generator().manual_seed(0), torch.float32)
+    args = tuple(made.get(name) for name in op.passes["forward"].names)
+    arms = (live.theirs, lambda op, args: live.ours(op, args, "reference"), lambda op, args: lambda: op.native(*args))
+    found = []
+    for arm in arms:
+        own = live.forward_only(op, args)
+        with torch.no_grad():
+            result = arm(op, own)()
+        written = [own[op.passes["forward"].names.index(n)] for n in op.contract.mutates]
+        found.append([t for t in leaves([*as_tuple(result), *written]) if t.numel()])
+    for other in found[1:]:
+        for got, want in zip(other, found[0], strict=False):
+            assert torch.allclose(got, want, atol=1e-4, rtol=1e-4)
+
+
+def test_torchs_arm_is_torchs_function_and_ours_the_public_one() -> None:
+    """A frame of Python more is a tenth of a small call, and would be charged to the wrong arm."""
+    x = torch.randn(3, 4)
+    torchs = live.theirs(OPS["softmax"], (x, -1))
+    ours = live.ours(OPS["softmax"], (x, -1), "avx2")
+    called = [
+        [cell.cell_contents for cell in arm.__closure__ if callable(cell.cell_contents)] for arm in (torchs, ours)
+    ]
+    assert called[0] == [torch.softmax]
+    assert called[1] == [kw.softmax]

@@ -8,17 +8,20 @@ of a leaf runs; what flows in is drawn from a generator of our own; hooks that p
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
+from kernelworks import ops
 from kernelworks.op import Op
 from kernelworks.plain import leaves
 from kernelworks.written import as_tuple
 
-__all__ = ["Training", "forward_arms", "forward_only", "unhooked", "waiter"]
+__all__ = ["Training", "forward_only", "ours", "theirs", "unhooked", "waiter"]
 
 Call = Callable[[], Any]
 
@@ -47,14 +50,61 @@ def _leaf(value: Any) -> Any:
     return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
 
 
-def forward_arms(op: Op, args: tuple[Any, ...]) -> tuple[Callable[[str], Call], Call]:
-    """Ours by the name of a way, and torch's."""
-    native = op.native
+# ---------------------------------------------------------------- calls as a user writes them
 
-    def ours(way: str) -> Call:
-        return lambda: op.call(*args, None, way)
 
-    return ours, lambda: native(*args)
+class _Outermost(TorchFunctionMode):
+    """The functions of torch's that are called from outside of torch, and what they return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if next(leaves((result,)), None) is not None:  # sizes and flags are no work
+            self.calls.append((func, args, kwargs or {}, result))
+        return result
+
+
+def theirs(op: Op, args: tuple[Any, ...]) -> Call:
+    """The call that a user would have written. Where that is one function of torch's, it is called with no function of
+    ours round it: on a small tensor a frame of Python is a tenth of the time."""
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        return lambda: op.native(*args)
+    with _Outermost() as seen:
+        result = op.native(*args)
+    if len(seen.calls) == 1 and seen.calls[0][3] is result:
+        func, given, named, _ = seen.calls[0]
+        return _written(func, given, named)
+    return _written(op._native, args, {})
+
+
+def ours(op: Op, args: tuple[Any, ...], way: str) -> Call:
+    """The same of ours: the public function, where the op has one that takes these arguments."""
+    function = getattr(ops, op.name, None)
+    if function is None:
+        return _written(op.call, args, {"row": way})
+    takes = inspect.signature(function).parameters
+    given = dict(zip(op.passes["forward"].names, args, strict=True))
+    if any(n not in takes and v is not None and v is not False for n, v in given.items()):
+        return _written(op.call, args, {"row": way})
+    by_place = [n for n, p in takes.items() if n in given and p.kind is not inspect.Parameter.KEYWORD_ONLY]
+    if by_place != list(takes)[: len(by_place)]:
+        by_place = []
+    named = {n: v for n, v in given.items() if n in takes and n not in by_place and v is not takes[n].default}
+    return _written(function, tuple(given[n] for n in by_place), named | {"row": way})
+
+
+def _written(function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> Call:
+    """``lambda: function(a0, a1, name=...)``, which costs what the same line costs a user; a partial costs more."""
+    places = {f"a{i}": value for i, value in enumerate(args)}
+    given = ", ".join([*places, *(f"{name}={name}" for name in named)])
+    scope: dict[str, Any] = {}
+    names = ", ".join(["function", *places, *named])
+    exec(f"def make({names}):\n    return lambda: function({given})", scope)
+    call: Call = scope["make"](function, *places.values(), **named)
+    return call
 
 
 class Training:
@@ -64,22 +114,23 @@ class Training:
         self.op, self.args = op, tuple(_leaf(a) for a in args)
         self.wanted = [t for t in leaves(self.args) if t.requires_grad]
 
-    def forward(self, way: str | None) -> Any:
-        """One forward that autograd records: ours, or torch's own where ``way`` is None."""
-        return self.op.native(*self.args) if way is None else self.op.call(*self.args, None, way)
+    def forward(self, way: str | None) -> Call:
+        """A forward that autograd records: ours, or torch's own where ``way`` is None."""
+        return theirs(self.op, self.args) if way is None else ours(self.op, self.args, way)
 
     def both(self, way: str | None) -> Call:
         """Forward and backward, the graph freed as it is walked."""
-        grads = self._flows(self.forward(way))
+        forward = self.forward(way)
+        grads = self._flows(forward())
 
         def call() -> Any:
-            return torch.autograd.grad(_recorded(self.forward(way)), self.wanted, grads, allow_unused=True)
+            return torch.autograd.grad(_recorded(forward()), self.wanted, grads, allow_unused=True)
 
         return call
 
     def backward(self, way: str | None) -> Call:
         """The backward alone, of one graph that is kept."""
-        outputs = _recorded(self.forward(way))
+        outputs = _recorded(self.forward(way)())
         grads = self._flows(outputs)
         return lambda: torch.autograd.grad(outputs, self.wanted, grads, retain_graph=True, allow_unused=True)
 

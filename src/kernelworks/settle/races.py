@@ -10,7 +10,7 @@ import torch
 
 from kernelworks.op import Op
 from kernelworks.settle.duel import Duel, duel, quickest
-from kernelworks.settle.live import Training, forward_arms, forward_only, waiter
+from kernelworks.settle.live import Training, forward_only, ours, theirs, waiter
 
 __all__ = ["Found", "race_forward", "race_training", "why_not"]
 
@@ -32,9 +32,9 @@ def race_forward(op: Op, args: tuple[Any, ...], ways: Iterable[str]) -> Found:
     """Raises what torch's own function raises: then the call itself would."""
     mine = forward_only(op, args)
     wait = waiter(mine)
-    ours, torchs = forward_arms(op, mine)
+    torchs = theirs(op, mine)
     _run(torchs, wait)
-    able, lost = _able(((way, ours(way)) for way in ways), wait)
+    able, lost = _able(((way, ours(op, mine, way)) for way in ways), wait)
     if not able:
         return Found("", None, None, lost)
     way = quickest(list(able.items()), wait)
