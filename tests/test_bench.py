@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 import torch
 
-from kernelworks import ops
+from kernelworks import certificates, ops, timings
 from kernelworks.bench import baselines, bench, faults, forecast, results, run, timing
 from kernelworks.bench.timing import Race, race
 from kernelworks.ceilings.quiet import Ambiguous, Quiet
+from kernelworks.choose import eligible
 from kernelworks.contract import Case
 from kernelworks.op import OPS, Op
+from kernelworks.plans import forget_all
 from kernelworks.records import Arm, BenchResult
 from machines import Busy, record
 
@@ -232,6 +234,22 @@ def test_a_baseline_that_cannot_run_is_noted(small_case: Case, monkeypatch: pyte
     (result,) = small_bench(compile=True)
     assert result.notes[:1] == ("inductor did not run: RuntimeError: no compiler",)
     assert [a.name for a in result.arms] == ["kernelworks", "eager"]
+
+
+def test_where_torch_would_run_the_first_proved_row_is_timed_too(
+    small_case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
+    monkeypatch.setattr(timings, "SHIPPED", tmp_path)
+    monkeypatch.setattr(timings, "_folder", lambda place: tmp_path)
+    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: None)
+    timings.reread()
+    forget_all()
+    (result,) = small_bench(baselines=False)
+    forget_all()
+    op = OPS["rms_norm"]
+    best = next(iter(eligible(op, op.request("forward", (torch.ones(4, 8), None, 1e-6, None)))[0]))
+    assert result.chosen == "torch" and [arm.name for arm in result.arms] == ["kernelworks", best]
 
 
 def test_threads_are_set_and_put_back(small_case: Case) -> None:

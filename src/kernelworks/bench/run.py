@@ -21,7 +21,7 @@ from kernelworks.bench.gpu_peers import GPU_PEERS
 from kernelworks.bench.timing import Race, Timed, race
 from kernelworks.build.rows import as_float64
 from kernelworks.ceilings.quiet import Quiet
-from kernelworks.choose import choose
+from kernelworks.choose import choose, eligible
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Request, Row
 from kernelworks.handed import Records
 from kernelworks.op import OPS, Op
@@ -181,8 +181,11 @@ def _another_op(result: Any, truth: Truth, dtype: torch.dtype) -> str:
 
 
 def _enter_all(b: _Bench, rows: Sequence[str], *, baselines: bool, compile: bool) -> None:
-    chosen = choose(b.op, b.op.request("forward", b.truths[0].positional(b.op))).row
-    _enter(b, OURS, _ours(b.op), chosen)
+    request = b.op.request("forward", b.truths[0].positional(b.op))
+    choice = choose(b.op, request)
+    _enter(b, OURS, _ours(b.op), choice.row)
+    if choice.native and not rows:  # what would run if it were quicker
+        rows = list(eligible(b.op, request)[0])[:1]
     for row in rows:
         _enter(b, row, _ours(b.op, row), b.op.row(row))
     if not baselines:
@@ -315,7 +318,8 @@ def bench(
     Args:
         op: its name. cases, dtypes: only these of the contract's ``bench_cases`` (GPU: ``device_bench_cases``).
         threads: torch's thread count for every arm; unchanged without it.
-        rows: rows to time by name beside what the dispatcher takes.
+        rows: rows to time by name beside what the dispatcher takes; where that is torch's function, by default the
+            first proved one.
         baselines, compile: whether the others run at all, and whether torch.compile (seconds a case) does.
         caches: ``"warm"`` (inputs rotate among three sets) and ``"cold"`` (caches overwritten before each call); on a
             GPU always cold.
