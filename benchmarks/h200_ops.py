@@ -182,12 +182,12 @@ def lookups() -> Iterator[Case]:
 
 
 def products() -> Iterator[Case]:
-    for n, k in ((4096, 4096), (14336, 4096), (28672, 8192)):
-        x, w = random(1, k), random(n, k)
+    for m, n, k in ((1, 4096, 4096), (1, 14336, 4096), (1, 28672, 8192), (4, 5120, 5120)):
+        x, w = random(m, k), random(n, k)
         arms = {"eager": lambda x=x, w=w: F.linear(x, w), "ours": lambda x=x, w=w: kw.linear(x, w)}
         yield Case(
-            "linear", "forward", f"1x{n}x{k}", arms, lambda x=x, w=w: F.linear(x.double(), w.double()), bytes=w.nbytes,
-            of_peak=True, asked=(x, w, None),
+            "linear", "forward", f"{m}x{n}x{k}", arms, lambda x=x, w=w: F.linear(x.double(), w.double()),
+            bytes=w.nbytes, of_peak=True, asked=(x, w, None),
         )  # fmt: skip
     for m, n, k in ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (4096, 28672, 4096),
                     (8192, 4096, 14336), (16384, 4096, 4096), (64, 14336, 4096)):  # fmt: skip
@@ -216,8 +216,8 @@ def attentions() -> Iterator[Case]:
 
         return run
 
-    for b, length in ((1, 8192), (32, 4096), (128, 2048)):
-        q, k, v = random(b, 32, 1, 128), random(b, 8, length, 128), random(b, 8, length, 128)
+    for b, h, length in ((1, 32, 8192), (32, 32, 4096), (128, 32, 2048), (1, 32, 131072), (16, 40, 3000)):
+        q, k, v = random(b, h, 1, 128), random(b, 8, length, 128), random(b, 8, length, 128)
         peers = {
             "flash2": torchs(SDPBackend.FLASH_ATTENTION, enable_gqa=True),
             "cudnn": torchs(SDPBackend.CUDNN_ATTENTION, enable_gqa=True),
