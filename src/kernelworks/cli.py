@@ -278,12 +278,14 @@ def bench(
     ] = None,
     cases: Annotated[list[str] | None, typer.Option("--case", help="Only this case; may be repeated.")] = None,
     save: Annotated[Path | None, typer.Option("--save", help="Also write a document with machine and commit.")] = None,
+    rough: Rough = False,
     json: Json = False,
 ) -> None:
     """Times ops against torch eager, torch.compile and, where installed, tuned peers: interleaved, each case gated.
 
     A case whose outputs were wrong for any arm gives no figure and exit code 1. On a GPU L2 is emptied before each
-    call, and one arm is a device copy of the same bytes.
+    call, and one arm is a device copy of the same bytes. While other processes keep the cores busy there is no figure
+    (exit code 3); with --rough there are wide ones, marked, and the map does not keep them.
     """
     from kernelworks.arguments import ops_named
     from kernelworks.bench import bench as run
@@ -299,17 +301,12 @@ def bench(
         for found in ops_named(op):
             caches = ("warm", "cold") if cold else ("warm",)
             results += run(
-                found.name,
-                cases=cases,
-                threads=threads,
-                rows=rows or (),
-                caches=caches,
-                progress=progress,
-                device=where,
-            )
+                found.name, cases=cases, threads=threads, rows=rows or (), caches=caches, progress=progress,
+                device=where, rough=rough,
+            )  # fmt: skip
     if not cases:
         with contextlib.suppress(OSError):  # a map without speeds is no reason to lose the results
-            keep_benches(results)
+            keep_benches([result for result in results if not result.rough])
     if save is not None:
         write(
             results,
@@ -431,13 +428,15 @@ def climb(
         Path | None,
         typer.Option("--out", help="Folder for results.json, worklog.md and the page.", show_default="kernelworks-out"),
     ] = None,
+    rough: Rough = False,
     json: Json = False,
 ) -> None:
     """Climbs a ladder on this machine, from naive code to the vendor's rate, and writes its worklog.
 
     Each rung says what it expects, is proved against float64, and is then raced against the rung before and the
     vendors' libraries, beside what the machine was measured to do. A rung that is wrong gets no figure (exit code 1),
-    nor does one that was raced while the machine was busy (exit code 3).
+    nor does one that was raced while the machine was busy (exit code 3); with --rough it gets a wide one, marked, and
+    no verdict on what it predicted.
     """
     from kernelworks import climbing
     from kernelworks.report.terminal import progress
@@ -456,7 +455,7 @@ def climb(
             found = climbing.checked(ladder, json=json)
         else:
             with progress(f"climb {ladder}") as advance:
-                found = climbing.climbed(ladder, rung, out, advance, json=json)
+                found = climbing.climbed(ladder, rung, out, advance, json=json, rough=rough)
     if found.what:
         fail(found.said, AMBIGUOUS if found.what == "ambiguous" else FAILED)
 

@@ -120,7 +120,9 @@ def tile(out: Path | None, *, json: bool) -> None:
     print(f"\nthe picture: {path}")
 
 
-def climbed(name: str, rung: int | None, out: Path | None, advance: Advance, *, json: bool) -> Verdict:
+def climbed(
+    name: str, rung: int | None, out: Path | None, advance: Advance, *, json: bool, rough: bool = False
+) -> Verdict:
     """Climbs, shows and writes."""
     ladder = ladder_named(name)
 
@@ -128,7 +130,7 @@ def climbed(name: str, rung: int | None, out: Path | None, advance: Advance, *, 
         if not json:
             stdout().print(report.line(result, ladder.problem.unit))
 
-    record = climb(ladder, rung, progress=advance, done=done)
+    record = climb(ladder, rung, rough=rough, progress=advance, done=done)
     found = verdict(record.rungs)
     if json:
         document(to_json(record))

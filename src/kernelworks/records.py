@@ -221,6 +221,7 @@ class BenchResult(Record):
     thrown: int  # noisy windows thrown away
     notes: tuple[str, ...] = ()  # what a reader must know beside the figures
     device: str = "cpu"  # or "cuda"; there one arm is "copy", a device copy of the same bytes
+    rough: str = ""  # what others took of the machine, where figures were asked for all the same: each is rough
 
 
 # ---------------------------------------------------------------- tuning
@@ -404,7 +405,7 @@ class Fix(Record):
     left: tuple[str, ...]
     before_s: float
     after_s: float
-    predicted_gain_s: float
+    predicted_gain_s: float | None  # None where runs lay too far apart for a prediction
     gain_s: float
     error_before: float  # relative, against what `against` says
     error_after: float
@@ -414,6 +415,7 @@ class Fix(Record):
     noise_s: float = 0.0  # a gain or loss below this says nothing
     refused: str = ""  # why the fix is not to be kept; "" where nothing speaks against it
     ambiguous: str = ""  # what others took of the machine while it was measured, where that was too much
+    rough: bool = False  # its figures were asked for all the same
     against: str = (
         "float64"  # or the original's own rounding; "" where nothing was compared: `agrees` says nothing then
     )

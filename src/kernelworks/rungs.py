@@ -29,6 +29,7 @@ class RungTime:
     peers: dict[str, float]  # by name, in the same race
     before: float | None  # the rung before, in the same race
     thrown: int  # noisy windows thrown away
+    rough: bool = False  # none was quiet, and figures were asked for all the same: from the least to the most
 
 
 @dataclass(frozen=True)

@@ -71,8 +71,8 @@ def attention(
         named = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
         return function(q, k, v, attn_mask, **named)
     scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).tril().logical_not(), -torch.inf)
+    if is_causal:  # by a sum, of which nothing is kept: a program's hooks may take what is kept for numbers
+        scores = scores + torch.full(scores.shape[-2:], -torch.inf, dtype=scores.dtype).triu(1)
     return (scores - scores.logsumexp(-1, keepdim=True)).exp() @ v
 
 
@@ -127,7 +127,8 @@ class World:
 
     def build(self, cls: type[nn.Module], dtype: str) -> nn.Module:
         torch.manual_seed(1)
-        model = cls()
+        with torch._C.DisableTorchFunction():  # made in float32 and then widened, parametrizations too
+            model = cls()
         for module in model.modules():
             if type(module) is nn.LazyLinear:
                 module.in_features = module.out_features

@@ -215,7 +215,9 @@ def test_a_fix_measured_roughly_is_not_called_ambiguous_too() -> None:
     fix = dataclasses.replace(FIX, ambiguous=str(noise))
     parts, found = {"useful at ceiling": 0.5, "unexplained": 0.0}, (_region("add", 1.0),)
     assert sentence(parts, found, 1.0, fix).startswith("ambiguous: the fix was measured while")
-    assert sentence(parts, found, 1.0, fix, Rough(noise, 0.9, 1.1)).startswith("rough, since")
+    asked = dataclasses.replace(fix, rough=True)
+    assert sentence(parts, found, 1.0, asked, Rough(noise, 0.9, 1.1)).startswith("rough, since")
+    assert sentence(parts, found, 1.0, asked).startswith("rough, as to the fix, which was measured while")
 
 
 def test_of_what_was_not_modelled_nothing_is_promised_nor_denied() -> None:

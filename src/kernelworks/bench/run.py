@@ -20,7 +20,7 @@ from kernelworks.bench.gpu import COPY, copy_of, host_us, race_on_gpu
 from kernelworks.bench.gpu_peers import GPU_PEERS
 from kernelworks.bench.timing import Race, Timed, race
 from kernelworks.build.rows import as_float64
-from kernelworks.ceilings.quiet import Quiet
+from kernelworks.ceilings.quiet import Noise, Quiet
 from kernelworks.choose import choose, eligible
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Request, Row
 from kernelworks.handed import Records
@@ -269,6 +269,7 @@ def _result(b: _Bench, found: Race | None, known: Ceilings | GpuCeilings, *, col
         cache="cold" if cold else "warm", flop=cost.flop, bytes=cost.bytes, bound_us=least.seconds * 1e6,
         regime=regime, arms=arms, chosen=choose(b.op, request).row.name, gate=_gate(b),
         thrown=found.thrown if found is not None else 0, notes=tuple(b.notes), device=b.device,
+        rough=str(Noise(found.taken)) if found is not None and found.taken else "",
     )  # fmt: skip
 
 
@@ -304,9 +305,10 @@ def bench(
     caches: Sequence[str] = ("warm",),
     budget_s: float | None = None,
     known: Ceilings | GpuCeilings | None = None,
-    quiet: Quiets = lambda: Quiet(patience=40),
+    quiet: Quiets | None = None,
     progress: Progress | None = None,
     device: str = "cpu",
+    rough: bool = False,
 ) -> Records[BenchResult]:
     """Races an op's public function against torch eager, torch.compile and the family's peers, on its bench cases.
 
@@ -326,8 +328,10 @@ def bench(
         budget_s: timed seconds an arm and case, by default 0.8 and on a GPU 0.1. known: ceilings, by default this
             machine's, measured if need be.
         device: "cpu" or "cuda".
+        rough: give figures while other processes use the machine, too: each result's ``rough`` says so, and times are
+            from the least to the most.
     Raises: ValueError for an unknown op, case, row or device; RuntimeError without such a device; Ambiguous when the
-        machine stays busy.
+        machine stays busy and ``rough`` was not asked for.
     """
     if op not in OPS:
         raise ValueError(f"op must be one of {', '.join(OPS)}, got {op!r}")
@@ -340,7 +344,8 @@ def bench(
         if cache not in ("warm", "cold"):
             raise ValueError(f"caches must be among warm, cold; got {cache!r}")
     wanted = _wanted(found, cases, device)
-    known = known or ceilings.ceilings(progress, device=device)
+    known = known or ceilings.ceilings(progress, device=device, rough=rough)
+    quiet = quiet or (lambda: Quiet(patience=40, rough=rough))
     pairs = [(c, d) for c in wanted for d in c.dtypes if dtypes is None or d in dtypes]
     results: Records[BenchResult] = Records()
     with _threads(threads), kept_out() as no_faults, torch.inference_mode():

@@ -34,8 +34,8 @@ class Timed:
     """Seconds a call of one arm."""
 
     median: float
-    low: float  # 10th percentile
-    high: float  # 90th percentile
+    low: float  # 10th percentile, or the least of rough samples
+    high: float  # 90th percentile, or the most
     samples: int
 
 
@@ -46,10 +46,13 @@ class Race:
     samples: dict[str, list[float]]
     thrown: int  # windows
     faults: int  # minor page faults in the kept windows
+    taken: float = 0.0  # of the cores, by others, at most, in windows that were kept because no quiet one came: rough
 
     def timed(self, arm: str) -> Timed:
+        """Of rough samples the interval goes from the least to the most."""
         ordered = sorted(self.samples[arm])
-        return Timed(statistics.median(ordered), _percentile(ordered, 0.1), _percentile(ordered, 0.9), len(ordered))
+        low, high = (0.0, 1.0) if self.taken else (0.1, 0.9)
+        return Timed(statistics.median(ordered), _percentile(ordered, low), _percentile(ordered, high), len(ordered))
 
     def ratio(self, slow: str, quick: str) -> float:
         """Median of ``slow`` over median of ``quick``."""
@@ -57,7 +60,7 @@ class Race:
 
     def __add__(self, other: Race) -> Race:
         both = {name: found + other.samples[name] for name, found in self.samples.items()}
-        return Race(both, self.thrown + other.thrown, self.faults + other.faults)
+        return Race(both, self.thrown + other.thrown, self.faults + other.faults, max(self.taken, other.taken))
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float:
@@ -90,7 +93,7 @@ def race(
 
     Warm: a sample is the mean of enough calls to fill 4 ms, the sets in rotation. Cold: a sample is one call after
     the caches were overwritten. ``settle_s``: a pause before each sample, see ``_settled``.
-    Raises Ambiguous when the machine stays busy.
+    Raises Ambiguous when the machine stays busy and ``quiet`` does not take rough windows.
     """
     quiet = quiet or Quiet(patience=40)
     evict = _Evictor() if cold else None
@@ -123,7 +126,7 @@ def race(
         faults += minor_faults() - before
         took = time.monotonic() - begin
     samples = {name: [found[name] for found in rounds] for name in arms}
-    return Race(samples, quiet.thrown - thrown_before, faults)
+    return Race(samples, quiet.thrown - thrown_before, faults, quiet.taken)
 
 
 def _settled(call: Call, first: int, sets: int, seconds: float) -> None:

@@ -5,10 +5,10 @@ An entry that is not exactly what was written is not used.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import os
-import tempfile
+import time
 import warnings
 from pathlib import Path
 from typing import Literal, overload
@@ -22,6 +22,7 @@ from kernelworks.records import Ceilings, GpuCeilings, from_json, to_json
 __all__ = ["cached", "ceilings", "forget", "save"]
 
 Device = Literal["cpu", "cuda"]
+ROUGH_S = 1800.0  # for which what was measured on a busy machine serves other rough figures
 
 
 def _fingerprint(device: str) -> str:
@@ -56,37 +57,53 @@ def cached(device: str = "cpu") -> Ceilings | GpuCeilings | None:
         return None
     path = _path(device)
     if path not in _found:
-        try:
-            note = json.loads(path.read_text(encoding="utf-8"))
-            body = json.dumps(note["ceilings"], sort_keys=True)
-            if note["sha256"] != _digest(body):
-                return None
-            record: Ceilings | GpuCeilings
-            record = from_json(GpuCeilings, body) if device == "cuda" else from_json(Ceilings, body)
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        if record.fingerprint != _fingerprint(device):
+        record = _read(path, device)
+        if record is None:
             return None
         _found[path] = record
     return _found[path]
 
 
+def _read(path: Path, device: str) -> Ceilings | GpuCeilings | None:
+    record: Ceilings | GpuCeilings
+    try:
+        note = json.loads(path.read_text(encoding="utf-8"))
+        body = json.dumps(note["ceilings"], sort_keys=True)
+        if note["sha256"] != _digest(body):
+            return None
+        record = from_json(GpuCeilings, body) if device == "cuda" else from_json(Ceilings, body)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return record if record.fingerprint == _fingerprint(device) else None
+
+
+def _rough_path() -> Path:
+    return environment.cache_dir("ceilings") / f"{_fingerprint('cpu')}.rough.json"
+
+
+def _rough() -> Ceilings | None:
+    """What was measured of late while others used the machine; for rough figures alone."""
+    path = _rough_path()
+    try:
+        recent = 0 <= time.time() - path.stat().st_mtime < ROUGH_S
+    except OSError:
+        return None
+    found = _read(path, "cpu") if recent else None
+    return found if isinstance(found, Ceilings) else None
+
+
 def save(record: Ceilings | GpuCeilings) -> Path:
     """Write one entry through a rename, so that a reader sees a whole one or none. Raises OSError."""
     path = _path("cuda" if isinstance(record, GpuCeilings) else "cpu")
-    plain = json.loads(to_json(record))
-    note = {"sha256": _digest(json.dumps(plain, sort_keys=True)), "ceilings": plain}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            json.dump(note, stream, indent=1)
-        os.replace(fresh, path)
-    except BaseException:
-        Path(fresh).unlink(missing_ok=True)
-        raise
+    _written(path, record)
     _found.pop(path, None)
     return path
+
+
+def _written(path: Path, record: Ceilings | GpuCeilings) -> None:
+    plain = json.loads(to_json(record))
+    note = {"sha256": _digest(json.dumps(plain, sort_keys=True)), "ceilings": plain}
+    environment.write_whole(path, json.dumps(note, indent=1), prefix=".writing-")
 
 
 def forget() -> None:
@@ -112,19 +129,23 @@ def ceilings(
     progress: Progress | None = None, *, again: bool = False, device: str = "cpu", rough: bool = False
 ) -> Ceilings | GpuCeilings:
     """The ceilings of this machine, or with ``device="cuda"`` of its GPU: from the cache, else measured (20 to 50 s)
-    and cached. ``again`` measures in any case. With ``rough`` a busy machine is measured all the same;
-    what that gives is never cached, and its ``foreign_share`` says what others took.
+    and cached. ``again`` measures in any case. With ``rough`` a busy machine is measured all the same: what that gives
+    serves other rough figures for half an hour, and its ``foreign_share`` says what others took.
 
     Raises Ambiguous when the machine is too busy to measure, BuildError without a compiler, RuntimeError where there
     is no GPU. Where the cache folder cannot be written the result is still returned, with a warning.
     """
     record = None if again else cached(device)
+    if record is None and rough and not again and device == "cpu":
+        record = _rough()
     if record is None:
         if device == "cuda":
             record = gpu.measure(progress)
         elif rough:
             record = measure(progress, quiet=(quiet := survey.listening(rough=True)))
             if quiet.roughly:
+                with contextlib.suppress(OSError):
+                    _written(_rough_path(), record)
                 return record
         else:
             record = measure(progress)

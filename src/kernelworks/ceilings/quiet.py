@@ -15,7 +15,7 @@ import os
 import statistics
 import time
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
@@ -28,6 +28,7 @@ __all__ = [
     "Quiet",
     "Sifted",
     "cpu_times",
+    "far_apart",
     "foreign_share",
     "noise_between",
     "sift",
@@ -36,6 +37,8 @@ __all__ = [
 T = TypeVar("T")
 LIMIT = 0.10  # of the cores, used by others
 DELAY_LIMIT = 0.05  # of the wall clock, for which our threads had no core
+FAR_APART = 3.0  # times the shortest of several runs
+ROUGH_PATIENCE = 2  # windows, where rough figures will do
 WINDOW_S = 0.25  # the kernel accounts in ticks of 10 ms: shorter windows would read noise
 TICKS = 2  # by which a reading of the cores may be off
 
@@ -47,6 +50,11 @@ class Ambiguous(RuntimeError):
         self.share = share
         context = f" while measuring {what}" if what else ""
         super().__init__(f"ambiguous: other processes used {round(100 * share)}% of the cores{context}")
+
+
+def far_apart(walls: Sequence[float]) -> bool:
+    """Whether runs of one program differ so much that nothing can be predicted of the next one."""
+    return max(walls) > FAR_APART * min(walls)
 
 
 class CpuTimes(NamedTuple):
@@ -188,7 +196,8 @@ class Quiet:
     """Collects samples in windows and throws the noisy ones away.
 
     ``patience``: so many noisy windows in a row and ``collect`` raises Ambiguous; so it does at ``deadline_s`` seconds
-    after the object was made. With ``rough`` it gives the least noisy window instead, and ``roughly`` counts those.
+    after the object was made. With ``rough`` it gives the least noisy of two windows instead; ``roughly`` counts those,
+    and ``taken`` is the most that others used of the cores in one.
     ``times`` is the reader (tests pass their own). Afterwards ``kept`` and ``thrown`` count windows and ``share`` is
     the mean foreign share of the kept ones.
     """
@@ -203,9 +212,10 @@ class Quiet:
         times: Callable[[], CpuTimes] = cpu_times,
         rough: bool = False,
     ) -> None:
-        self.limit, self.window_s, self.patience, self.times = limit, window_s, patience, times
+        self.limit, self.window_s, self.times = limit, window_s, times
+        self.patience = min(patience, ROUGH_PATIENCE) if rough else patience
         self.deadline = time.monotonic() + deadline_s
-        self.rough, self.roughly = rough, 0
+        self.rough, self.roughly, self.taken = rough, 0, 0.0
         self.shares: list[float] = []
         self.thrown_shares: list[float] = []
 
@@ -241,6 +251,7 @@ class Quiet:
                 break
         if self.rough and best is not None:
             self.roughly += 1
+            self.taken = max(self.taken, best[0])
             self.shares.append(best[0])
             return best[1]
         raise Ambiguous(statistics.median(self.thrown_shares[-self.patience :]), what)

@@ -269,7 +269,7 @@ def _rounds(items: Sequence[Point | Floor], quiet: Quiet, progress: Progress | N
 
 def listening(*, rough: bool = False) -> Quiet:
     """The windows in which ceilings are measured; rough ones wait for a quiet window twice, not 48 times."""
-    return Quiet(window_s=WINDOW_S, patience=2 if rough else 48, deadline_s=DEADLINE_S, rough=rough)
+    return Quiet(window_s=WINDOW_S, patience=48, deadline_s=DEADLINE_S, rough=rough)
 
 
 def measure(progress: Progress | None = None, *, quiet: Quiet | None = None) -> Ceilings:

@@ -72,6 +72,7 @@ class Climber(ABC):
     known: Ceilings | GpuCeilings
     budget_s: float  # of a race, for each arm
     watch: bool  # the other processes' use of the cores
+    rough: bool = False  # time all the same where they use them, and say so
     beat: Callable[[str], None] = lambda what: None
     notes: list[str] = field(default_factory=list)
     truths: dict[tuple[Any, ...], Truth] = field(default_factory=dict)
@@ -208,7 +209,7 @@ class Climber(ABC):
         shares = self.shares(rung, last) if last else {}
         return dataclasses.replace(
             unclimbed(rung, status, reason), worst=worst, times=tuple(times),
-            gain=last.rate / last.before if last and last.before else None, shares=shares,
+            gain=last.rate / last.before if last and last.before and not last.rough else None, shares=shares,
             regime=regime(shares) if last else "", assembly=evidence.assembly, skipped=skipped,
             launch=evidence.launch, resources=evidence.resources, instructions=evidence.instructions,
             counters=evidence.counters,

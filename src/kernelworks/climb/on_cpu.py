@@ -87,7 +87,7 @@ class OnCpu(Climber):
 
     def _quiet(self) -> Quiet:
         if self.watch:
-            return Quiet(patience=24)
+            return Quiet(patience=24, rough=self.rough)
         return Quiet(window_s=0.0, times=lambda: CpuTimes(time.monotonic(), 0.0, 0.0, 1))
 
     def race(self, rung: Rung, before: Rung | None, size: Size, threads: int) -> RungTime:
@@ -123,6 +123,7 @@ class OnCpu(Climber):
             samples=timed.samples, rate=rates[HERE], ceiling=max(self._kept(threads), _high(found, peak_work)),
             peers={name: rates[name] for name in problem.peers_of(form) if name in rates},
             before=rates.get(BEFORE), thrown=found.thrown,
+            rough=bool(found.taken),
         )  # fmt: skip
 
     def _sets(self, given: Given) -> list[Given]:

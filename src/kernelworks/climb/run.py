@@ -197,6 +197,7 @@ def climb(
     known: Ceilings | GpuCeilings | None = None,
     budget_s: float = 0.5,
     watch: bool = True,
+    rough: bool = False,
     progress: Progress | None = None,
     done: Callable[[RungResult], None] | None = None,
 ) -> Climb:
@@ -210,6 +211,8 @@ def climb(
     Args:
         size: what to time instead of the problem's own. known: ceilings, by default this machine's, measured if need
             be. watch: throw away what was timed while other processes used the cores.
+            rough: keep it where nothing else came; such a time says that it is rough, and goes from the least to the
+            most.
     Raises: ValueError for a rung that the ladder does not have or a problem that cannot be stated; RuntimeError for a
         ladder of a device that is not here; Ambiguous where the ceilings could not be measured.
     """
@@ -224,11 +227,11 @@ def climb(
     if progress is not None:
         progress("compiling", 0, len(wanted))
     unbuilt = build_all([*earlier[-1:], *wanted])
-    here = known or ceilings.ceilings(progress, device=device)
+    here = known or ceilings.ceilings(progress, device=device, rough=rough)
     timed = size or ladder.problem.size
     runs = tuple(r.number for r in wanted if r.number not in unbuilt)
     before = tuple(r.number for r in earlier if r.number not in unbuilt)
-    task = Task(str(ladder.folder), timed, runs, before, (), here, budget_s, watch)
+    task = Task(str(ladder.folder), timed, runs, before, (), here, budget_s, watch, rough)
 
     def step(one: Rung, what: str) -> None:
         if progress is not None:

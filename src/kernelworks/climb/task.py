@@ -22,3 +22,4 @@ class Task:
     known: Ceilings | GpuCeilings
     budget_s: float
     watch: bool
+    rough: bool = False

@@ -32,7 +32,7 @@ def _right_before(c: Climber, task: Task, rungs: dict[int, Rung]) -> Rung | None
 
 def _climber(task: Task, ladder: Ladder, say: Any) -> Climber:
     kind = OnGpu if ladder.problem.device == "cuda" else OnCpu
-    return kind(ladder, task.size, task.known, task.budget_s, task.watch, lambda what: say(beat=what))
+    return kind(ladder, task.size, task.known, task.budget_s, task.watch, task.rough, lambda what: say(beat=what))
 
 
 def main() -> None:

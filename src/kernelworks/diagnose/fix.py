@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from kernelworks.ceilings.quiet import Sifted, sift
+from kernelworks.ceilings.quiet import Sifted, far_apart, sift
 from kernelworks.diagnose.agree import Agreement, compare
 from kernelworks.diagnose.places import fold
 from kernelworks.diagnose.program import Program
@@ -71,6 +71,10 @@ def noise_of(walls: Sequence[float]) -> float:
     return max(LEAST_NOISE * middle, statistics.median(abs(wall - middle) for wall in walls))
 
 
+def _range(walls: Sequence[float]) -> str:
+    return f"runs of the program as it is took {_ms(min(walls))} to {_ms(max(walls))}"
+
+
 def apply_fix(program: Program, walls: Sequence[float], side: Side, *, budget_s: float, say: Say) -> Fix:
     """Everything that ``--fix`` does; afterwards every module is as it was.
 
@@ -124,15 +128,17 @@ def _applied(program: Program, walls: Sequence[float], side: Side, *, budget_s: 
     if forecast.unknown:
         notes.append(f"{forecast.unknown} calls of ours could not be replayed: predicted from their bound")
     forecast = forecast._replace(share=min(forecast.share, MOST_SHARE))
-    gain, noise = wall * (1 - forecast.share), noise_of(walls)
-    if gain <= noise:
+    gain, noise, known = wall * (1 - forecast.share), noise_of(walls), not far_apart(walls)
+    if not known:
+        notes.insert(0, f"{_range(walls)}, so nothing is predicted")
+    elif gain <= noise:
         notes.insert(0, f"{NOTHING}: {_expected(gain, noise, wall)}")
         notes.insert(1, "so it was not applied and nothing was measured")
         return Fix(replaced, left, wall, wall, gain, 0.0, 0.0, 0.0, True, 0, tuple(notes), noise, against="")
     say("comparing the answers")
     agreement = compare(roots.samples, budget_s)
     found = alternate(whole, roots, wall, budget_s, say, most=side.most_rounds)
-    return _measured(forecast, agreement, found, replaced, left, notes)
+    return _measured(forecast if known else None, agreement, found, replaced, left, notes)
 
 
 def _settled(program: Program, roots: Roots, budget_s: float, say: Say) -> tuple[str, ...]:
@@ -155,15 +161,18 @@ def _expected(gain: float, noise: float, wall: float) -> str:
 
 
 def _measured(
-    forecast: Forecast,
+    forecast: Forecast | None,
     agreement: Agreement,
     found: Sifted[tuple[float, float]],
     replaced: tuple[str, ...],
     left: tuple[str, ...],
     notes: Sequence[str],
 ) -> Fix:
-    """The record of a fix that was measured: its verdict follows from the figures."""
+    """The record of a fix that was measured: its verdict follows from the figures. Without a forecast nothing was
+    predicted."""
     before, after = ([pair[arm] for pair in found.samples] for arm in (0, 1))
+    if forecast is not None and far_apart(before):
+        forecast, notes = None, (f"{_range(before)}, so nothing is predicted", *notes)
     was, now = statistics.median(before), statistics.median(after)
     noise = max(noise_of(before), noise_of(after))
     refused = ""
@@ -176,7 +185,7 @@ def _measured(
         left=left,
         before_s=was,
         after_s=now,
-        predicted_gain_s=was * (1 - forecast.share),
+        predicted_gain_s=None if forecast is None else was * (1 - forecast.share),
         gain_s=was - now,
         error_before=agreement.before,
         error_after=agreement.after,

@@ -228,7 +228,7 @@ def settled(found: Sequence[Region], fix: Fix) -> tuple[Region, ...]:
     """The regions once a fix has been predicted: what is promised of rows is then what the fix is predicted to bring,
     and nothing where it was refused."""
     promised = sum(r.high_s for r in found if _swapped(r))
-    at_hand = 0.0 if fix.refused else max(0.0, fix.predicted_gain_s if fix.rounds else 0.0)
+    at_hand = 0.0 if fix.refused or not fix.rounds else max(0.0, fix.predicted_gain_s or 0.0)
     share = min(1.0, at_hand / promised) if promised else 1.0
     return tuple(
         dataclasses.replace(r, low_s=r.low_s * share, high_s=r.high_s * share) if _swapped(r) else r for r in found

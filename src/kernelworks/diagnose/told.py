@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
 
@@ -37,10 +38,13 @@ def told(
     """
     wall, silent = timeline.wall, timeline.loud and not rough
     marked = Rough(timeline.noise, min(timeline.walls), max(timeline.walls)) if timeline.loud and rough else None
+    if fix is not None:
+        fix = dataclasses.replace(fix, rough=rough and bool(fix.ambiguous))
+    unforeseen = silent or (marked is not None and marked.far_apart)
     found = settled(found, fix) if fix is not None else tuple(found)
-    found = widened(found) if marked else unpromised(found) if silent else found
+    found = unpromised(found) if unforeseen else widened(found) if marked else found
     found = tuple(worst_first(found))
-    lines = findings({}, timeline) if silent else (*findings(problems, timeline), *more)
+    lines = findings({} if unforeseen else problems, timeline) + (() if silent else tuple(more))
     lines = tuple(f"rough: {line}" for line in lines) if marked else lines
     return Diagnosis(
         program=program,

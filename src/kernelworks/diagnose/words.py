@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kernelworks.ceilings.quiet import Noise
+from kernelworks.ceilings.quiet import Noise, far_apart
 from kernelworks.diagnose.account import FREE, PYTHON, TAKEN, UNEXPLAINED, USEFUL
 from kernelworks.diagnose.regions import SMALL, WIDER, Problem
 from kernelworks.diagnose.timeline import Timeline
@@ -50,10 +50,16 @@ def sentence(
     first = ""
     if fix is not None and fix.refused:
         first = f"the fix is refused: {fix.refused}; "
-    elif fix is not None and fix.ambiguous and rough is None:  # rough figures are marked as such
+    elif fix is not None and fix.ambiguous and not fix.rough:
         first = f"ambiguous: the fix was measured while {fix.ambiguous}; "
+    elif fix is not None and fix.ambiguous and rough is None:  # else all of it is marked as such
+        first = f"rough, as to the fix, which was measured while {fix.ambiguous}; "
     marked = f"rough, since {rough.noise}: " if rough else ""
-    parts = (_head(footer, found, wall, rough), *_promises(footer, found, wall, fix))
+    promises = _promises(footer, found, wall, fix)
+    if rough and rough.far_apart:
+        promises = [p for p in promises if p.startswith("the swap")]
+        promises.append(f"its runs took {_ms(rough.shortest)} to {_ms(rough.longest)} ms, so nothing is predicted")
+    parts = (_head(footer, found, wall, rough), *promises)
     return first + marked + "; ".join(part for part in parts if part)
 
 
@@ -64,6 +70,11 @@ class Rough:
     noise: Noise
     shortest: float
     longest: float
+
+    @property
+    def far_apart(self) -> bool:
+        """Whether they lie too far apart for a prediction."""
+        return far_apart((self.shortest, self.longest))
 
     def percents(self, percent: float, wall: float) -> str:
         """From the least to the most that it may be; empty where that is all or nothing."""
@@ -111,7 +122,10 @@ def _promises(footer: Mapping[str, float], found: Sequence[Region], wall: float,
     low, high = sum(r.low_s for r in found), sum(r.high_s for r in found)
     allows = sum(r.allows_s for r in found)
     if fix is not None and fix.rounds and not fix.refused:
-        said = [f"the swap was predicted to bring {_ms(fix.predicted_gain_s)} ms and brought {_ms(fix.gain_s)} ms"]
+        brought = f"brought {_ms(fix.gain_s)} ms"
+        predicted = fix.predicted_gain_s
+        said = [f"the swap was predicted to bring {_ms(predicted)} ms and {brought}"] if predicted is not None else []
+        said = said or [f"the swap {brought}, of which nothing was predicted"]
     elif fix is not None and not fix.refused:
         said = [NO_SWAP]
     else:

@@ -70,6 +70,9 @@ def _table(results: Sequence[BenchResult]) -> Table:
         )  # fmt: skip
     thrown = sum(r.thrown for r in results)
     table.caption = f"median of interleaved arms; {thrown} noisy windows thrown away"
+    rough = next((r.rough for r in results if r.rough), "")
+    if rough:
+        table.caption = f"rough, since {rough}: from the least to the most of interleaved samples"
     if gpu:
         table.caption = "median of interleaved arms between events, L2 emptied before each call"
     return table
@@ -89,13 +92,17 @@ def _host(result: BenchResult) -> str:
 def _case(result: BenchResult) -> Text:
     threads = f"{result.threads} thread{'s' if result.threads > 1 else ''}"
     where = result.chosen if result.device == "cuda" else f"{threads}, {result.cache}"
-    return Text.assemble(result.case, (f"\n{result.dtype}, {where}", "dim"))
+    return Text.assemble(
+        result.case, (" rough" if result.rough else "", "yellow"), (f"\n{result.dtype}, {where}", "dim")
+    )
 
 
 def _arm(result: BenchResult, name: str) -> Text:
     arm = next((a for a in result.arms if a.name == name), None)
     if arm is None:
         return Text("-", style="dim")
+    if result.rough:
+        return Text(f"{quantity.figures(arm.low_us)} to {quantity.figures(arm.high_us)}")
     spread = (arm.high_us - arm.low_us) / arm.median_us / 2 if arm.median_us > 0 else 0.0
     between = "\n" if result.device == "cuda" else " "  # a GPU has more arms than a line has room for
     return Text.assemble(quantity.figures(arm.median_us), (f"{between}±{quantity.percent(spread)}", "dim"))
@@ -116,6 +123,9 @@ def _speedup(result: BenchResult) -> Text:
     mine, other = ours(result), best_baseline(result)
     if mine is None or other is None or mine.median_us <= 0:
         return Text("-", style="dim")
+    if result.rough:
+        least, most = other.low_us / mine.high_us, other.high_us / mine.low_us
+        return Text.assemble(f"{quantity.ratio(least)} to {quantity.ratio(most)} rough", (f" {other.name}", "dim"))
     value = other.median_us / mine.median_us
     between = "\n" if result.device == "cuda" else " "
     return Text.assemble(

@@ -23,7 +23,11 @@ def line(rung: RungResult, unit: str = "GFLOP/s") -> Text:
     if timed is None:
         text.append(f"{rung.status}: {rung.reason}", style="red" if rung.status == "wrong" else "yellow")
         return text
-    text.append(f"{words.unit_for(unit, timed.rate)(timed.rate):>13}{words.counted(timed.threads)}  ")
+    shown = words.unit_for(unit, timed.rate)
+    if timed.rough:
+        text.append(f"{words.between(shown, timed)} {shown.name} rough{words.counted(timed.threads)}", style="yellow")
+        return text
+    text.append(f"{shown(timed.rate):>13}{words.counted(timed.threads)}  ")
     text.append(f"{quantity.percent(timed.rate / timed.ceiling)} of the ceiling")
     name, best = words.best_peer(timed)
     if name:

@@ -10,9 +10,9 @@ from kernelworks.report import quantity, roofs
 from kernelworks.rungs import Climb, RungResult, RungTime
 
 __all__ = [
-    "Unit", "best_peer", "ceiling", "counted", "further", "headline", "heading", "judged", "limit", "machine", "mean",
-    "of_peer", "outcome", "own", "part", "peer_names", "predictions", "proof", "rate", "reached", "shaky", "sizes",
-    "spread", "totals", "unit_for", "unit_of", "verdict", "waiting", "waits",
+    "Unit", "best_peer", "between", "ceiling", "counted", "further", "headline", "heading", "judged", "limit",
+    "machine", "mean", "of_peer", "outcome", "own", "part", "peer_names", "predictions", "proof", "rate", "reached",
+    "shaky", "sizes", "spread", "totals", "unit_for", "unit_of", "verdict", "waiting", "waits",
 ]  # fmt: skip
 
 NEAR = 0.1  # off by less than this share, a prediction was right
@@ -124,11 +124,19 @@ def spread(timed: RungTime) -> str:
 
 def shaky(timed: RungTime) -> bool:
     """Whether the samples lie so far apart that the rate is a rough one."""
-    return timed.high_s - timed.low_s > ROUGH * timed.median_s
+    return timed.rough or timed.high_s - timed.low_s > ROUGH * timed.median_s
+
+
+def between(unit: Unit, timed: RungTime) -> str:
+    """A rate that others' use of the machine left rough: from the least to the most."""
+    least, most = (timed.rate * timed.median_s / seconds for seconds in (timed.high_s, timed.low_s))
+    return f"{unit.figure(least)} to {unit.figure(most)}"
 
 
 def rate(record: Climb, timed: RungTime) -> str:
-    """For a table: "~" before a rough one."""
+    """For a table: "~" before a rate whose samples lie far apart."""
+    if timed.rough:
+        return f"{between(unit_of(record), timed)} rough"
     return f"{'~' if shaky(timed) else ''}{unit_of(record).figure(timed.rate)}"
 
 
@@ -169,7 +177,10 @@ def reached(record: Climb, timed: RungTime) -> str:
 
 
 def _at(record: Climb, timed: RungTime) -> str:
-    return f"{'about ' if shaky(timed) else ''}{unit_of(record)(timed.rate)}{counted(timed.threads)}"
+    unit = unit_of(record)
+    if timed.rough:
+        return f"{between(unit, timed)} {unit.name} (rough){counted(timed.threads)}"
+    return f"{'about ' if shaky(timed) else ''}{unit(timed.rate)}{counted(timed.threads)}"
 
 
 def last_of(record: Climb) -> RungResult | None:
@@ -184,9 +195,10 @@ def headline(record: Climb) -> str:
     first, last, unit = own(timed[0])[0], judged(timed[-1]), unit_of(record)
     assert last is not None
     steps = WORDS.get(len(timed), str(len(timed)))
+    rough = "Rough, since others used the machine: " if any(t.rough for r in timed for t in r.times) else ""
     if len(timed) == 1:
-        return f"Rung {timed[0].number} alone: {reached(record, last)}."
-    return f"{steps} rungs from {unit(first.rate)} to {reached(record, last)}."
+        return f"{rough}Rung {timed[0].number} alone: {reached(record, last)}."
+    return f"{rough}{steps} rungs from {unit(first.rate)} to {reached(record, last)}."
 
 
 def totals(record: Climb) -> list[str]:
@@ -270,6 +282,8 @@ def outcome(record: Climb, rung: RungResult) -> str:
     if timed is None:
         return f"{rung.status}: {rung.reason}. It has no figure."
     rate = f"{unit_of(record)(timed.rate)}{counted(timed.threads)}"
+    if timed.rough:
+        return f"Got {between(unit_of(record), timed)} {unit_of(record).name}, rough: others used the machine."
     if rung.gain is None or rung.predicted is None:
         return f"Got {rate}; there is nothing to compare it with."
     words = verdict(rung)

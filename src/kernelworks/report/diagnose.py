@@ -78,7 +78,7 @@ def outcome(record: Diagnosis) -> str:
     fix = record.fix
     if fix is not None and (fix.refused or not fix.agrees):
         return "refused"
-    return "ambiguous" if record.ambiguous or (fix is not None and fix.ambiguous and not record.rough) else ""
+    return "ambiguous" if record.ambiguous or (fix is not None and fix.ambiguous and not fix.rough) else ""
 
 
 def headline(record: Diagnosis) -> str:
@@ -290,6 +290,7 @@ def counters(found: tuple[CounterCheck, ...]) -> Table:
 
 def fix(record: Fix, mark: str = "") -> RenderableType:
     """Before and after, and the gain that was predicted beside the gain that was got. ``mark`` as in ``footer``."""
+    mark = mark or (ROUGH if record.rough else "")
     speedup = record.before_s / record.after_s if record.after_s > 0 else None
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column()
@@ -299,7 +300,8 @@ def fix(record: Fix, mark: str = "") -> RenderableType:
     table.add_row(
         "after", quantity.seconds(record.after_s) + mark, f"{quantity.ratio(speedup)} over the program as it was"
     )
-    table.add_row("gain predicted", quantity.seconds(record.predicted_gain_s) + mark, "")
+    predicted = record.predicted_gain_s
+    table.add_row("gain predicted", "-" if predicted is None else quantity.seconds(predicted) + mark, "")
     table.add_row("gain got", quantity.seconds(record.gain_s) + mark, hit(record))
     if record.against:
         verdict = Text("no worse", style="green") if record.agrees else Text("WORSE: not to be kept", style="bold red")
@@ -319,6 +321,8 @@ def fix(record: Fix, mark: str = "") -> RenderableType:
 
 def hit(record: Fix) -> str:
     """How the prediction compares with what was got, in words."""
+    if record.predicted_gain_s is None:
+        return "nothing was predicted"
     if record.gain_s <= record.noise_s:
         return "no gain: slower" if record.gain_s < -record.noise_s else "no gain beyond the noise"
     if record.predicted_gain_s <= 0:

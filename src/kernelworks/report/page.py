@@ -232,7 +232,10 @@ def _fix(fix: Fix, mark: str) -> str:
         against, was, after, verdict = "not compared", "", "-", '<span class="bad">not proved</span>'
     refused = f'<p class="note"><span class="bad">refused: {escape(fix.refused)}</span></p>\n' if fix.refused else ""
     times = _pairs((("before", fix.before_s, "unexplained"), ("after", fix.after_s, "useful")))
-    gains = _pairs((("predicted", fix.predicted_gain_s, "memory"), ("got", fix.gain_s, "useful")))
+    mark = mark or (ROUGH if fix.rough else "")
+    foreseen = fix.predicted_gain_s
+    predicted = () if foreseen is None else (("predicted", foreseen, "memory"),)
+    gains = _pairs((*predicted, ("got", fix.gain_s, "useful")))
     return (
         f"<h2>With the fix</h2>\n{refused}"
         f'<div class="cards" id="fix">'

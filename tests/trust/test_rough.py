@@ -1,0 +1,162 @@
+"""Rough figures: everywhere the same rule, wide, marked on every line, and none where runs lie too far apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from typer.testing import CliRunner
+
+from kernelworks import cli
+from kernelworks.bench import bench
+from kernelworks.bench.timing import race
+from kernelworks.ceilings import cache, survey
+from kernelworks.ceilings import quiet as rule
+from kernelworks.ceilings.quiet import Ambiguous, CpuTimes, Noise, Quiet
+from kernelworks.diagnose.words import Rough, sentence
+from kernelworks.op import OPS
+from kernelworks.records import BenchResult, Ceilings, Diagnosis
+from kernelworks.report import bench as bench_report
+from kernelworks.report import climb as climb_report
+from kernelworks.report import climb_words
+from kernelworks.report.diagnose import fix as shown_fix
+from kernelworks.report.diagnose import outcome
+from kernelworks.rungs import RungResult, RungTime
+
+
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cores, of which others use one and a half."""
+    monkeypatch.setattr(rule, "cpu_times", read)
+    monkeypatch.setattr(Quiet.__init__, "__kwdefaults__", Quiet.__init__.__kwdefaults__ | {"times": read})
+
+
+def read() -> CpuTimes:
+    now = time.monotonic()
+    return CpuTimes(now, 1.5 * now + time.process_time(), time.process_time(), 2)
+
+
+def text(shown: object) -> str:
+    console = Console(width=160, no_color=True)
+    with console.capture() as found:
+        console.print(shown)
+    return found.get()
+
+
+# ---------------------------------------------------------------- bench
+
+
+def test_a_race_on_a_busy_machine_is_refused_or_rough(busy: None) -> None:
+    work = {"a": lambda i: time.sleep(1e-4 * (1 + i)), "b": lambda i: time.sleep(1e-4)}
+    with pytest.raises(Ambiguous):
+        race(work, 3, budget_s=0.01, quiet=Quiet(patience=2))
+    found = race(work, 3, budget_s=0.01, quiet=Quiet(patience=40, rough=True))
+    samples, timed = found.samples["a"], found.timed("a")
+    assert found.taken == pytest.approx(0.75, abs=0.05)
+    assert (timed.low, timed.high) == (min(samples), max(samples))
+
+
+def test_bench_gives_rough_figures_where_they_are_asked_for(busy: None, ceilings: Ceilings) -> None:
+    case = OPS["gelu"].contract.bench_cases[0].name
+
+    def made(**more: Any) -> list[BenchResult]:
+        dtypes = (torch.float32,)
+        return bench("gelu", [case], dtypes=dtypes, budget_s=0.01, known=ceilings, compile=False, **more)
+
+    with pytest.raises(Ambiguous):
+        made(quiet=lambda: Quiet(patience=1))
+    for result in made(rough=True):
+        assert result.rough.startswith("other processes used 7") and result.arms
+        line = next(line for line in text(bench_report.benches([result])).splitlines() if case.split()[0] in line)
+        assert "rough" in line and " to " in line and "±" not in line
+
+
+# ---------------------------------------------------------------- climb
+
+
+def rung(**changed: object) -> RungResult:
+    timed = RungTime(
+        threads=1, size={"M": 8}, median_s=1.0, low_s=0.5, high_s=2.0, samples=7, rate=10.0, ceiling=100.0,
+        peers={}, before=5.0, thrown=0, rough=True,
+    )  # fmt: skip
+    return RungResult(
+        number=2, file="02_x.cpp", sha256="", title="x", target="avx2", hypothesis="", next="", predicted=2.0,
+        status="proved", reason="", worst=0.5, times=(timed,), gain=None, loads={}, shares={}, regime="", assembly=(),
+        **changed,
+    )  # fmt: skip
+
+
+def test_a_rough_rung_has_a_wide_rate_and_no_verdict() -> None:
+    found = rung()
+    assert climb_report.line(found).plain.endswith("5.00 to 20.0 GFLOP/s rough at 1 thread")
+    assert climb_words.verdict(found) == "" and climb_words.shaky(found.times[0])
+
+
+def test_every_verb_that_times_takes_rough() -> None:
+    for verb in ("bench", "climb", "diagnose", "machine"):
+        shown = CliRunner().invoke(cli.app, [verb, "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
+        assert "--rough" in shown, verb
+
+
+# ---------------------------------------------------------------- ceilings
+
+
+def test_rough_ceilings_serve_rough_figures_for_a_while(
+    ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They are measured once, not for every diagnosis; figures that are not rough never see them."""
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
+    measured: list[bool] = []
+    here = dataclasses.replace(ceilings, fingerprint=survey.fingerprint())
+
+    def measure(progress: object = None, *, quiet: Quiet | None = None) -> Ceilings:
+        measured.append(quiet is not None)
+        if quiet is not None:
+            quiet.roughly = 1
+        return here
+
+    monkeypatch.setattr(cache, "measure", measure)
+    cache.forget()
+    for _ in range(2):
+        assert cache.ceilings(rough=True) == here
+    assert measured == [True] and cache.cached() is None
+    old = time.time() - cache.ROUGH_S - 1
+    os.utime(cache._rough_path(), (old, old))
+    cache.ceilings(rough=True)
+    assert measured == [True, True]
+    cache.ceilings()
+    assert measured == [True, True, False] and cache.cached() == here
+    cache.forget()
+
+
+# ---------------------------------------------------------------- diagnoses
+
+
+@pytest.mark.parametrize(("apart", "predicts"), [(1.5, True), (4.0, False)])
+def test_nothing_is_predicted_of_runs_that_lie_far_apart(apart: float, predicts: bool, diagnosis: Diagnosis) -> None:
+    rough = Rough(Noise(0.5, 0.1, 0.2), diagnosis.wall_s, apart * diagnosis.wall_s)
+    said = sentence(diagnosis.footer, diagnosis.regions, diagnosis.wall_s, None, rough)
+    assert ("can be had back" in said) is predicts
+    assert ("so nothing is predicted" in said) is not predicts
+
+
+def test_a_fix_that_alone_was_loud_is_rough_where_that_was_asked_for(diagnosis: Diagnosis) -> None:
+    assert diagnosis.fix is not None
+    loud = dataclasses.replace(diagnosis.fix, ambiguous="other processes used 50% of the cores")
+    assert outcome(dataclasses.replace(diagnosis, fix=loud)) == "ambiguous"
+    asked = dataclasses.replace(loud, rough=True)
+    assert outcome(dataclasses.replace(diagnosis, fix=asked)) == ""
+    lines = [line for line in text(shown_fix(asked)).splitlines() if " ms" in line]
+    assert lines and all("rough" in line for line in lines)
+
+
+def test_a_fix_of_which_nothing_was_predicted_says_so(diagnosis: Diagnosis) -> None:
+    assert diagnosis.fix is not None
+    said = text(shown_fix(dataclasses.replace(diagnosis.fix, predicted_gain_s=None)))
+    assert "nothing was predicted" in said
