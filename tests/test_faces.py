@@ -112,7 +112,7 @@ def test_what_does_not_fit_is_named(name: str) -> None:
         function(**given, colour=1)
     with pytest.raises(TypeError, match=f"{name}\\(\\) got {first} twice"):
         function(given[first], **given)
-    with pytest.raises(TypeError, match=f"{name}\\(\\) (is )?missing|the argument is missing"):
+    with pytest.raises(TypeError, match=f"{name}\\(\\) (is )?missing|is missing"):
         function(**{n: v for n, v in given.items() if n != first})
     with pytest.raises(TypeError, match=r"at most|positional"):
         function(*in_order(spelling, given), *[None] * 9)
@@ -185,7 +185,7 @@ REFUSED: tuple[tuple[Callable[[], Any], type[Exception], str], ...] = (
     (lambda: kw.attention(q, k, v, is_causal=True, causal="top_left"), TypeError, "both is_causal and causal"),
     (lambda: kw.attention(q, k, v, dropout_p=0.5, window=3), ValueError, "cannot join window"),
     (lambda: kw.attention(q, k, v, dropout_p=0.5, row="scalar"), RuntimeError, "cannot run: dropout_p"),
-    (lambda: kw.linear(x), TypeError, "weight must be a torch.Tensor, got .*missing"),
+    (lambda: kw.linear(x), TypeError, "weight is missing"),
     (lambda: kw.gelu(x.double()), TypeError, "x must have dtype float32"),  # the same in both: the contract's word
 )
 

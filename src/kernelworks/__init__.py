@@ -52,29 +52,36 @@ _HOMES = {
 }  # fmt: skip
 
 
+if not TYPE_CHECKING:  # to a type checker, a name that is not there is an error
+
+    def __getattr__(name: str) -> Any:
+        if name == "nn":
+            return importlib.import_module("kernelworks.nn")
+        if name not in _HOMES:
+            raise AttributeError(
+                f"module 'kernelworks' has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+            )
+        found = getattr(importlib.import_module(f"kernelworks.{_HOMES[name]}"), name)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 class _Face(types.ModuleType):
-    """The package as a user sees it: the public names, and the verbs where Python would put the folders of their name.
+    """The package, with the verbs where Python would put the folders of their name.
 
     Importing ``kernelworks.bench`` makes ``bench`` an attribute of the package. ``kernelworks.bench`` is the function,
-    whichever module was imported first; ``from kernelworks.bench import ...`` reaches the folder.
+    whichever module was imported first; ``from kernelworks.bench import ...`` reaches the folder. (Reading attributes
+    is Python's own: an op that is called as ``kernelworks.gelu`` is found as quickly as in any module.)
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _HOMES and isinstance(value, types.ModuleType):
             return
         super().__setattr__(name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "nn":
-            return importlib.import_module(f"{self.__name__}.nn")
-        if name not in _HOMES:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}", name=name, obj=self)
-        found = getattr(importlib.import_module(f"{self.__name__}.{_HOMES[name]}"), name)
-        self.__dict__[name] = found
-        return found
-
-    def __dir__(self) -> list[str]:
-        return sorted(__all__)
 
 
 for _name in _HOMES.keys() & globals().keys():  # folders that the ops have imported

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "FLOATS", "UNIT_ROUNDOFF", "Case", "Contract", "Cost", "Mutant", "Request", "Row", "TensorSpec", "describe",
-    "need_dtype", "need_same", "need_tensor", "rounding", "spec",
+    "ABSENT", "FLOATS", "UNIT_ROUNDOFF", "Case", "Contract", "Cost", "Mutant", "Request", "Row", "TensorSpec",
+    "describe", "need_dtype", "need_same", "need_tensor", "rounding", "spec",
 ]  # fmt: skip
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -219,6 +219,16 @@ class Row:
 # ---------------------------------------------------------------- checks that every room shares
 
 
+class Nothing:
+    """What stands for an argument that was not given: None may be a value."""
+
+    def __repr__(self) -> str:
+        return "(the argument is missing)"
+
+
+ABSENT: Any = Nothing()
+
+
 def describe(value: Any) -> str:
     """A value as an error message shows it."""
     if isinstance(value, (Tensor, TensorSpec)):
@@ -230,6 +240,8 @@ def need_tensor(name: str, value: Any, *, optional: bool = False) -> None:
     """Raises TypeError unless ``value`` is a tensor (or None where ``optional``)."""
     if isinstance(value, (Tensor, TensorSpec)) or (optional and value is None):
         return
+    if value is ABSENT:
+        raise TypeError(f"{name} is missing")
     raise TypeError(f"{name} must be a torch.Tensor{' or None' if optional else ''}, got {describe(value)}")
 
 

@@ -129,6 +129,7 @@ class Op:
         self.plans = Plans()
         schema = torch._C.parse_schema(forward.schema)
         self._arrays = {a.name for a in schema.arguments if "Tensor" in str(a.type)}
+        self.spelling: Any = None  # set by a Spelling whose calls may be told by no more than what stands where
         self._overload: Any = None  # set by register()
         self._backward_overload: Any = None
         self.entry = Entry(self)
@@ -160,6 +161,8 @@ class Op:
     def _miss(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
         """A call that C++ found no plan for: the first of its kind, one that is not plain, or any without C++."""
         self.entry.settle()
+        if self.spelling is not None and self.spelling.misread(args):
+            return self.spelling.reread(args, out, row)
         if not transformed() and not observed():
             wanted = self._recorded_for(args, out)
             if wanted is not None:
@@ -399,6 +402,8 @@ class Op:
 
     def _through_torch(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
         """The same call as a torch operator: seen by autograd, torch.compile, modes and profilers."""
+        if self.spelling is not None and self.spelling.misread(args):
+            return self.spelling.reread(args, out, row)
         if foreign((*args, out)):
             return self._through_tensors(args, out, row)
         self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.arrays import borrowed, foreign, given_back
+from kernelworks.contract import ABSENT
 from kernelworks.written import check_out, put
 
 if TYPE_CHECKING:
@@ -32,16 +33,11 @@ Array = TypeVar("Array", Tensor, "np.ndarray[Any, Any]")
 """What an op takes, it gives back."""
 
 
-class Nothing:
-    """The default of an argument that has none: ``None`` may be a value."""
-
-    def __repr__(self) -> str:
-        return "(the argument is missing)"
-
-
-ABSENT: Any = Nothing()
 SIZES = frozenset({tuple, list, torch.Size, int})  # what torch's functions take for a shape, where ours take a tensor
 REFUSED = (TypeError, ValueError)  # how a contract refuses arguments
+
+# Under autocast torch's function would take another dtype than its arguments have.
+_autocast = torch._C._is_any_autocast_enabled
 
 SPELLINGS: dict[str, Spelling] = {}  # by op, filled by the rooms
 
@@ -75,20 +71,55 @@ class Spelling:
         defaults = ours.__defaults__ or ()
         self.defaults = dict(zip(self.positional[len(self.positional) - len(defaults) :], defaults, strict=True))
         self.defaults |= ours.__kwdefaults__ or {}
+        self.known = frozenset(self.names)
+        self.bools = [(n, i) for i, n in enumerate(self.names) if self.defaults.get(n).__class__ is bool]
         self.own = own
         must = (n for n in self.names if n not in self.defaults and n not in same and n not in self.op_names)
         self.telling = next(must, "")
+        self.place = self.positional.index(self.telling) if self.telling else 0
         if own is not None:
             own.__qualname__ = op.name  # as Python's errors call it
+            if self.telling:
+                op.spelling = self
         SPELLINGS[op.name] = self
 
-    def __call__(self, positional: tuple[Any, ...], named: Mapping[str, Any], out: Any, row: str | None) -> Any:
-        """A call in torch's spelling: what was given by position, in torch's order, and by name, of either spelling."""
+    def __call__(
+        self, positional: tuple[Any, ...], torchs: dict[str, Any], own: Mapping[str, Any], out: Any, row: str | None
+    ) -> Any:
+        """A call in torch's spelling: what was given by position, in torch's order; by a name that the op's function
+        has not; and by one that it has, or is that argument's default. ``torchs`` is changed."""
+        for name, value in own.items():
+            if value is not None and value is not False and not _is_default(value, self.defaults.get(name)):
+                torchs[name] = value
+        placed = positional
+        if placed[0] is ABSENT:
+            placed = ()
+            torchs.update((n, v) for n, v in zip(self.positional, positional, strict=False) if v is not ABSENT)
+        if out is None and row is None and (not torchs or torchs.keys() <= self.known):
+            first = placed[0] if placed else torchs.get(self.names[0])
+            if isinstance(first, Tensor) and not (self.bools and self._odd(placed, torchs)):
+                try:
+                    asked = self.ours(*placed, **torchs)
+                except TypeError:
+                    asked = None  # it is bound again below, for an error that names the argument
+                if asked is not None:
+                    return self._served(asked, placed, torchs, None)
+        return self._in_full(placed, torchs, out, row)
+
+    def _odd(self, positional: tuple[Any, ...], named: Mapping[str, Any]) -> str:
+        """An argument that torch takes as a truth value and nothing else, and that is none."""
+        for name, place in self.bools:
+            value = named.get(name, positional[place] if place < len(positional) else False)
+            if value is not True and value is not False:
+                return name
+        return ""
+
+    def _in_full(self, positional: tuple[Any, ...], named: Mapping[str, Any], out: Any, row: str | None) -> Any:
         if foreign((*positional, *named.values(), out)):
             return self._through_tensors(positional, named, out, row)
         given, more = self._bound(positional, named)
-        odd = [n for n, v in given.items() if self.defaults.get(n).__class__ is bool and v.__class__ is not bool]
-        asked = f"{odd[0]} is no bool" if odd else self.ours(**given)
+        odd = self._odd((), given)
+        asked = f"{odd} is no bool" if odd else self.ours(**given)
         if more:
             asked = self._join(asked, given, more)
         if isinstance(asked, str):
@@ -97,40 +128,59 @@ class Spelling:
                 raise RuntimeError(f"row {row!r} of {self.op.name} cannot run: {asked}")
         elif more or row is not None:
             return self.call(*asked, out, row)
-        return self._served(asked, given, out)
+        return self._served(asked, (), given, out)
 
     def as_torch(self, *args: Any) -> Any:
         """torch's function, all arguments by position: the op where it says the same, else that function."""
-        given = dict(zip(self.names, args, strict=True))
-        return self._served(self.ours(**given), given, None)
+        return self._served(self.ours(*args), args, {}, None)
 
-    def _served(self, asked: tuple[Any, ...] | str, given: dict[str, Any], out: Any) -> Any:
-        if not isinstance(asked, str) and not _autocast():
+    def _served(
+        self, asked: tuple[Any, ...] | str, positional: tuple[Any, ...], named: Mapping[str, Any], out: Any
+    ) -> Any:
+        """By the op, or by torch's function with the arguments as they came."""
+        if asked.__class__ is tuple and not _autocast():
             try:
                 return self.call(*asked, out, None)
             except REFUSED:
                 pass  # torch's function takes it, or refuses it in its own words
-        return self._torchs(given, out, asked)
+        if self.function is None:
+            raise RuntimeError(f"{self.op.name} in torch's spelling needs a later torch: {asked}")
+        result = self.function(*positional, **named)
+        if out is None:
+            return result
+        check_out(self.op.name, result, out, (*positional, *named.values()))
+        return put(result, out)
 
-    def either(self, positional: tuple[Any, ...], named: Mapping[str, Any], out: Any, row: str | None) -> Any:
+    def either(self, positional: tuple[Any, ...], named: dict[str, Any], out: Any, row: str | None) -> Any:
         """A call that holds one thing in either spelling and means another: torch's where the argument is there that
         only torch's must have, by name or as a shape in its place; where there is none such, where it does not fit
         ours."""
-        assert self.own is not None
-        values = tuple(value for value in positional if value is not ABSENT)
-        given = {name: value for name, value in named.items() if value is not ABSENT}
+        values = positional
+        if values[-1] is ABSENT:
+            values = tuple(value for value in positional if value is not ABSENT)
         if self.telling:
-            place = self.positional.index(self.telling)
-            torchs = self.telling in given or (len(values) > place and values[place].__class__ in SIZES)
+            torchs = self.telling in named or (len(values) > self.place and values[self.place].__class__ in SIZES)
         else:
-            torchs = not self._fits_own(values, given)
+            torchs = not self._fits_own(values, named)
         if torchs:
-            return self(values, named, out, row)
+            return self(values or (ABSENT,), named, {}, out, row)
         try:
-            asked = self.own(*values, **given)
+            asked = self.own(*values, **named)  # type: ignore[misc]
         except TypeError as error:
             raise TypeError(f"{error}; torch's spelling is {self.written()}") from None
         return self.call(*asked, out, row)
+
+    def misread(self, args: tuple[Any, ...]) -> bool:
+        """Whether the op's arguments are a call in torch's spelling, or an unfinished one, taken for one in ours. So a
+        function whose first arguments stand in other places in torch's needs no look at them before it calls the op."""
+        return args[self.place].__class__ in SIZES or any(a is ABSENT for a in args)
+
+    def reread(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
+        """The same call, read as what it is."""
+        count: int = self.own.__code__.co_argcount  # type: ignore[union-attr]
+        named = zip(self.op_names[count:], args[count:], strict=True)
+        given = {n: v for n, v in named if v is not ABSENT and (v is not None or n in self.known)}
+        return self.either(args[:count], given, out, row)
 
     def _fits_own(self, values: tuple[Any, ...], given: Mapping[str, Any]) -> bool:
         """Whether each argument has a place of its own in ours; asked without an exception, for compilers."""
@@ -145,7 +195,7 @@ class Spelling:
         placed += positional[len(placed) :]
         said = {n: borrowed(n, v) for n, v in named.items()}
         to = borrowed("out", out, written=True)
-        return given_back(lambda: self(placed, said, to, row), (*positional, *named.values()), out)
+        return given_back(lambda: self._in_full(placed, said, to, row), (*positional, *named.values()), out)
 
     @property
     def op_names(self) -> tuple[str, ...]:
@@ -203,15 +253,6 @@ class Spelling:
         values = dict(zip(self.op_names, asked, strict=True)) | more
         return tuple(values.values())
 
-    def _torchs(self, given: dict[str, Any], out: Any, why: Any) -> Any:
-        if self.function is None:
-            raise RuntimeError(f"{self.op.name} in torch's spelling needs a later torch: {why}")
-        result = self.function(**given)
-        if out is None:
-            return result
-        check_out(self.op.name, result, out, tuple(given.values()))
-        return put(result, out)
-
 
 def last_alone(normalized_shape: Any, input: Tensor) -> bool:
     """Whether a shape, in a form that torch takes, is the last dimension and no other."""
@@ -227,8 +268,3 @@ def _is_default(value: Any, default: Any) -> bool:
         return True
     kind = value.__class__
     return kind is default.__class__ and kind in (int, float, str, bool) and bool(value == default)
-
-
-def _autocast() -> bool:
-    """Whether torch's function would take another dtype than its arguments have."""
-    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")

@@ -46,7 +46,7 @@ def gelu(x: Any = ABSENT, *, approximate: str = "none", out: Any = None, row: st
     Source: Hendrycks and Gimpel 2016, arXiv:1606.08415.
     """
     if torchs:
-        return SPELLING((x,), {"approximate": approximate, **torchs}, out, row)
+        return SPELLING((x,), torchs, {"approximate": approximate}, out, row)
     return OP.call(x, approximate, out, row)
 
 

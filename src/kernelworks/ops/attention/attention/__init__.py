@@ -123,8 +123,8 @@ def attention(  # type: ignore[misc]  # the first argument has two names
     Source: Vaswani et al. 2017, arXiv:1706.03762; Milakov and Gimelshein 2018, arXiv:1805.02867.
     """
     if torchs or rest:
-        named = {"causal": causal, "window": window, "scale": scale, "mask": mask, "with_lse": with_lse}
-        return SPELLING((q, k, v, *rest), named | torchs, out, row)
+        own = {"causal": causal, "window": window, "scale": scale, "mask": mask, "with_lse": with_lse}
+        return SPELLING((q, k, v, *rest), torchs, own, out, row)
     return OP.call(q, k, v, causal, window, scale, mask, with_lse, out, row)
 
 

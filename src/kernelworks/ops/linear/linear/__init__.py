@@ -56,7 +56,7 @@ def linear(
     Source: torch.nn.functional.linear; Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1.
     """
     if torchs:
-        return SPELLING((x, weight, bias), torchs, out, row)
+        return SPELLING((x, weight, bias), torchs, {}, out, row)
     return OP.call(x, weight, bias, out, row)
 
 

@@ -58,7 +58,7 @@ def embedding(  # type: ignore[misc]  # the first argument has two names
     Source: torch.nn.functional.embedding.
     """
     if torchs or rest:
-        return SPELLING((ids, weight, *rest), torchs, out, row)
+        return SPELLING((ids, weight, *rest), torchs, {}, out, row)
     return OP.call(ids, weight, out, row)
 
 

@@ -19,7 +19,7 @@ from kernelworks.op import Op, Pass
 from kernelworks.ops.layout import as_rows
 from kernelworks.ops.norm.layer_norm.contract import CONTRACT, reference
 from kernelworks.ops.norm.layer_norm.mutants import MUTANTS
-from kernelworks.spelling import ABSENT, SIZES, Array, Spelling, last_alone
+from kernelworks.spelling import ABSENT, Array, Spelling, last_alone
 
 __all__ = ["OP", "layer_norm"]
 
@@ -80,8 +80,10 @@ def layer_norm(
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
     Source: Ba, Kiros and Hinton 2016, arXiv:1607.06450.
     """
-    if named or rest or bias is ABSENT or eps is ABSENT or weight.__class__ in SIZES:
-        return SPELLING.either((x, weight, bias, *rest), {"eps": eps, **named}, out, row)
+    if named or rest:
+        if eps is not ABSENT:
+            named["eps"] = eps
+        return SPELLING.either((x, weight, bias, *rest), named, out, row)
     return OP.call(x, weight, bias, eps, out, row)
 
 

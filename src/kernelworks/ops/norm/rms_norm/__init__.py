@@ -19,7 +19,7 @@ from kernelworks.op import Op, Pass
 from kernelworks.ops.layout import as_rows
 from kernelworks.ops.norm.rms_norm.contract import CONTRACT, reference
 from kernelworks.ops.norm.rms_norm.mutants import MUTANTS
-from kernelworks.spelling import ABSENT, SIZES, Array, Spelling, last_alone
+from kernelworks.spelling import ABSENT, Array, Spelling, last_alone
 
 __all__ = ["OP", "rms_norm"]
 
@@ -101,8 +101,12 @@ def rms_norm(
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
     Source: Zhang and Sennrich 2019, arXiv:1910.07467.
     """
-    if named or rest or eps is ABSENT or weight is ABSENT or weight.__class__ in SIZES:
-        return SPELLING.either((x, weight, *rest), {"eps": eps, "residual": residual, **named}, out, row)
+    if named or rest:
+        if eps is not ABSENT:
+            named["eps"] = eps
+        if residual is not None:
+            named["residual"] = residual
+        return SPELLING.either((x, weight, *rest), named, out, row)
     return OP.call(x, weight, eps, residual, out, row)
 
 

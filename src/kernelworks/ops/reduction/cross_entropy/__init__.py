@@ -81,8 +81,8 @@ def cross_entropy(  # type: ignore[misc]  # the first argument has two names
     Source: Milakov and Gimelshein 2018, arXiv:1805.02867.
     """
     if torchs or rest:
-        named = {"ignore_index": ignore_index, "reduction": reduction, **torchs}
-        return SPELLING((logits, target, *rest), named, out, row)
+        own = {"ignore_index": ignore_index, "reduction": reduction}
+        return SPELLING((logits, target, *rest), torchs, own, out, row)
     return OP.call(logits, target, ignore_index, reduction, out, row)
 
 

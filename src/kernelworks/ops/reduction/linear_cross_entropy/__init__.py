@@ -83,8 +83,10 @@ def linear_cross_entropy(
     Source: Hsu et al. 2024, arXiv:2410.10989.
     """
     if named or ignore_index is None:  # torch's `weight` is one of the classes, which is why ours is told by its place
-        more = {} if bias is None else {"bias": bias}
-        return SPELLING.either((x, weight, target), {"ignore_index": ignore_index, **more, **named}, out, row)
+        named["ignore_index"] = ignore_index
+        if bias is not None:
+            named["bias"] = bias
+        return SPELLING.either((x, weight, target), named, out, row)
     return OP.call(x, weight, target, bias, ignore_index, out, row)
 
 
