@@ -291,6 +291,34 @@ def test_torchs_own_function_is_called_and_recorded_as_a_user_would(monkeypatch:
     plans.forget_all()
 
 
+def test_torchs_operators_in_cpp_are_those_of_its_functions(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """Bit for bit, for all the contracts' benchmark cases; warnings and errors are torch's, too."""
+    if way == "Python":
+        return
+    for name, op in OPS.items():
+        if op._aten is None:
+            continue
+        for case in op.contract.cases[:12]:
+            for dtype in case.dtypes[:2]:
+                made = case.make(torch.Generator().manual_seed(0), dtype)
+                args = tuple(made[n] for n in op.passes["forward"].names)
+                call = op.entry.program(op._aten, args)
+                if call is None:
+                    assert name == "attention"
+                    continue
+                assert same(call(*args), op._native(*args)), (name, case.name)
+    with pytest.raises(IndexError, match="out of range"):
+        OPS["embedding"].entry.program(OPS["embedding"]._aten, (torch.tensor([0]), torch.ones(4, 3)))(
+            torch.tensor([9]), torch.ones(4, 3)
+        )
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, tuple):
+        return all(map(same, a, b))
+    return torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)) and a.stride() == b.stride()
+
+
 def _none(*args: Any) -> Any:
     from kernelworks.timings import Verdict
 

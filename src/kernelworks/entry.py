@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 
+from kernelworks.aten import program
 from kernelworks.autograd import recipe
 from kernelworks.build import native
 from kernelworks.plans import Dictionary
 
 __all__ = ["Entry"]
 
-# Written out for the op's arguments: what asks for a compiler costs a small call next to nothing so, and takes names
-# and defaults. Another compiler than Dynamo is a mode, which is asked for behind.
+# Written out for the op's arguments. Dynamo is told apart here; other compilers are modes, which are asked for behind.
+# Whoever keeps this function goes where calls go now.
 _CALL = """
 def call({arguments}, out=None, row=None):
     if is_compiling():
         return through_torch(({arguments},), out, row)
     return enter({arguments}, out, row)
 """
+
+
+@functools.cache
+def _direct(module: Any) -> Any:
+    class Direct(module.Entry):  # type: ignore[misc]
+        """What takes calls in C++. The method is there for Dynamo to read, which is all that ever calls it."""
+
+        def __call__(self, *given: Any, out: Any = None, row: str | None = None) -> Any:
+            count = len(self.names)
+            if len(given) > count:
+                out, row = (*given[count:], row)[:2]
+            return self.through_torch(given[:count], out, row)
+
+    module.direct(Direct)
+    return Direct
 
 
 class Entry:
@@ -35,8 +52,7 @@ class Entry:
             "through_torch": op._through_torch,
         }
         exec(_CALL.format(arguments=", ".join(names)), self._scope)
-        self.call = self._scope["call"]
-        self._op, self._miss = op, op._miss
+        self._op, self._miss, self._names = op, op._miss, names
         self._free = tuple(free.get(name) for name in names)
         self._written = tuple(names.index(name) for name in op.contract.mutates)
         self._module: Any = None
@@ -55,11 +71,13 @@ class Entry:
         if module is None:
             miss = self._miss
             self._op.plans.lie_in(Dictionary())
+            self._op.call = self._scope["call"]
             self._scope["enter"] = lambda *given: miss(given[:-2], given[-2], given[-1])
         else:
             table = module.Table()
             self._op.plans.lie_in(table)
-            self._scope["enter"] = module.Entry(table, self._miss, self._free, self._written)
+            self._op.call = self._scope["enter"] = _direct(module)(table, self._miss, self._free, self._written)
+            self._op.call.through_torch, self._op.call.names = self._op._through_torch, self._names
         self._module, self._recipe = module, None
         self._asked = True
 
@@ -68,8 +86,12 @@ class Entry:
         if self._module is None:
             return None
         if self._recipe is None:
-            self._recipe = self._module.Recipe(self._scope["enter"], *recipe(self._op))
+            self._recipe = self._module.Recipe(self._op.call, *recipe(self._op))
         return self._module.Recorder(self._recipe, row)
+
+    def program(self, expression: Any, args: tuple[Any, ...]) -> Any:
+        """Torch's operators for calls like this one, ``call(*args)``; None where Python calls torch's function."""
+        return None if self._module is None else program(self._module, expression, args)
 
     @property
     def in_cpp(self) -> bool:

@@ -102,6 +102,7 @@ class Op:
         composite: Callable[..., Any] | None = None,
         pointwise: bool = False,
         native: Callable[..., Any] | None = None,
+        aten: Callable[..., Any] | None = None,
         to_torch: Callable[..., Any] | None = None,
         from_torch: Callable[..., Any] | None = None,
         to_record: Callable[..., tuple[Any, ...]] | None = None,
@@ -109,7 +110,8 @@ class Op:
         """``composite(*args)`` is the forward in torch's own functions, as a user would write it: what autograd,
         torch.func and jit.trace can look into. Arguments by position or name; by default the ``torch`` row's forward.
         ``native(*args)`` is what runs where no row of ours is taken; by default ``composite``, from which it differs
-        where torch's own function has no derivative of a derivative.
+        where torch's own function has no derivative of a derivative. ``aten(*args)`` says the operators that ``native``
+        calls (``aten.py``), or None.
         ``pointwise`` says that no element of the output needs one of the inputs elsewhere, so that ``out`` may be an
         input. ``to_torch(result, *args)`` and ``from_torch(result, *args)`` turn what rows return into what the schema
         says and back, where the two differ (an optional second output, say). ``to_record(*args)`` gives the arguments
@@ -123,7 +125,7 @@ class Op:
         self.mutants = tuple(mutants)
         self.passes = {"forward": forward} | ({"backward": backward} if backward else {})
         self._composite = composite or self.row("torch").load("forward")
-        self._native = native or self._composite
+        self._native, self._aten = native or self._composite, aten
         self.pointwise = pointwise
         self._to_torch, self._from_torch, self._to_record = to_torch, from_torch, to_record
         self.plans = Plans()
@@ -132,8 +134,8 @@ class Op:
         self.spelling: Any = None  # set by a Spelling whose calls may be told by no more than what stands where
         self._overload: Any = None  # set by register()
         self._backward_overload: Any = None
+        self.call: Any = None  # call(*args, out, row); set by what is entered through
         self.entry = Entry(self)
-        self.call = self.entry.call
         register(self)
         OPS[self.name] = self
 
@@ -147,7 +149,7 @@ class Op:
     # ------------------------------------------------------------ calling
 
     def __call__(self, *args: Any, out: Any = None, row: str | None = None) -> Any:
-        return self.call(*args, out=out, row=row)
+        return self.call(*args, out, row)
 
     def composite(self, *args: Any, **named: Any) -> Any:
         """The forward in torch's own functions, whatever autocast says: the op's dtype is its inputs'."""
@@ -318,7 +320,7 @@ class Op:
         now = generation()
         choice, loaded = self._loaded(self.request(pass_, args), row)
         if choice.native:
-            plan = Plan(NATIVE, self._native, _own_dtype(self._native))
+            plan = self._torchs(args)
         else:
             call = loaded[0]
             if choice.row.prepare is not None:
@@ -335,7 +337,7 @@ class Op:
         choice, loaded = self._loaded(self.request("training", args, wanted), row)
         way = choice.asked if row is None else row
         if choice.native:
-            plan = Plan(NATIVE, self._native, _own_dtype(self._native))
+            plan = self._torchs(args)
         elif choice.together:
             training, resumed = loaded
             together = functools.partial(trained, self, training, resumed, way)
@@ -345,6 +347,11 @@ class Op:
             plan = Plan(RECORDED, call, functools.partial(_handing_out, call))
         self._keep("training", args, None, row, plan, now, wanted)
         return plan
+
+    def _torchs(self, args: tuple[Any, ...]) -> Plan:
+        """Torch's own function for calls like this one."""
+        call = self.entry.program(self._aten, args) if self._aten else None
+        return Plan(NATIVE, call or self._native, _own_dtype(self._native))
 
     def _loaded(self, request: Request, row: str | None) -> tuple[Choice, tuple[Callable[..., Any], ...]]:
         """The choice for a request and what it runs, loaded. What cannot be loaded is left out of the next choice."""

@@ -1,7 +1,6 @@
 // Entry: a callable that takes an op's arguments, then `out` and `row`, all by position.
 #pragma once
 
-#include <ATen/autocast_mode.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/Exceptions.h>
@@ -89,15 +88,20 @@ inline bool keyed(const Entry& entry, PyObject* const* args, Key& key) {
     return key.recorded(wanted);
 }
 
+// Autocast's keys are left out of every dispatch but where it is on.
 inline bool autocasting() {
-    return at::autocast::is_autocast_enabled(at::kCPU) || at::autocast::is_autocast_enabled(at::kCUDA);
+    constexpr c10::DispatchKeySet keys({c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastCUDA});
+    return !c10::impl::tls_local_dispatch_key_set().excluded_.has_all(keys);
 }
 
-inline PyObject* entry_call(PyObject* self, PyObject* const* args, size_t flagged, PyObject* names) {
-    HANDLE_TH_ERRORS
-    auto& entry = *reinterpret_cast<Entry*>(self);
-    if (PyVectorcall_NARGS(flagged) != entry.count + 2 || (names != nullptr && PyTuple_GET_SIZE(names)))
-        return PyErr_Format(PyExc_TypeError, "takes %zd arguments by position", entry.count + 2);
+// What C++ threw, as an exception of Python's.
+inline PyObject* raised() {
+    torch::translate_exception_to_python(std::current_exception());
+    return nullptr;
+}
+
+// args: the op's, then `out` and `row`.
+inline PyObject* entered(Entry& entry, PyObject* const* args) {
     PyObject* out = args[entry.count];
     if (!world.watched()) {
         Key key(Key::FORWARD);
@@ -128,7 +132,30 @@ inline PyObject* entry_call(PyObject* self, PyObject* const* args, size_t flagge
     PyObject* result = PyObject_Vectorcall(entry.miss, given, 3, nullptr);
     Py_DECREF(whole);
     return result;
-    END_HANDLE_TH_ERRORS
+}
+
+// The op's arguments by position; `out` and `row` by position, by name, or not at all.
+inline PyObject* entry_call(PyObject* self, PyObject* const* args, size_t flagged, PyObject* names) {
+    auto& entry = *reinterpret_cast<Entry*>(self);
+    Py_ssize_t given = PyVectorcall_NARGS(flagged), named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+    try {
+        if (given == entry.count + 2 && named == 0) return entered(entry, args);
+        if (given < entry.count || given > entry.count + 2)
+            return PyErr_Format(PyExc_TypeError, "takes %zd arguments by position, got %zd", entry.count, given);
+        std::vector<PyObject*> all(args, args + given);
+        all.resize(static_cast<size_t>(entry.count) + 2, Py_None);
+        for (Py_ssize_t i = 0; i < named; ++i) {
+            PyObject* name = PyTuple_GET_ITEM(names, i);
+            bool out = PyUnicode_CompareWithASCIIString(name, "out") == 0;
+            if (!out && PyUnicode_CompareWithASCIIString(name, "row") != 0)
+                return PyErr_Format(PyExc_TypeError, "has no argument %R by name", name);
+            if (given > entry.count + (out ? 0 : 1)) return PyErr_Format(PyExc_TypeError, "got %R twice", name);
+            all[static_cast<size_t>(entry.count) + (out ? 0 : 1)] = args[given + i];
+        }
+        return entered(entry, all.data());
+    } catch (const std::exception&) {
+        return raised();
+    }
 }
 
 // Entry(table, miss, free, written): `free` a tuple of tests or Nones, one an argument; `written` a tuple of indices.
@@ -184,7 +211,7 @@ inline PyTypeObject EntryType = [] {
     PyTypeObject t = {PyVarObject_HEAD_INIT(nullptr, 0)};
     t.tp_name = "kernelworks.native.Entry";
     t.tp_basicsize = sizeof(Entry);
-    t.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
+    t.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_BASETYPE;
     t.tp_vectorcall_offset = offsetof(Entry, call);
     t.tp_call = PyVectorcall_Call;
     t.tp_new = entry_new;

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include "entry.hpp"
+#include "program.hpp"
 #include "recorder.hpp"
 #include "table.hpp"
 
@@ -141,7 +142,20 @@ static PyObject* setup(PyObject*, PyObject* const* given, Py_ssize_t count) {
     Py_RETURN_NONE;
 }
 
+// direct(type): instances of a class derived from Entry are called as Entry is, whatever `__call__` its class has. That
+// one is for those who read it (torch.compile).
+static PyObject* direct(PyObject*, PyObject* type) {
+    auto* derived = reinterpret_cast<PyTypeObject*>(type);
+    if (!PyType_Check(type) || !PyType_IsSubtype(derived, &EntryType))
+        return PyErr_Format(PyExc_TypeError, "direct takes a class derived from Entry");
+    derived->tp_vectorcall_offset = EntryType.tp_vectorcall_offset;
+    derived->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
+    PyType_Modified(derived);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
+    {"direct", direct, METH_O, nullptr},
     {"setup", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(setup)), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
@@ -152,7 +166,7 @@ static PyModuleDef module = {PyModuleDef_HEAD_INIT, "native", nullptr, -1, funct
 PyMODINIT_FUNC PyInit_native() {
     PyObject* made = PyModule_Create(&kw::module);
     for (auto [name, type] : {std::pair{"Table", &kw::TableType}, {"Entry", &kw::EntryType}, {"Recipe", &kw::RecipeType},
-                              {"Recorder", &kw::RecorderType}})
+                              {"Recorder", &kw::RecorderType}, {"Program", &kw::ProgramType}})
         if (made == nullptr || PyType_Ready(type) < 0 ||
             PyModule_AddObjectRef(made, name, reinterpret_cast<PyObject*>(type)) < 0)
             return nullptr;

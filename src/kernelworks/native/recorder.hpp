@@ -63,7 +63,7 @@ inline PyObject* recorder_call(PyObject* self, PyObject* const* asked, size_t fl
         std::vector<PyObject*> given(args, args + count);
         given.push_back(Py_None);
         given.push_back(recorder.row);
-        result.reset(entry_call(reinterpret_cast<PyObject*>(recipe->entry), given.data(), given.size(), nullptr));
+        result.reset(entered(*recipe->entry, given.data()));
         if (!result) return nullptr;
         bool all = PyTuple_Check(result.get()) && PyTuple_GET_SIZE(result.get()) == std::ssize(*recipe->flows);
         if (recipe->to_torch != Py_None && !all) {  // the backward reads outputs that there are not

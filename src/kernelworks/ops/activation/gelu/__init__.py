@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernelworks.aten import aten
 from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, triton_row
 from kernelworks.build.sharing import shared
 from kernelworks.op import Op, Pass
@@ -68,6 +69,10 @@ def _composite(x: Tensor, approximate: str) -> Tensor:
     return F.gelu(x, approximate=approximate)
 
 
+def _aten(x: Any, approximate: str) -> Any:
+    return aten("gelu", x, approximate=approximate)
+
+
 def _torch(x: Tensor, approximate: str, out: Any = None) -> Any:
     return into(_composite(x, approximate), out)
 
@@ -103,6 +108,7 @@ OP = Op(
         returns=("x",),
     ),
     composite=_composite,
+    aten=_aten,
     pointwise=True,
     mutants=MUTANTS,
 )

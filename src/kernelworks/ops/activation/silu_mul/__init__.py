@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernelworks.aten import aten
 from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, triton_row
 from kernelworks.build.sharing import shared
 from kernelworks.op import Op, Pass
@@ -63,6 +64,10 @@ def _composite(gate: Tensor, up: Tensor) -> Tensor:
     return F.silu(gate) * up
 
 
+def _aten(gate: Any, up: Any) -> Any:
+    return aten("mul.Tensor", aten("silu", gate), up)
+
+
 def _torch(gate: Tensor, up: Tensor, out: Any = None) -> Any:
     output = torch.empty_like(gate) if out is None else out
     return into(_composite(gate, up), output)
@@ -106,6 +111,7 @@ OP = Op(
         reads={"up": ("gate",)},
     ),
     composite=_composite,
+    aten=_aten,
     pointwise=True,
     mutants=MUTANTS,
 )

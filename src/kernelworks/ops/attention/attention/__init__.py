@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from kernelworks.aten import aten
 from kernelworks.build.cpp import built, differs, library, source_hash
 from kernelworks.build.rows import cpp_rows, cuda_row, in_float64, python_row, triton_row
 from kernelworks.build.sharing import shared
@@ -310,6 +311,18 @@ def _native(
     return _sdpa(q, k, v, causal, window, scale, mask)
 
 
+def _aten(
+    q: Any, k: Any, v: Any, causal: str | None, window: int | None, scale: float | None, mask: Any, with_lse: bool
+) -> Any:
+    is_causal = None if with_lse else _torch_causal(q, k, causal, window, mask)
+    if is_causal is None:
+        return None
+    return aten(
+        "scaled_dot_product_attention", q, k, v, is_causal=is_causal, scale=scale,
+        enable_gqa=bool(q.shape[1] != k.shape[1]),
+    )  # fmt: skip
+
+
 def _torch(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
     with_lse: bool, out: Any = None,
@@ -408,6 +421,7 @@ OP = Op(
     ),
     composite=_composite,
     native=_native,
+    aten=_aten,
     mutants=MUTANTS,
     # torch wants a fixed number of outputs, laid out as _fake says: without lse the second one is empty.
     to_torch=lambda result, q, *args: (

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernelworks.aten import aten
 from kernelworks.build.rows import cpp_rows, cuda_row, in_float64, into, python_row, triton_row
 from kernelworks.build.sharing import shared
 from kernelworks.op import Op, Pass
@@ -101,6 +102,10 @@ def _composite(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
+def _aten(x: Any, weight: Any, bias: Any) -> Any:
+    return aten("linear", x, weight, bias)
+
+
 def _torch(x: Tensor, weight: Tensor, bias: Tensor | None, out: Any = None) -> Any:
     return into(_composite(x, weight, bias), out)
 
@@ -151,6 +156,7 @@ OP = Op(
         reads={"x": ("weight",), "weight": ("x",), "bias": ()},
     ),
     composite=_composite,
+    aten=_aten,
     mutants=MUTANTS,
 )
 

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernelworks.aten import aten
 from kernelworks.build.rows import cpp_rows, into, python_row, triton_row
 from kernelworks.build.sharing import shared
 from kernelworks.op import Op, Pass
@@ -101,6 +102,10 @@ def _composite(ids: Tensor, weight: Tensor) -> Tensor:
     return F.embedding(ids, weight)
 
 
+def _aten(ids: Any, weight: Any) -> Any:
+    return aten("embedding", weight, ids)
+
+
 def _torch(ids: Tensor, weight: Tensor, out: Any = None) -> Any:
     _check_ids(ids, weight.shape[0])
     return into(_composite(ids, weight), out)
@@ -138,6 +143,7 @@ OP = Op(
         returns=("weight",),
     ),
     composite=_composite,
+    aten=_aten,
     mutants=MUTANTS,
 )
 

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernelworks.aten import aten
 from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, triton_row
 from kernelworks.build.sharing import shared
 from kernelworks.contract import Request
@@ -120,6 +121,10 @@ def _composite(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
     return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 
+def _aten(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    return aten("layer_norm", x, (x.shape[-1],), weight, bias, eps, torch.backends.cudnn.enabled)
+
+
 def _torch(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, out: Tensor | None = None) -> Any:
     return into(_composite(x, weight, bias, eps), out)
 
@@ -178,6 +183,7 @@ OP = Op(
         returns=("x", "weight", "bias"),
     ),
     composite=_composite,
+    aten=_aten,
     mutants=MUTANTS,
 )
 

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernelworks.aten import aten
 from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, triton_row
 from kernelworks.build.sharing import shared
 from kernelworks.contract import Request
@@ -149,6 +150,12 @@ def _composite(x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | 
     return output if residual is None else (output, s)
 
 
+def _aten(x: Any, weight: Any, eps: float, residual: Any) -> Any:
+    s = x if residual is None else aten("add.Tensor", x, residual)
+    output = aten("rms_norm", s, (x.shape[-1],), weight, eps)
+    return output if residual is None else (output, s)
+
+
 def _torch(x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None, out: Any = None) -> Any:
     return into(_composite(x, weight, eps, residual), out)
 
@@ -214,6 +221,7 @@ OP = Op(
         reads={"weight": ("x", "residual")},
     ),
     composite=_composite,
+    aten=_aten,
     mutants=MUTANTS,
     # torch wants a fixed number of outputs: without a residual the second one is empty.
     to_torch=lambda result, x, weight, eps, residual: result if residual is not None else (result, x.new_empty(0)),

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernelworks.aten import aten
 from kernelworks.build.rows import cpp_rows, cuda_row, in_float64, into, python_row, triton_row
 from kernelworks.build.sharing import shared
 from kernelworks.op import Op, Pass
@@ -130,6 +131,11 @@ def _composite(logits: Tensor, target: Tensor, ignore_index: int, reduction: str
     return F.cross_entropy(logits, target, ignore_index=ignore_index, reduction=reduction)
 
 
+def _aten(logits: Any, target: Any, ignore_index: int, reduction: str) -> Any:
+    number = ("none", "mean", "sum").index(reduction)
+    return aten("cross_entropy_loss", logits, target, reduction=number, ignore_index=ignore_index)
+
+
 def _torch(logits: Tensor, target: Tensor, ignore_index: int, reduction: str, out: Tensor | None = None) -> Any:
     _check_target(logits, target, ignore_index)
     return into(_composite(logits, target, ignore_index, reduction), out)
@@ -182,6 +188,7 @@ OP = Op(
         returns=("logits",),
     ),
     composite=_composite,
+    aten=_aten,
     mutants=MUTANTS,
 )
 

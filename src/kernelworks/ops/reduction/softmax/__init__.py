@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernelworks.aten import aten
 from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, triton_row
 from kernelworks.build.sharing import shared
 from kernelworks.op import Op, Pass
@@ -85,6 +86,10 @@ def _composite(x: Tensor, dim: int) -> Tensor:
     return torch.softmax(x, dim)
 
 
+def _aten(x: Any, dim: int) -> Any:
+    return aten("softmax.int", x, dim)
+
+
 def _torch(x: Tensor, dim: int, out: Tensor | None = None) -> Any:
     return into(_composite(x, dim), out)
 
@@ -120,6 +125,7 @@ OP = Op(
         returns=("x",),
     ),
     composite=_composite,
+    aten=_aten,
     mutants=MUTANTS,
 )
 
