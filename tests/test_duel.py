@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kernelworks.ceilings.quiet import CpuTimes
 from kernelworks.settle import duel as module
 from kernelworks.settle.duel import Duel, duel, quickest
 from kernelworks.timings import Raced
@@ -20,11 +21,14 @@ class Clock:
         self.now, self.calls = 0.0, 0
         monkeypatch.setattr(module.time, "perf_counter", lambda: self.now)
         monkeypatch.setattr(module.time, "sleep", self.pass_)
-        self.interrupted = 0
-        monkeypatch.setattr(module, "_interrupted", lambda: self.interrupted)
+        self.held_up = 0.0  # by others, of the time so far
+        monkeypatch.setattr(module.quiet, "cpu_times", self.cpu_times)
 
     def pass_(self, seconds: float) -> None:
         self.now += seconds
+
+    def cpu_times(self) -> CpuTimes:
+        return CpuTimes(self.now, self.now + self.held_up, self.now - self.held_up, 2, {1: self.held_up})
 
     def arm(self, *seconds: float) -> Callable[[], None]:
         """A call that takes each of these times in turn."""
@@ -141,13 +145,13 @@ def test_a_stalled_sample_makes_the_next_ones_short(clock: Clock) -> None:
     assert clock.now < 30
 
 
-def test_a_round_in_which_the_core_was_taken_away_is_left_out(clock: Clock) -> None:
+def test_a_round_in_which_others_held_the_core_is_left_out(clock: Clock) -> None:
     turn = itertools.count()
 
     def ours() -> None:
         clock.pass_(1e-4)
         if next(turn) % 60 == 0:
-            clock.interrupted += 1
+            clock.held_up += 12e-3
             clock.pass_(12e-3)
 
     found = duel(ours, clock.arm(1.5e-4))
@@ -155,11 +159,12 @@ def test_a_round_in_which_the_core_was_taken_away_is_left_out(clock: Clock) -> N
     assert found.raced.ours_us == pytest.approx(100, rel=0.01)
 
 
-def test_where_no_quiet_is_to_be_had_every_round_counts(clock: Clock) -> None:
+def test_where_no_quiet_is_to_be_had_torch_runs(clock: Clock) -> None:
     def ours() -> None:
-        clock.interrupted += 1
-        clock.pass_(1e-4)
+        clock.held_up += 2e-3
+        clock.pass_(5e-3)
 
-    found = duel(ours, clock.arm(2e-4))
-    assert found.rounds >= module.LEAST_ROUNDS
-    assert clock.now < 3
+    found = duel(ours, clock.arm(1e-2))
+    assert found.raced.noisy
+    assert not found.ours
+    assert clock.now < 5

@@ -6,7 +6,9 @@ ours beats torch by ``MARGIN``, and what it costs is paid before a program runs;
 - A sample is a queue of calls and the wait for its end, by the wall clock: host time, launches and allocations count.
 - The arms take turns, and whoever goes first changes every round. What is judged is the ratio within a round, which a
   neighbour that slows both arms leaves alone.
-- A neighbour that takes the core away is seen: the system counts it. Such a round is left out, as long as others come.
+- Rounds in which other processes kept our threads off the cores are left out (``ceilings.quiet`` has the rule), as long
+  as others come; where too few come, no race is believed. Noise would not hit both arms alike: what is held up goes on
+  on one thread here (``build/sharing.py``), and in torch it does not.
 - The rounds are cut into two halves in time, and each must say so for itself.
 - ``spread`` is by how much the quicker arm's time varied from round to round, as a share of the slower arm's: half the
   distance between the quartiles, or between the halves where that is more. Over ``NOISY`` nothing is believed: the race
@@ -15,12 +17,12 @@ ours beats torch by ``MARGIN``, and what it costs is paid before a program runs;
 
 from __future__ import annotations
 
-import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from kernelworks.ceilings import quiet
 from kernelworks.timings import MARGIN, Raced
 
 __all__ = ["Duel", "duel", "quickest"]
@@ -36,6 +38,7 @@ OF_LONG_CALLS, LONG_S = 4, 0.05  # rounds, where one call takes longer than that
 OF_ENDLESS_CALLS, ENDLESS_S = 2, 0.5
 BUDGET_S = 0.25
 PATIENCE = 4  # times the budget, while rounds are left out
+LOUD = 1.0  # the spread of a race whose rounds others took part in
 STALLED = 16  # times its length, and a sample is cut: a neighbour holds one of the cores
 PAUSE_S = 0.1  # before a race is run again: most bursts are short
 CLEAR = 1.15  # a ratio beyond which more rounds change nothing; its inverse where ours loses
@@ -114,11 +117,6 @@ def _counts(ours: Call, torchs: Call, wait: Call | None, seconds: float = 0.0) -
     return max(1, min(MOST_CALLS, int(seconds / max(theirs, 1e-7)))), max(theirs, mine)
 
 
-def _interrupted() -> int:
-    """How often the system has taken a core away from a thread of this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-
-
 def _race(ours: Call, torchs: Call, wait: Call | None, counts: tuple[int, float]) -> Duel:
     count, one = counts
     least = OF_ENDLESS_CALLS if one > ENDLESS_S else OF_LONG_CALLS if one > LONG_S else LEAST_ROUNDS
@@ -126,24 +124,25 @@ def _race(ours: Call, torchs: Call, wait: Call | None, counts: tuple[int, float]
     left_out: list[tuple[float, float]] = []
     begin = time.perf_counter()
     while len(kept) < MOST_ROUNDS:
-        before, first = _interrupted(), time.perf_counter()
+        before, first = quiet.cpu_times(), time.perf_counter()
         if (len(kept) + len(left_out)) % 2:
             o = _sample(ours, count, wait)
             t = _sample(torchs, count, wait)
         else:
             t = _sample(torchs, count, wait)
             o = _sample(ours, count, wait)
-        (kept if _interrupted() == before else left_out).append((o, t))
         now = time.perf_counter()
+        (left_out if quiet.noise_between(before, quiet.cpu_times()).loud else kept).append((o, t))
         if count > 1 and now - first > STALLED * SAMPLE_S:
             count = max(1, count // STALLED)
         if now - begin > PATIENCE * BUDGET_S and len(kept) + len(left_out) >= least:
             break
         if len(kept) >= least and not len(kept) % 2 and (now - begin > BUDGET_S or _clear(_ratios(kept))):
             break
-    if len(kept) < least:  # there is no quiet to be had
-        kept += left_out
-    return Duel(_judged(kept), len(kept))
+    if len(kept) >= least:
+        return Duel(_judged(kept), len(kept))
+    found = _judged([*kept, *left_out])  # there is no quiet to be had
+    return Duel(replace(found, spread=max(found.spread, LOUD)), len(kept) + len(left_out))
 
 
 def _ratios(rounds: Sequence[tuple[float, float]]) -> list[float]:
