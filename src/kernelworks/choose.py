@@ -151,7 +151,7 @@ def eligible(op: Rows, request: Request, kind: str | None = None) -> tuple[Ways,
 
 def known(op: Rows, dtype: torch.dtype, device: str, sizes: Mapping[str, int]) -> list[Timing]:
     """The timings of this machine by which calls of an op in a dtype, on a type of device, are chosen for, where no
-    more is known of the calls than some ``sizes``. Noisy ones decide nothing and are left out."""
+    more is known of the calls than some ``sizes``; noisy ones too, which decide nothing."""
     proved = {r.name: r for r in op.rows if r.source is not None and certificates.invalid(op.name, r) is None}
     try:
         return timings.alike(op.name, proved, dtype, device, sizes)

@@ -234,7 +234,7 @@ def alike(
     found = []
     for t in (t for (_, _, bucket), several in known.items() if _in_bucket(bucket, dtype, sizes) for t in several):
         way = [rows[part] for part in t.way.split("+") if part in rows]
-        if t.noisy or t.threads != threads or t.torch != torch_version() or len(way) != t.way.count("+") + 1:
+        if t.threads != threads or t.torch != torch_version() or len(way) != t.way.count("+") + 1:
             continue
         if (t.source_hash, t.toolchain) == sources_of(way):
             found.append(t)

@@ -20,6 +20,7 @@ from kernelworks import timings
 from kernelworks.machine import place_of
 from kernelworks.models import outlook
 from kernelworks.op import OPS, Op
+from kernelworks.plans import generation
 from kernelworks.settle import races, session
 from kernelworks.settle.duel import Duel
 from kernelworks.timings import Raced
@@ -135,13 +136,68 @@ def test_noise_and_what_holds_no_more_say_nothing(monkeypatch: pytest.MonkeyPatc
         assert old in text
         path.write_text(text.replace(old, new), encoding="utf-8")
         timings.reread()
-        assert not kw.swap(nn.GELU(), verbose=False).replaced
+        swapped = kw.swap(nn.GELU(), verbose=False)
+        assert not swapped.replaced
+        assert swapped.left[0].reason == (outlook.NOISY if "spread" in old else outlook.NOT_TIMED)
     path.write_text(text, encoding="utf-8")
     timings.reread()
     assert kw.swap(nn.GELU(), verbose=False).replaced
     stale = dataclasses.replace(OPS["gelu"].row(ROW), hash=lambda: "another")
     monkeypatch.setattr(OPS["gelu"], "rows", tuple(stale if r.name == ROW else r for r in OPS["gelu"].rows))
     assert not kw.swap(nn.GELU(), verbose=False).replaced
+
+
+def parts(model: nn.Module) -> set[str]:
+    return {path for path, module in model.named_modules() if "forward" in vars(module)}
+
+
+# ---------------------------------------------------------------- decoders
+
+
+def decoder() -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 50, "pad_token_id": 0}
+    return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)).eval()
+
+
+def of_attention(keys: int) -> tuple[Any, ...]:
+    q, k = torch.zeros(1, 4, 1, 8), torch.zeros(1, 2, keys, 8)
+    return q, k, k, None, None, 8**-0.5, None, False
+
+
+# what won -> whether attention is ours to call, and a layer runs in one piece
+WON: dict[str, tuple[Callable[[], None], bool]] = {
+    "nothing": (lambda: None, False),
+    "torch's": (lambda: raced("linear", *of_linear(1, 32, 32), ratio=0.9), False),
+    "products of one row": (lambda: raced("linear", torch.zeros(1, 1, 32), torch.zeros(32, 32), None), True),
+    "attention of one query": (lambda: raced("attention", *of_attention(20)), True),
+    "the norm": (lambda: raced("rms_norm", torch.zeros(1, 1, 32), torch.ones(32), 1e-6, None), True),
+    "another dtype": (lambda: raced("linear", *of_linear(1, 32, 32, torch.bfloat16)), False),
+}
+
+
+@pytest.mark.parametrize("name", WON)
+@torch.no_grad()
+def test_a_decoder_runs_in_one_piece_where_a_part_of_it_won(name: str) -> None:
+    race, ours = WON[name]
+    model, ids, mode = decoder(), torch.arange(1, 17)[None], "_attn_implementation"
+    want = model.generate(ids, max_new_tokens=12, do_sample=False, output_logits=True, return_dict_in_generate=True)
+    race()
+    with kw.swap(model, verbose=False) as swapped:
+        assert (getattr(model.config, mode) == "kernelworks") == ours == bool(swapped.replaced)
+        assert ("_kernelworks_parts" in vars(model.model.layers[0])) == ours
+        assert ours or not parts(model)
+        got = model.generate(ids, max_new_tokens=12, do_sample=False, output_logits=True, return_dict_in_generate=True)
+        for a, b in zip(got.logits, want.logits, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        if ours:  # what is timed meanwhile counts from the next step on
+            raced("linear", torch.zeros(1, 1, 32), torch.zeros(32, 32), None, ratio=0.5)
+            again = model.generate(ids, max_new_tokens=2, do_sample=False)
+            assert torch.equal(again, got.sequences[:, :18])
+            assert all(any(generation() in key for key in m._kernelworks_parts.bound) for m in model.model.layers)
+    assert getattr(model.config, mode) == "sdpa"
 
 
 # ---------------------------------------------------------------- settle
@@ -167,10 +223,6 @@ def races_end(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     monkeypatch.setattr(races, "duel", duel)
     monkeypatch.setattr(races, "quickest", lambda arms, wait: next(n for n, _ in arms if ROW in n))
     return ends
-
-
-def parts(model: nn.Module) -> set[str]:
-    return {path for path, module in model.named_modules() if "forward" in vars(module)}
 
 
 def test_settle_measures_a_call_and_swaps_what_won(races_end: dict[str, float]) -> None:

@@ -27,7 +27,7 @@ LEAST_ROUNDS = 2
 LEAST_NOISE = 0.02  # of the wall clock: two runs of one program are seldom nearer
 MOST_SHARE = 2.0  # of the original's time: what is predicted beyond it is a disturbance, of no known size
 NOTHING = "nothing to be had here"
-SETTLING = 0.5  # of the budget, for races of the calls that are not known of this machine yet
+SETTLING = 1.0  # of the budget, for races of the calls that are not known of this machine yet
 
 
 class Forecast(NamedTuple):

@@ -92,10 +92,12 @@ def outlook(name: str, dtype: torch.dtype, device: str, sizes: Mapping[str, int]
             counts[timing.way] = counts.get(timing.way, 0) + 1
     if counts:
         return Outlook(name, tuple(sorted(counts, key=lambda way: -counts[way])))
-    return Outlook(name, ("torch",), TORCH_WON if about else NOT_TIMED)
+    why = TORCH_WON if any(not t.noisy for t in about) else NOISY if about else NOT_TIMED
+    return Outlook(name, ("torch",), why)
 
 
 NOT_TIMED = "no timing says that ours is quicker here; `kernelworks settle` measures"
+NOISY = "timed in a noisy hour, which says nothing: `kernelworks settle` measures again"
 TORCH_WON = "timed here: torch's own is as quick or quicker"
 
 
