@@ -268,15 +268,25 @@ def test_generated_pages_are_up_to_date() -> None:
     assert reference == map_report.markdown(kernel_map()), "run `make docs`"
 
 
-def blocks() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+def blocks() -> list[tuple[str, int, str]]:
+    """The examples in Python of README.md and of the docs: page, number, text."""
+    pages = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    found = {
+        page: re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.M | re.S) for page in pages
+    }
+    return [(page, i, text) for page, texts in found.items() for i, text in enumerate(texts, 1)]
 
 
-@pytest.mark.parametrize("index", range(len(blocks())))
-def test_the_examples_of_the_readme_run(index: int, monkeypatch: pytest.MonkeyPatch, ceilings: Ceilings) -> None:
+@pytest.mark.parametrize(
+    ("page", "number", "text"), blocks(), ids=lambda value: value if str(value).endswith(".md") else ""
+)
+def test_the_examples_of_the_pages_run(
+    page: str, number: int, text: str, monkeypatch: pytest.MonkeyPatch, ceilings: Ceilings, tmp_path: Path
+) -> None:
     # the ceilings of a test machine: measuring this one takes a minute and wants it quiet
     patch(monkeypatch, "kernelworks.diagnose", "measured_ceilings", lambda *args: ceilings)
-    exec(compile(blocks()[index], f"README.md, example {index + 1}", "exec"), {"__name__": "readme"})
+    monkeypatch.chdir(tmp_path)
+    exec(compile(text, f"{page}, example {number}", "exec"), {"__name__": "example"})
 
 
 def test_a_part_without_its_results_stays_empty(tmp_path: Path) -> None:

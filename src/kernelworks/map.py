@@ -7,12 +7,14 @@ a kernel that was changed where none is at hand is named.
 
 from __future__ import annotations
 
+import inspect
 import statistics
+import typing
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kernelworks import certificates, environment
+from kernelworks import certificates, environment, ops
 from kernelworks.arguments import ops_named
 from kernelworks.bench import OURS, read, save
 from kernelworks.build import BuildError
@@ -21,6 +23,7 @@ from kernelworks.handed import Records
 from kernelworks.machine import has_gpu, kind_of
 from kernelworks.op import Op
 from kernelworks.records import BenchResult, MapOp, MapRow
+from kernelworks.spelling import SPELLINGS
 
 __all__ = ["keep_benches", "kept_benches", "kernel_map", "source_hashes", "stale"]
 
@@ -109,7 +112,18 @@ def _op(op: Op) -> MapOp:
             for kind in _kinds(row) or [""]
         ),
         room=op.room.relative_to(PACKAGE).as_posix() if op.room.is_relative_to(PACKAGE) else str(op.room),
+        calls=_calls(op),
     )
+
+
+def _calls(op: Op) -> tuple[str, ...]:
+    function = getattr(ops, op.name, None)
+    if function is None:  # one that is no op of the package's own
+        return ()
+    own = inspect.signature((typing.get_overloads(function) or [function])[0])
+    bare = [p.replace(annotation=inspect.Parameter.empty) for p in own.parameters.values()]
+    said = f"{op.name}{inspect.Signature(bare)}"
+    return (said, SPELLINGS[op.name].written()) if op.name in SPELLINGS else (said,)
 
 
 def _row(op: Op, row: Row, kind: str, benches: Iterable[BenchResult]) -> MapRow:

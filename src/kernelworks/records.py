@@ -323,6 +323,7 @@ class MapOp(Record):
     source: str
     rows: tuple[MapRow, ...]
     room: str = ""  # its folder, from the package's own
+    calls: tuple[str, ...] = ()  # how it is called: in its own way, and as torch's function is, where there is one
 
 
 # ---------------------------------------------------------------- diagnosis

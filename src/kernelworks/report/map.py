@@ -62,7 +62,8 @@ def markdown(ops: Sequence[MapOp]) -> str:
         "# Reference: ops and rows",
         "",
         "Generated from the rows by `kernelworks map --markdown docs/reference.md`; a test checks that it is current.",
-        "`kernelworks map` prints the same tree with this machine's certificates and speeds.",
+        "`kernelworks map` prints the same tree with this machine's certificates and speeds. Each op is called in its",
+        "own way, or as torch's function is ([faces](faces.md)).",
     ]
     for family in dict.fromkeys(op.family for op in ops):
         lines += ["", f"## {family}"]
@@ -75,6 +76,7 @@ def markdown(ops: Sequence[MapOp]) -> str:
                 "",
                 f"    {op.formula}",
                 "",
+                *(f"- {'as torch is' if i else 'called'}: `{call}`" for i, call in enumerate(op.calls)),
                 f"- source: {op.source}",
                 f"- rows, best first: {rows}",
             ]
