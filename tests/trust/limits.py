@@ -198,8 +198,8 @@ OPS = [
         "must be on x's device",
     ),
     Limit(
-        "Tensors are torch's: arrays of NumPy are to be wrapped by `torch.from_numpy`.",
-        lambda: kw.gelu(x().numpy()),
+        "Tensors are torch's, NumPy's or speak DLPack: lists of numbers are refused.",
+        lambda: kw.gelu([1.0, 2.0]),
         TypeError,
         "must be a torch.Tensor",
     ),
@@ -260,9 +260,9 @@ OPS = [
         "target must have dtype int64",
     ),
     Limit(
-        "`cross_entropy` has no weights of classes and no label smoothing.",
-        lambda: kw.cross_entropy(x(), torch.arange(4), weight=x(16)),
-        TypeError,
+        "`cross_entropy` with weights of classes or label smoothing is torch's: no row of ours has them.",
+        lambda: kw.cross_entropy(x(), torch.arange(4), weight=x(16), row="scalar"),
+        RuntimeError,
         "weight",
     ),
     Limit("`attention` takes [B, H, L, D].", lambda: kw.attention(*heads(2, 5, 16)), ValueError, "four dimensions"),
@@ -290,7 +290,12 @@ OPS = [
         ValueError,
         "window needs causal",
     ),
-    Limit("`attention` has no dropout.", lambda: kw.attention(*heads(), dropout_p=0.1), TypeError, "dropout_p"),
+    Limit(
+        "`attention` with dropout is torch's: no row of ours has it.",
+        lambda: kw.attention(*heads(), dropout_p=0.1, row="scalar"),
+        RuntimeError,
+        "dropout_p",
+    ),
     Limit(
         "`out=` is not differentiated.",
         lambda: kw.gelu(x().requires_grad_(), out=x()),
