@@ -31,9 +31,11 @@ MOST_LINES = 16  # of a tool's words that are kept
 MOST = ["--elements", "100000", "--calls", "12"]
 NAMED: dict[str, str] = {
     "attention.sm90": "tiles, causal;tiles, whole;tiles, D=64 whole;tiles, D=64 one a head;tiles, D=64 long;"
-    "tiles, D=64 causal;large prefill;D=64",
+    "tiles, D=64 causal;large prefill;D=64;tiles, window 150 top_left, D=128;tiles, window 130 top_left, D=64;"
+    "tiles, D=256 whole;tiles, D=256 causal;tiles, window 190 top_left, D=256",
     "attention.sm90_backward": "tiles, causal@bfloat16;tiles, whole, gradients@bfloat16;"
-    "tiles, D=64 causal, gradients@bfloat16;tiles, more queries than keys@bfloat16;large prefill;D=128",
+    "tiles, D=64 causal, gradients@bfloat16;tiles, more queries than keys@bfloat16;large prefill;D=128;"
+    "tiles, window 150 top_left, D=128;tiles, window 130 top_left, D=64",
     "attention.triton": "tiles, whole@bfloat16;Lq=33 Lk=200 causal;decode D=16;mask and causal;"
     "few queries, split@bfloat16;Lk=509@bfloat16",
     "cross_entropy.sm90": "sum N=4096;mean N=4096, 1 flows in;48x32000 mean;37x128256 mean;20x151936 sum",
@@ -50,7 +52,7 @@ NAMED: dict[str, str] = {
 def arguments(op: str, row: str) -> list[str]:
     """What ``prove.sanitized`` is told to run of a row."""
     named = NAMED.get(f"{op}.{row}")
-    return ["--calls", "24", "--cases", named] if named else MOST
+    return ["--calls", "26", "--cases", named] if named else MOST
 
 
 def gpu_rows() -> list[tuple[str, str]]:
