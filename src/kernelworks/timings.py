@@ -29,7 +29,7 @@ from kernelworks.machine import place_of
 
 __all__ = [
     "MARGIN", "NEARBY", "NOISY", "NONE", "Raced", "Timing", "Verdict", "alike", "bucket_of", "call_of", "faults",
-    "held", "remember", "reread", "shipped_path", "shipped_places", "sized", "sources_of", "threads_of",
+    "held", "remember", "reread", "shipped", "shipped_path", "shipped_places", "sized", "sources_of", "threads_of",
     "torch_version", "verdict", "write", "write_shipped",
 ]  # fmt: skip
 
@@ -358,6 +358,11 @@ def remember(timing: Timing) -> None:
     """Keeps a timing for this process alone, where no file can be written."""
     _remembered[timing.place, timing.op, timing.key] = timing
     _indexed.cache_clear()
+
+
+def shipped(timing: Timing) -> bool:
+    """Whether a timing came with the package: nobody has raced that call on this very machine."""
+    return timing not in _cached(_folder(timing.place), timing.op)[0] and timing not in _remembered.values()
 
 
 def reread() -> None:

@@ -127,7 +127,7 @@ class Session:
         key = (op.name, request.pass_, timings.bucket_of(op.contract, request))
         raced = self._raced.get(key, 0)
         found = timings.verdict(op.name, op.contract, request, ways)
-        if exact and not self.again and not all(t.noisy for t in exact):
+        if not self.again and any(not t.noisy and not timings.shipped(t) for t in exact):
             self._told(op, request, call, found, "settled before: ")
             return True
         clear = [t for t in near if not t.noisy]
@@ -160,7 +160,7 @@ class Session:
         self._keep(timing)
         decided = timings.verdict(op.name, op.contract, request, ways)
         for what, duel in _parts(request.pass_, found):
-            self._line(op, request.pass_, call, decided.because, found.way, decided.way, what, duel)
+            self._line(op, request.pass_, call, _because(decided), found.way, decided.way, what, duel)
 
     def _pairs(self, op: Op, args: tuple[Any, ...], ways: Ways) -> list[str]:
         """The ways of a training call that are worth a look: those with the forward that this call takes quickest,
@@ -189,9 +189,8 @@ class Session:
             self._line(op, request.pass_, call, prefix + found.because, taken=found.way)
             return
         for what, raced in parts:
-            self._line(
-                op, request.pass_, call, prefix + found.because, t.way, found.way, what, Duel(raced, rounds=0, runs=0)
-            )
+            why = prefix + _because(found)
+            self._line(op, request.pass_, call, why, t.way, found.way, what, Duel(raced, rounds=0, runs=0))
 
     def _line(
         self, op: Op, pass_: str, call: str, why: str, way: str = "", taken: str = "", what: str = "",
@@ -213,6 +212,16 @@ def _raceable(args: Sequence[Any]) -> bool:
     if transformed() or observed() or torch.compiler.is_compiling() or not is_plain(*leaves(args)):
         return False
     return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+
+
+def _because(found: timings.Verdict) -> str:
+    """Beside the figures of a race, what they come to."""
+    t = found.timing
+    if t is None or t.noisy:
+        return found.because
+    if found.way:
+        return f"{t.ratio:.2f}x torch"
+    return f"torch is as quick or quicker ({t.ratio:.2f}x)"
 
 
 def _parts(pass_: str, found: Found) -> list[tuple[str, Duel]]:
