@@ -149,12 +149,12 @@ def eligible(op: Rows, request: Request, kind: str | None = None) -> tuple[Ways,
     return ways, {name: reason for name, reason in declined.items() if name not in used}
 
 
-def known(op: Rows, dtype: torch.dtype, device: str, sizes: Mapping[str, int]) -> list[Timing]:
+def known(op: Rows, dtype: torch.dtype, device: str, sizes: Mapping[str, int], kind: str | None = None) -> list[Timing]:
     """The timings of this machine by which calls of an op in a dtype, on a type of device, are chosen for, where no
     more is known of the calls than some ``sizes``; noisy ones too, which decide nothing."""
-    proved = {r.name: r for r in op.rows if r.source is not None and certificates.invalid(op.name, r) is None}
+    proved = {r.name: r for r in op.rows if r.source is not None and certificates.invalid(op.name, r, kind) is None}
     try:
-        return timings.alike(op.name, proved, dtype, device, sizes)
+        return timings.alike(op.name, proved, dtype, place_of(device, kind), sizes)
     except (RuntimeError, BuildError):
         return []
 

@@ -223,13 +223,10 @@ def held(
     return [t for t in valid if t.call == call], [t for t in valid if t.call != call]
 
 
-def alike(
-    name: str, rows: Mapping[str, Row], dtype: torch.dtype, device: str, sizes: Mapping[str, int]
-) -> list[Timing]:
-    """The timings that hold here for an op's ``rows`` in a dtype, whatever the call, but for the ``sizes`` of those of
-    the contract's dimensions that are known. Raises RuntimeError where there is no such device."""
-    threads = torch.get_num_threads() if device == "cpu" else 0
-    place = place_of(device)
+def alike(name: str, rows: Mapping[str, Row], dtype: torch.dtype, place: str, sizes: Mapping[str, int]) -> list[Timing]:
+    """The timings of a ``place`` that hold for an op's ``rows`` in a dtype, whatever the call, but for the ``sizes`` of
+    those of the contract's dimensions that are known."""
+    threads = 0 if place.startswith("sm_") else torch.get_num_threads()
     known = _indexed(_folder(place), shipped_path(place), name)
     found = []
     for t in (t for (_, _, bucket), several in known.items() if _in_bucket(bucket, dtype, sizes) for t in several):

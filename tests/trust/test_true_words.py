@@ -23,12 +23,15 @@ from kernelworks.choose import eligible
 from kernelworks.diagnose import diagnose
 from kernelworks.diagnose.account import HOST, NATIVE, OTHERS, PARTS, UNSEEN, WAITING, account, footer
 from kernelworks.diagnose.overhead import Floors
+from kernelworks.diagnose.patterns import GATE, NORM
 from kernelworks.diagnose.races import Promise, Raced, Races
-from kernelworks.diagnose.regions import regions, settled
+from kernelworks.diagnose.regions import _at_hand, regions, settled
+from kernelworks.diagnose.rules import RULES, View
 from kernelworks.diagnose.timeline import settle
 from kernelworks.diagnose.trace import Call, Place, Trace
 from kernelworks.diagnose.watch import LEAST_LOOKS, SURE_S, Look, Outside, outside
 from kernelworks.diagnose.words import Rough, sentence
+from kernelworks.models.outlook import NOT_TIMED, TORCH_WON
 from kernelworks.op import OPS
 from kernelworks.records import Ceilings, Diagnosis, Fix, Region
 from kernelworks.settle import races as settle_races
@@ -308,6 +311,39 @@ def test_what_no_timing_speaks_of_is_raced_and_kept(tmp_path: Path, monkeypatch:
             assert (found.raced.low, found.raced.high) == pytest.approx((0.8 * 0.5, 0.6))
         trained = dataclasses.replace(_linear(), recorded=True)
         assert Races(1.0, torch.get_num_threads()).of(trained).row.count("+") == 1 and len(raced) == 3
+
+
+@pytest.mark.parametrize(
+    ("rule", "op", "args"),
+    [
+        ("decomposed_norm", "rms_norm", (torch.zeros(8, 64), torch.ones(64), 1e-6, None)),
+        ("decomposed_norm", "layer_norm", (torch.zeros(8, 64), torch.ones(64), torch.ones(64), 1e-6)),
+        ("decomposed_gate", "silu_mul", (torch.zeros(8, 64), torch.zeros(8, 64))),
+    ],
+)
+def test_one_op_for_many_is_promised_where_a_timing_says_so(
+    rule: str, op: str, args: tuple[Any, ...], tmp_path: Path
+) -> None:
+    found = next(r for r in RULES if r.name == rule)
+    view = View(
+        op="mul", module="M", source="m.py:1", shapes=((8, 64),), dtypes=("float32",), calls=3, seconds=1.0, wall=2.0,
+        regime="memory", bound=0.1, shares={NORM: 1.0, GATE: 1.0},
+    )  # fmt: skip
+    advice = found.applies(view)
+    assert advice is not None
+    said = []
+    with nothing_timed(tmp_path):
+        for race in (None, (0.8, None), (1.5, torch.bfloat16), (1.5, None)):
+            if race is not None:
+                ratio, dtype = race
+                given = [a.to(dtype or a.dtype) if isinstance(a, Tensor) else a for a in args]
+                made_raced(op, *given, ratio=ratio)
+            said.append(_at_hand(view, found, advice, Promise(), Races(0.0, 1)))
+    assert [s.high > 0 for s in said] == [False, False, False, True]
+    assert NOT_TIMED in said[0].action
+    first = (NOT_TIMED, TORCH_WON)[advice.ops[0] == op]  # of a layer norm nothing is said where an rms norm would do
+    assert first in said[1].action
+    assert first in said[2].action
 
 
 @pytest.mark.parametrize("halves", [(1.02, 2.0), (0.9, 0.9)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from kernelworks.contract import TensorSpec
 from kernelworks.diagnose.rows import Asked, asked
 from kernelworks.diagnose.shapes import signature
 from kernelworks.diagnose.trace import Call
+from kernelworks.models.outlook import outlook
 from kernelworks.settle import settle
 from kernelworks.timings import Timing
 
@@ -74,6 +76,11 @@ class Races:
         if key not in self.known:
             self.known[key] = self._promise(call)
         return self.known[key]
+
+    def lacks(self, ops: Sequence[str], dtype: str) -> str:
+        """Why none of these ops of ours would be quicker on tensors of a dtype, or "" where one may be."""
+        found = [outlook(op, getattr(torch, dtype, torch.float32), self.device, kind=self.kind) for op in ops]
+        return "" if any(o.ours for o in found) else found[0].why
 
     def _promise(self, call: Call) -> Promise:
         found = asked(call, self.threads, self.device, self.kind)

@@ -57,7 +57,7 @@ def regions(
         near = siblings.get((group.place.module, group.place.path), frozenset())
         promise = Promise() if group.gap else races.of(group.typical.call)
         view = _view(group, wall, near, races, promise.row, shares[id(group)])
-        advice = _advice(view, group, promise)
+        advice = _advice(view, group, promise, races)
         region = _region(group, view, advice)
         if advice.problem:
             its = problems.setdefault(advice.problem, Problem())
@@ -128,7 +128,7 @@ def _view(
     )
 
 
-def _advice(view: View, group: Group, promise: Promise) -> Advice:
+def _advice(view: View, group: Group, promise: Promise, races: Races) -> Advice:
     """The first rule that applies, with what is predicted of its remedy; else what the bound alone says."""
     if not group.modelled:
         return Advice("", UNMODELLED.get(view.op, "no formula for its work, so nothing is said of it"), 0.0, 0.0)
@@ -136,7 +136,7 @@ def _advice(view: View, group: Group, promise: Promise) -> Advice:
     for rule in RULES:
         advice = rule.applies(view) if view.device in rule.devices else None
         if advice is not None:
-            return _at_hand(view, rule, advice, promise)
+            return _at_hand(view, rule, advice, promise, races)
     excess = min(view.excess(), most)
     if group.gap or most < 0.1 * view.seconds:
         beside = "" if group.gap else "not on the critical path: "
@@ -153,7 +153,7 @@ def _advice(view: View, group: Group, promise: Promise) -> Advice:
     return Advice("", f"{why}; only a kernel at {at} would give this back", 0.0, 0.0)
 
 
-def _at_hand(view: View, rule: Rule, advice: Advice, promise: Promise) -> Advice:
+def _at_hand(view: View, rule: Rule, advice: Advice, promise: Promise, races: Races) -> Advice:
     """The advice with what its remedy is predicted to bring: a row's by a race, a rule's own where it has a remedy."""
     most = min(view.seconds, view.critical)
     if view.row and view.row in advice.action and advice.action.startswith("swap in"):
@@ -168,6 +168,9 @@ def _at_hand(view: View, rule: Rule, advice: Advice, promise: Promise) -> Advice
         return dataclasses.replace(
             advice, low=min(raced.low * view.seconds, most), high=min(raced.high * view.seconds, most)
         )
+    why = races.lacks(advice.ops, view.dtypes[0] if view.dtypes else "") if advice.ops else ""
+    if why:
+        return dataclasses.replace(advice, action=f"{advice.action} ({why})", low=0.0, high=0.0)
     if rule.name in BOUND_ALONE:
         return dataclasses.replace(advice, low=0.0, high=0.0)
     high = min(max(advice.high, 0.0), most)

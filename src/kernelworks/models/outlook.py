@@ -77,15 +77,18 @@ def setting_of(model: nn.Module, path: str) -> tuple[torch.dtype, str]:
     return torch.float32, "cpu"
 
 
-def outlook(name: str, dtype: torch.dtype, device: str, sizes: Mapping[str, int] | None = None) -> Outlook:
-    """What calls of an op in this dtype on this type of device, of these sizes, will run."""
+def outlook(
+    name: str, dtype: torch.dtype, device: str, sizes: Mapping[str, int] | None = None, *, kind: str | None = None
+) -> Outlook:
+    """What calls of an op in this dtype on this type of device, of these sizes, will run. ``kind`` is a kind of machine
+    in place of this one."""
     op = OPS[_OPS.get(name, name)]
     if dtype not in FLOATS:
         return Outlook(name, ("torch",), f"{str(dtype).removeprefix('torch.')} has no row of ours")
     device = "cpu" if device == "meta" else device
     if environment.choosing() == "listed":
-        return _listed(name, op, dtype, device)
-    about = known(op, dtype, device, sizes or {})
+        return _listed(name, op, dtype, device, kind)
+    about = known(op, dtype, device, sizes or {}, kind)
     counts: dict[str, int] = {}
     for timing in about:
         if timing.won:
@@ -101,13 +104,13 @@ NOISY = "timed in a noisy hour, which says nothing: `kernelworks settle` measure
 TORCH_WON = "timed here: torch's own is as quick or quicker"
 
 
-def _listed(name: str, op: Op, dtype: torch.dtype, device: str) -> Outlook:
+def _listed(name: str, op: Op, dtype: torch.dtype, device: str, kind: str | None) -> Outlook:
     cases = (op.contract.device_bench_cases if device != "cpu" else ()) or op.contract.bench_cases
     counts: dict[str, int] = {}
     reasons: list[str] = []
     for case in [c for c in cases if dtype in c.dtypes] or cases:
         try:
-            choice = choose(op, _request(op, case, dtype, device))
+            choice = choose(op, _request(op, case, dtype, device), kind=kind)
         except RuntimeError:
             continue
         counts[choice.row.name] = counts.get(choice.row.name, 0) + 1

@@ -12,7 +12,8 @@ def applies(view: View) -> Advice | None:
     high = view.seconds * view.within(NORM) * (1 - 1 / (2 * STEPS))
     if not high:
         return None
-    return Advice("a norm made of many ops", "swap in kw.rms_norm or kw.layer_norm: one op", 0.6 * high, high)
+    action = "swap in kw.rms_norm or kw.layer_norm: one op"
+    return Advice("a norm made of many ops", action, 0.6 * high, high, ("rms_norm", "layer_norm"))
 
 
 RULE = Rule("decomposed_norm", applies)

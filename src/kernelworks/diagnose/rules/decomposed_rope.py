@@ -10,7 +10,9 @@ def applies(view: View) -> Advice | None:
     high = view.seconds * view.within(ROPE) * (1 - 1 / 8)  # one op instead of four for q and four for k
     if not high:
         return None
-    return Advice("a rotary embedding made of many ops", "swap in kw.rope: one op for q and k", 0.6 * high, high)
+    return Advice(
+        "a rotary embedding made of many ops", "swap in kw.rope: one op for q and k", 0.6 * high, high, ("rope",)
+    )
 
 
 RULE = Rule("decomposed_rope", applies)

@@ -30,7 +30,9 @@ def applies(view: View) -> Advice | None:
     if view.plain not in LOSSES and not view.within(LOGITS):
         return None
     action = "kw.linear_cross_entropy: the last product and the loss in one op, the logits never stored"
-    return Advice("logits stored for the loss", action, 0.5 * view.seconds, 0.9 * view.seconds)
+    return Advice(
+        "logits stored for the loss", action, 0.5 * view.seconds, 0.9 * view.seconds, ("linear_cross_entropy",)
+    )
 
 
 RULE = Rule("stored_logits", applies, ("cuda",))
