@@ -209,3 +209,20 @@ def test_gradients_flow_in_torchs_spelling() -> None:
 
 def test_a_row_asked_for_runs_in_torchs_spelling() -> None:
     same(kw.layer_norm(x, (8,), weight, bias, row="reference"), torch.nn.functional.layer_norm(x, (8,), weight, bias))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_shown_as_it_is_called(name: str) -> None:
+    function, op = getattr(kw, name), OPS[name]
+    shown = inspect.signature(function).parameters
+    assert {*op.passes["forward"].names, "row"} <= shown.keys()
+    assert all(p.default in (p.empty, None) or type(p.default) in (int, float, str, bool) for p in shown.values())
+    assert SPELLINGS[name].written() in function.__doc__
+
+
+def test_explain_says_why_a_call_is_torchs() -> None:
+    with pytest.raises(ValueError, match="torch's own function runs in place of attention: dropout_p"):
+        kw.explain("attention", q, k, v, dropout_p=0.5)
+    with pytest.raises(ValueError, match="in place of softmax: x must have dtype float32"):
+        kw.explain(kw.softmax, input=x.double(), dim=0)
+    assert kw.explain("layer_norm", x, (8,), weight).op == "layer_norm"

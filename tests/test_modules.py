@@ -106,6 +106,12 @@ def test_the_gate() -> None:
     torch.testing.assert_close(module(gate, up), nn.functional.silu(gate) * up)
 
 
+def test_a_swap_leaves_them_as_they_are() -> None:
+    swapped = kw.swap(nn.Sequential(kw.nn.Linear(4, 4), kw.nn.GELU()), verbose=False)
+    assert {item.reason for item in swapped.left} == {"a module of kernelworks' own"}
+    swapped.undo()
+
+
 # ---------------------------------------------------------------- AdamW
 
 Asks = dict[str, Any]

@@ -13,7 +13,9 @@ with exactly that signature which returns the op's arguments, or the reason why 
 
 from __future__ import annotations
 
+import inspect
 import types
+import typing
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,12 +24,13 @@ from torch import Tensor
 
 from kernelworks.arrays import borrowed, foreign, given_back
 from kernelworks.contract import ABSENT
+from kernelworks.watching import stop_for
 from kernelworks.written import check_out, put
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["ABSENT", "SIZES", "SPELLINGS", "Array", "Spelling", "last_alone"]
+__all__ = ["ABSENT", "SIZES", "SPELLINGS", "Array", "Spelling", "last_alone", "shown"]
 
 Array = TypeVar("Array", Tensor, "np.ndarray[Any, Any]")
 """What an op takes, it gives back."""
@@ -138,11 +141,16 @@ class Spelling:
         self, asked: tuple[Any, ...] | str, positional: tuple[Any, ...], named: Mapping[str, Any], out: Any
     ) -> Any:
         """By the op, or by torch's function with the arguments as they came."""
-        if asked.__class__ is tuple and not _autocast():
-            try:
-                return self.call(*asked, out, None)
-            except REFUSED:
-                pass  # torch's function takes it, or refuses it in its own words
+        if asked.__class__ is tuple:
+            if _autocast():
+                asked = "autocast is on, and takes another dtype"
+            else:
+                try:
+                    return self.call(*asked, out, None)
+                except REFUSED as error:  # torch's function takes it, or refuses it in its own words
+                    asked = str(error)
+        if not torch.compiler.is_dynamo_compiling():
+            stop_for(self.op, asked)
         if self.function is None:
             raise RuntimeError(f"{self.op.name} in torch's spelling needs a later torch: {asked}")
         result = self.function(*positional, **named)
@@ -252,6 +260,18 @@ class Spelling:
             raise ValueError(f"{op}() cannot join {', '.join(more)}, which torch's function has not, to this: {asked}")
         values = dict(zip(self.op_names, asked, strict=True)) | more
         return tuple(values.values())
+
+
+def shown(function: Callable[..., Any]) -> None:
+    """Shows a public function as it is called in its own way, and says how it is in torch's: its code takes both."""
+    own = typing.get_overloads(function)
+    if not own:
+        return
+    function.__signature__ = inspect.signature(own[0])  # type: ignore[attr-defined]
+    if function.__name__ in SPELLINGS and function.__doc__:
+        function.__doc__ = (
+            f"{function.__doc__.rstrip()}\n\n    As torch's: ``{SPELLINGS[function.__name__].written()}``.\n"
+        )
 
 
 def last_alone(normalized_shape: Any, input: Tensor) -> bool:

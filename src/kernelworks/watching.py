@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelworks.plans import forget_all
 
-__all__ = ["reached", "stop_at", "tell", "watched", "watching"]
+__all__ = ["reached", "stop_at", "stop_for", "tell", "watched", "watching"]
 
 Watcher = Callable[[Any, str, tuple[Any, ...], "str | None"], None]
 
@@ -62,6 +62,10 @@ class _Reached(Exception):
         self.op, self.asked, self.row = op, args, row
 
 
+class _Declined(Exception):
+    """The call that ``reached`` makes is torch's own function's: none of ours says the same."""
+
+
 class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Lets operators pass; that it is there keeps an op from its quick ways."""
 
@@ -74,7 +78,8 @@ class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def reached(call: Callable[[], Any]) -> tuple[Any, tuple[Any, ...], str | None] | None:
     """The first op that ``call`` reaches, with its arguments in schema order and the row asked for, or None.
 
-    Nothing of ours is run. Raises what the check of the arguments raises.
+    Nothing of ours is run. Raises what the check of the arguments raises, and ValueError where the call is one that an
+    op leaves to torch's function.
     """
     before, _local.stops = _local.stops, True
     try:
@@ -82,6 +87,8 @@ def reached(call: Callable[[], Any]) -> tuple[Any, tuple[Any, ...], str | None] 
             call()
     except _Reached as found:
         return found.op, found.asked, found.row
+    except _Declined as declined:
+        raise ValueError(str(declined)) from None
     finally:
         _local.stops = before
     return None
@@ -91,3 +98,9 @@ def stop_at(op: Any, args: tuple[Any, ...], row: str | None) -> None:
     """Ends the call that ``reached`` makes."""
     if _local.stops:
         raise _Reached(op, args, row)
+
+
+def stop_for(op: Any, reason: Any) -> None:
+    """Ends the call that ``reached`` makes, which is torch's function's for this reason."""
+    if _local.stops:
+        raise _Declined(f"torch's own function runs in place of {op.name}: {reason}")

@@ -12,8 +12,12 @@ from kernelworks.ops.position.rope import rope
 from kernelworks.ops.reduction.cross_entropy import cross_entropy
 from kernelworks.ops.reduction.linear_cross_entropy import linear_cross_entropy
 from kernelworks.ops.reduction.softmax import softmax
+from kernelworks.spelling import SPELLINGS, shown
 
 __all__ = [
     "adamw_", "attention", "cross_entropy", "embedding", "gelu", "layer_norm", "linear", "linear_cross_entropy",
     "rms_norm", "rope", "silu_mul", "softmax",
 ]  # fmt: skip
+
+for _name in SPELLINGS:
+    shown(globals()[_name])
