@@ -452,3 +452,15 @@ def test_torchs_arm_is_torchs_function_and_ours_the_public_one() -> None:
     ]
     assert called[0] == [torch.softmax]
     assert called[1] == [kw.softmax]
+
+
+SHIPPED = sorted((Path(timings.__file__).parent / "timed").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_timings_that_ship_are_whole(path: Path) -> None:
+    found, word = timings._read(path)
+    assert not word
+    assert {t.place for t in found} == {path.stem}
+    assert all(t.op in OPS and all(OPS[t.op].row(name) for name in t.way.split("+")) for t in found)
+    assert len({(t.op, t.key) for t in found}) == len(found)
