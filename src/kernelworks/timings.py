@@ -37,7 +37,11 @@ SHIPPED = Path(__file__).resolve().parent / "timed"
 FORMAT = 1  # of the files
 
 MARGIN = 1.03  # torch's time over ours, in both halves of a race: less is within what two runs differ by
-NEARBY = 1.10  # the same for a call that was not raced itself: its sizes are up to twice those of the calls that were
+
+# The same for a call that was not raced itself, whose sizes may be twice those of the calls that were. On a Zen 4 (126
+# calls of six ops, sizes drawn three to a bucket), of 110 calls judged by one such neighbour at 1.10 four lost to torch
+# by more than 3%, of 102 at 1.20 one did.
+NEARBY = 1.20
 NOISY = 0.10  # spread of a race; with more, neither arm can be called quicker
 
 NONE = "no timing for this call on this machine: torch runs; `kernelworks settle` measures"
