@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import inspect
+import pickle
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -265,6 +269,58 @@ def test_threads_share_ops_and_plans() -> None:
     assert not wrong
 
 
+X, W = given((4, 16), (16,))
+
+# How a public function may be called: its result and its errors are the same, whoever calls it.
+WRITTEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
+    "by position": (kw.gelu, (X,), {}),
+    "by name": (kw.gelu, (), {"approximate": "tanh", "x": X}),
+    "torch's name": (kw.gelu, (), {"input": X}),
+    "a row": (kw.gelu, (X,), {"row": "torch"}),
+    "into": (kw.gelu, (X,), {"out": torch.empty(4, 16)}),
+    "named in another order": (kw.layer_norm, (X, W, None), {"row": "torch", "eps": 1e-5}),
+    "torch's shape": (kw.layer_norm, (X, (16,), W), {}),
+    "a list": (kw.layer_norm, (X, [16], W, W, 1e-3), {}),
+    "an int for a float": (kw.rms_norm, (X, W), {"eps": 1}),
+    "no dim": (kw.softmax, (X, None), {}),
+    "torch's dtype": (kw.softmax, (X, -1), {"dtype": torch.float64}),
+    "NumPy's": (kw.softmax, (X.numpy(),), {}),
+    "twice": (kw.gelu, (X,), {"x": X}),
+    "too many": (kw.gelu, (X, "tanh", None), {}),
+    "too few": (kw.linear, (X,), {}),
+    "unknown": (kw.gelu, (X,), {"approximates": "tanh"}),
+    "of another type": (kw.gelu, (X,), {"approximate": 3}),
+    "no truth value": (kw.rms_norm, (X, W), {"eps": True}),
+    "no tensor": (kw.silu_mul, (X, 3), {}),
+    "an unknown row": (kw.silu_mul, (X, X), {"row": "none"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+@pytest.mark.filterwarnings("ignore:Implicit dimension")
+def test_public_functions_are_one_for_every_caller(written: str) -> None:
+    """The interpreter, which reads a function's code, and C, which calls what the function says."""
+    function, args, named = WRITTEN[written]
+
+    def outcome(call: Callable[..., Any]) -> Any:
+        try:
+            return call()
+        except (TypeError, ValueError, RuntimeError) as error:
+            return type(error), str(error)
+
+    copied = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__  # the code alone, as Python runs it
+    for _ in range(2):
+        want, got = (outcome(functools.partial(f, *args, **named)) for f in (copied, function))
+        if isinstance(want, tuple):
+            assert want == got
+        else:
+            assert type(want) is type(got) and want.dtype == got.dtype and (want == got).all()
+    assert inspect.isfunction(function) and pickle.loads(pickle.dumps(function)) is function
+
+
 def test_forgotten_plans_are_made_anew() -> None:
     op = OPS["gelu"]
     kw.gelu(torch.randn(4, 16))
@@ -326,11 +382,17 @@ def _none(*args: Any) -> Any:
 
 
 def test_a_table_ends_with_what_it_holds() -> None:
-    op, x = OPS["gelu"], torch.randn(4, 16)
-    kw.gelu(x)
-    plan = weakref.ref(op.plans.find("forward", 0, (x, "none"), None, None).call)
-    assert plan() is not None
-    module = native.found() if op.entry.in_cpp else None
-    op.entry.through(module)  # another table
+    op = OPS["gelu"]
+    kw.gelu(torch.randn(4, 16))
+
+    def held() -> None:
+        """A plan's own object."""
+
+    gone = weakref.ref(held)
+    op.plans.keep("forward", 0, (torch.randn(9, 9), "none"), None, None, plans.Plan(0, held, held), plans.generation())
+    del held
     gc.collect()
-    assert len(op.plans) == 0 and plan() is None
+    assert gone() is not None
+    op.entry.through(native.found() if op.entry.in_cpp else None)  # another table
+    gc.collect()
+    assert len(op.plans) == 0 and gone() is None

@@ -57,6 +57,9 @@ class Entry:
         self._written = tuple(names.index(name) for name in op.contract.mutates)
         self._module: Any = None
         self._recipe: Any = None
+        self._function: Any = None
+        self._absent: object = None
+        self._faced: Any = None  # the extension that the function's calls go through
         self.through(None)
         self._asked = False  # an import asks for nothing
 
@@ -80,6 +83,22 @@ class Entry:
             self._op.call.through_torch, self._op.call.names = self._op._through_torch, self._names
         self._module, self._recipe = module, None
         self._asked = True
+        self._show()
+
+    def face(self, function: Any, absent: object) -> None:
+        """Has calls of the op's public function that are the op's own go straight to it; ``absent`` is a default that
+        stands for none. The function's code must hand such a call to ``op.call`` as it is."""
+        self._function, self._absent = function, absent
+        self._show()
+
+    def _show(self) -> None:
+        if self._function is None:
+            return
+        if self._module is not None:
+            self._module.faced(self._function, self._op.call, *_parameters(self._op, self._function, self._absent))
+        elif self._faced is not None:
+            self._faced.faced(self._function, None, 0, ())
+        self._faced = self._module
 
     def recorder(self, row: str | None) -> Any:
         """The op's forward as C++ records it, ``call(*args)``; None where that is Python's to do."""
@@ -96,3 +115,27 @@ class Entry:
     @property
     def in_cpp(self) -> bool:
         return self._module is not None
+
+
+KINDS = {"Tensor": "T", "int": "i", "float": "f", "bool": "b", "str": "s"}
+
+
+def _parameters(op: Any, function: Any, absent: object) -> tuple[int, tuple[tuple[Any, ...], ...]]:
+    """How many arguments a function takes by position, and of each argument of the op, ``out`` and ``row``: its name,
+    whether it has a default, and which, its place, whether it may be named, its kind, whether it may be None."""
+    schema = torch._C.parse_schema(op.passes["forward"].schema)
+    types = {a.name: str(a.type) for a in schema.arguments}
+    code, defaults = function.__code__, function.__defaults__ or ()
+    places = code.co_varnames[: code.co_argcount]
+    presets = dict(zip(places[len(places) - len(defaults) :], defaults, strict=True)) | (function.__kwdefaults__ or {})
+    found = []
+    for name in (*op.passes["forward"].names, "out", "row"):
+        kind = types.get(name, "")
+        bare = kind.removeprefix("Optional[").removesuffix("]")
+        place = places.index(name) if name in places else -1
+        preset = presets.get(name, absent)
+        found.append((
+            name, preset is not absent, preset, place, place < 0 or place >= code.co_posonlyargcount,
+            "?" if name in ("out", "row") else KINDS[bare], bare != kind,
+        ))  # fmt: skip
+    return code.co_argcount, tuple(found)

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include "entry.hpp"
+#include "face.hpp"
 #include "program.hpp"
 #include "recorder.hpp"
 #include "table.hpp"
@@ -155,6 +156,7 @@ static PyObject* direct(PyObject*, PyObject* type) {
 }
 
 static PyMethodDef functions[] = {
+    {"faced", faced, METH_VARARGS, nullptr},
     {"direct", direct, METH_O, nullptr},
     {"setup", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(setup)), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},

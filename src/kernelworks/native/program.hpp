@@ -7,6 +7,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,16 +19,105 @@ struct Operand {
     c10::IValue constant;  // or the default
 };
 
-struct Step {
-    c10::OperatorHandle operator_;
-    std::vector<Operand> operands;
+using Tensors = c10::SmallVector<at::Tensor, 4>;
+
+// One operator's call. `inputs` are the call's arguments (undefined where they are no tensors), `results` those of the
+// steps before.
+class Step {
+  public:
+    explicit Step(std::vector<Operand> operands) : operands_(std::move(operands)) {}
+    virtual ~Step() = default;
+    virtual at::Tensor call(const Tensors& inputs, const Tensors& results) const = 0;
+
+  protected:
+    const at::Tensor& tensor(size_t i, const Tensors& inputs, const Tensors& results) const {
+        return operands_[i].from == Operand::INPUT ? inputs[operands_[i].index] : results[operands_[i].index];
+    }
+    std::vector<Operand> operands_;
 };
+
+// Any operator that returns a tensor, its arguments as torch's interpreters hand them over.
+class BoxedStep final : public Step {
+  public:
+    BoxedStep(c10::OperatorHandle handle, std::vector<Operand> operands) : Step(std::move(operands)), handle_(handle) {}
+
+    at::Tensor call(const Tensors& inputs, const Tensors& results) const override {
+        torch::jit::Stack stack;
+        stack.reserve(operands_.size());
+        for (size_t i = 0; i < operands_.size(); ++i) {
+            if (operands_[i].from == Operand::INPUT || operands_[i].from == Operand::RESULT)
+                stack.emplace_back(tensor(i, inputs, results));
+            else
+                stack.push_back(operands_[i].constant);
+        }
+        handle_.callBoxed(stack);
+        return std::move(stack.back()).toTensor();
+    }
+
+  private:
+    c10::OperatorHandle handle_;
+};
+
+// An operator whose arguments have these types in C++: a third of a microsecond less.
+template <class... Arguments>
+class TypedStep final : public Step {
+  public:
+    using Signature = at::Tensor(Arguments...);
+    TypedStep(const c10::OperatorHandle& handle, std::vector<Operand> operands)
+        : Step(std::move(operands)), handle_(handle.typed<Signature>()) {}
+
+    at::Tensor call(const Tensors& inputs, const Tensors& results) const override {
+        return called(inputs, results, std::index_sequence_for<Arguments...>{});
+    }
+
+  private:
+    template <size_t... I>
+    at::Tensor called(const Tensors& inputs, const Tensors& results, std::index_sequence<I...>) const {
+        return handle_.call(argument<std::decay_t<Arguments>>(I, inputs, results)...);
+    }
+
+    template <class T>
+    decltype(auto) argument(size_t i, const Tensors& inputs, const Tensors& results) const {
+        if constexpr (std::is_same_v<T, at::Tensor>) {
+            return tensor(i, inputs, results);
+        } else if constexpr (std::is_same_v<T, std::optional<at::Tensor>>) {
+            bool given = operands_[i].from == Operand::INPUT || operands_[i].from == Operand::RESULT;
+            return given ? std::optional<at::Tensor>(tensor(i, inputs, results)) : std::nullopt;
+        } else if constexpr (std::is_same_v<T, c10::string_view>) {
+            return c10::string_view(operands_[i].constant.toStringRef());
+        } else {
+            return operands_[i].constant.template to<T>();
+        }
+    }
+
+    c10::TypedOperatorHandle<Signature> handle_;
+};
+
+// The step for an operator; small ones whose time is that of their call have a type of their own.
+inline std::unique_ptr<Step> new_step(const c10::OperatorHandle& handle, std::vector<Operand> operands) {
+    using T = const at::Tensor&;
+    using O = const std::optional<at::Tensor>&;
+    using F = std::optional<double>;
+    std::string name = c10::toString(handle.operator_name());
+    try {
+        if (name == "aten::gelu") return std::make_unique<TypedStep<T, c10::string_view>>(handle, operands);
+        if (name == "aten::silu") return std::make_unique<TypedStep<T>>(handle, operands);
+        if (name == "aten::mul.Tensor") return std::make_unique<TypedStep<T, T>>(handle, operands);
+        if (name == "aten::linear") return std::make_unique<TypedStep<T, T, O>>(handle, operands);
+        if (name == "aten::softmax.int")
+            return std::make_unique<TypedStep<T, int64_t, std::optional<at::ScalarType>>>(handle, operands);
+        if (name == "aten::scaled_dot_product_attention")
+            return std::make_unique<TypedStep<T, T, T, O, double, bool, F, bool>>(handle, operands);
+    } catch (const c10::Error&) {  // another torch has it otherwise
+    }
+    return std::make_unique<BoxedStep>(handle, std::move(operands));
+}
 
 struct Program {
     PyObject_HEAD
     vectorcallfunc call;
     Py_ssize_t count;
-    std::vector<Step>* steps;
+    std::vector<std::unique_ptr<Step>>* steps;
     std::vector<size_t>* outputs;  // steps
     bool one;                      // a tensor, no tuple
 };
@@ -67,28 +157,12 @@ inline PyObject* program_call(PyObject* self, PyObject* const* args, size_t flag
     const auto& program = *reinterpret_cast<Program*>(self);
     if (PyVectorcall_NARGS(flagged) != program.count || (names != nullptr && PyTuple_GET_SIZE(names)))
         return PyErr_Format(PyExc_TypeError, "takes %zd arguments by position", program.count);
-    c10::SmallVector<at::Tensor, 4> results;
+    Tensors results, inputs;
+    for (Py_ssize_t i = 0; i < program.count; ++i)  // taken while Python's lock is held
+        inputs.push_back(THPVariable_Check(args[i]) ? THPVariable_Unpack(args[i]) : at::Tensor());
     {
-        // What the steps read, taken while Python's lock is held.
-        std::vector<torch::jit::Stack> stacks(program.steps->size());
-        for (size_t i = 0; i < stacks.size(); ++i) {
-            const Step& step = (*program.steps)[i];
-            stacks[i].reserve(step.operands.size());
-            for (const Operand& operand : step.operands) {
-                if (operand.from == Operand::INPUT)
-                    stacks[i].emplace_back(THPVariable_Unpack(args[operand.index]));
-                else
-                    stacks[i].push_back(operand.constant);
-            }
-        }
         pybind11::gil_scoped_release other_threads_run;
-        for (size_t i = 0; i < stacks.size(); ++i) {
-            const Step& step = (*program.steps)[i];
-            for (size_t j = 0; j < step.operands.size(); ++j)
-                if (step.operands[j].from == Operand::RESULT) stacks[i][j] = results[step.operands[j].index];
-            step.operator_.callBoxed(stacks[i]);
-            results.push_back(std::move(stacks[i].back()).toTensor());
-        }
+        for (const auto& step : *program.steps) results.push_back(step->call(inputs, results));
     }
     if (program.one) return THPVariable_Wrap(results[(*program.outputs)[0]]);
     PyObject* made = PyTuple_New(static_cast<Py_ssize_t>(program.outputs->size()));
@@ -99,7 +173,7 @@ inline PyObject* program_call(PyObject* self, PyObject* const* args, size_t flag
 }
 
 // One step from (operator, overload, operands), an operand (from, value) for each argument of the operator.
-inline Step step_of(PyObject* described) {
+inline std::unique_ptr<Step> step_of(PyObject* described) {
     const char *name, *overload;
     PyObject* operands;
     if (!PyArg_ParseTuple(described, "ssO!", &name, &overload, &PyTuple_Type, &operands)) throw python_error();
@@ -107,7 +181,7 @@ inline Step step_of(PyObject* described) {
     const auto& arguments = handle.schema().arguments();
     TORCH_CHECK(arguments.size() == static_cast<size_t>(PyTuple_GET_SIZE(operands)) && handle.schema().returns().size() == 1,
                 name, ": takes ", arguments.size(), " arguments");
-    Step step{handle, {}};
+    std::vector<Operand> found;
     for (size_t i = 0; i < arguments.size(); ++i) {
         long from;
         PyObject* value;
@@ -122,9 +196,9 @@ inline Step step_of(PyObject* described) {
             operand.index = PyLong_AsSize_t(value);
         }
         if (PyErr_Occurred()) throw python_error();
-        step.operands.push_back(std::move(operand));
+        found.push_back(std::move(operand));
     }
-    return step;
+    return new_step(handle, std::move(found));
 }
 
 // Program(count, steps, outputs, one)
@@ -134,7 +208,7 @@ inline PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject*) {
     PyObject *steps, *outputs;
     int one;
     if (!PyArg_ParseTuple(args, "nO!O!p", &count, &PyTuple_Type, &steps, &PyTuple_Type, &outputs, &one)) return nullptr;
-    auto made = std::make_unique<std::vector<Step>>();
+    auto made = std::make_unique<std::vector<std::unique_ptr<Step>>>();
     auto out = std::make_unique<std::vector<size_t>>();
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(steps); ++i) made->push_back(step_of(PyTuple_GET_ITEM(steps, i)));
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs); ++i) out->push_back(PyLong_AsSize_t(PyTuple_GET_ITEM(outputs, i)));

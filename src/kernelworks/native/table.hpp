@@ -32,13 +32,18 @@ using Plans = std::unordered_map<std::string, Plan, Hash, std::equal_to<>>;
 struct Table {
     PyObject_HEAD
     Plans* plans;
+    const Plans::value_type* last;  // found, since calls come in rows of the same kind
 
-    const Plan* find(const Key& key) const {
+    const Plan* find(const Key& key) {
+        if (last != nullptr && last->first == key.view()) return &last->second;
         auto found = plans->find(key.view());
-        return found == plans->end() ? nullptr : &found->second;
+        if (found == plans->end()) return nullptr;
+        last = &*found;
+        return &found->second;
     }
 
     void clear() {
+        last = nullptr;
         Plans before;
         before.swap(*plans);  // what a plan's end calls may come back here
         for (auto& [key, plan] : before) Py_DECREF(plan.whole);
