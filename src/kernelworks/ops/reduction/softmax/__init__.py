@@ -57,7 +57,7 @@ def softmax(  # type: ignore[misc]  # the first argument has two names
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
     Source: Blanchard, Higham and Higham 2021, IMA Journal of Numerical Analysis 41(4).
     """
-    if torchs or rest or dim is None:
+    if torchs or rest:
         return SPELLING((x, dim, *rest), torchs, {}, out, row)
     return OP.call(x, dim, out, row)
 
