@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+from typer.testing import CliRunner
 
 import kernelworks as kw
 from kernelworks import certificates, environment, timings
+from kernelworks.cli import app
 from kernelworks.explanation import explain
 from kernelworks.op import OPS, Op
 from kernelworks.plain import leaves
@@ -367,58 +362,37 @@ def test_where_nothing_can_be_written_choices_hold_for_the_process(
     assert explain("gelu", x).row in ROWS
 
 
-SCRIPT = textwrap.dedent("""
-    import sys, torch
-    import kernelworks as kw
-    print("ready", flush=True)
-    shapes = [(4, n) for n in range(*map(int, sys.argv[1:]))]
-    kw.settle(lambda: [kw.gelu(torch.ones(*s)) for s in shapes])
-""")
+# ---------------------------------------------------------------- the command
 
 
-def started(folder: Path, first: int, last: int) -> subprocess.Popen[str]:
-    script = folder / "program.py"
-    script.write_text(SCRIPT)
-    variables = os.environ | {"KERNELWORKS_CHOOSE": "timed", "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, str(script), str(first), str(last)], env=variables, stdout=subprocess.PIPE, text=True
-    )
+@pytest.mark.parametrize(
+    ("program", "arguments", "code", "out", "err"),
+    [
+        ("import torch, kernelworks as kw\nkw.gelu(torch.ones(2, 8))", (), 0, "gelu", ""),
+        ("import torch, kernelworks as kw\nkw.gelu(torch.ones(2, 8))", ("--json",), 0, '"calls"', ""),
+        ("print('nothing of ours')", (), 0, "nothing to settle", ""),
+        ("raise ValueError('of the program')", (), 1, "", "only what it had called until then is settled"),
+        (None, (), 2, "", "no file"),
+    ],
+)
+def test_a_program_is_settled_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, arguments: tuple[str, ...], code: int,
+    out: str, err: str,
+) -> None:  # fmt: skip
+    outcome(monkeypatch, 1.5)
+    file = tmp_path / "program.py"
+    if program is not None:
+        file.write_text(program)
+    result = CliRunner().invoke(app, ["settle", str(file), *arguments])
+    assert result.exit_code == code, result.output
+    assert out in result.stdout
+    assert err in result.stderr
 
 
-def whole(folder: Path) -> int:
-    files = list(folder.glob("timings/*/*.json"))
-    for file in files:
-        assert json.loads(file.read_text())["timings"]
-    return len(files)
-
-
-@pytest.fixture
-def shared_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache that processes share, with everything in it but timings that this machine's has."""
-    own = Path(environment.cache_dir("x")).parent
-    folder = tmp_path / "shared"
-    folder.mkdir()
-    for kind in ("build", "certificates"):
-        if (own / kind).exists():
-            (folder / kind).symlink_to(own / kind)
-    monkeypatch.setenv("KERNELWORKS_CACHE", str(folder))
-    return folder
-
-
-def test_two_processes_that_settle_at_once_leave_whole_files(shared_cache: Path) -> None:
-    both = [started(shared_cache, 60, 63), started(shared_cache, 61, 64)]
-    assert [process.wait(120) for process in both] == [0, 0]
-    assert whole(shared_cache) in (0, 4)  # 0 where no row is proved on this kind of machine
-
-
-def test_a_process_that_is_killed_leaves_whole_files(shared_cache: Path) -> None:
-    process = started(shared_cache, 60, 300)
-    assert process.stdout is not None
-    process.stdout.readline()
-    time.sleep(0.6)
-    process.send_signal(signal.SIGKILL)
-    process.wait(30)
-    whole(shared_cache)
+def test_ops_are_named_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = CliRunner().invoke(app, ["settle", "nope"])
+    assert result.exit_code == 2
+    assert "a program is a Python file" in " ".join(result.stderr.split())
 
 
 # ---------------------------------------------------------------- arms as a user writes them
@@ -452,15 +426,3 @@ def test_torchs_arm_is_torchs_function_and_ours_the_public_one() -> None:
     ]
     assert called[0] == [torch.softmax]
     assert called[1] == [kw.softmax]
-
-
-SHIPPED = sorted((Path(timings.__file__).parent / "timed").glob("*.json"))
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_timings_that_ship_are_whole(path: Path) -> None:
-    found, word = timings._read(path)
-    assert not word
-    assert {t.place for t in found} == {path.stem}
-    assert all(t.op in OPS and all(OPS[t.op].row(name) for name in t.way.split("+")) for t in found)
-    assert len({(t.op, t.key) for t in found}) == len(found)

@@ -191,7 +191,8 @@ def settle(
     from kernelworks.settling import settled
 
     where = device_named(device)
-    with guarded(json=json), console.progress("settle") as progress:
+    so = "only what it had called until then is settled"
+    with guarded(json=json, so=so), console.progress("settle") as progress:
         shown = progress if console.stderr().is_terminal else None  # else a line now and then
         found = settled(what or [], module=module, device=where, again=again, progress=shown)
     if json:

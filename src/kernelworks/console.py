@@ -82,7 +82,7 @@ class Unclosed:
 
 
 @contextlib.contextmanager
-def guarded(*, json: bool) -> Iterator[None]:
+def guarded(*, json: bool, so: str = "there is no diagnosis of it") -> Iterator[None]:
     """``faults`` round a run of the user's program: what the program raises is shown with its own lines, first; what
     it prints is not among the ``json``."""
     from kernelworks.diagnose.program import TargetError
@@ -97,7 +97,7 @@ def guarded(*, json: bool) -> Iterator[None]:
             text = raised_by_program(error)
             if text:
                 sys.stderr.write(text)
-                fail("the program raised this, so there is no diagnosis of it", FAILED)
+                fail(f"the program raised this, so {so}", FAILED)
             if isinstance(error, (RuntimeError, ValueError, TypeError)) and not _ours(error):
                 fail(_first(error), FAILED)
             raise
