@@ -430,7 +430,8 @@ def write(timing: Timing) -> Path:
     name = hashlib.sha256(repr(timing.key).encode()).hexdigest()[:16]
     path = _folder(timing.place) / f"{timing.op}.{name}.json"
     environment.write_whole(path, _text([timing]), prefix=f".{path.name}-")
-    reread()
+    _indexed.cache_clear()  # what ships with the package is as it was
+    _cached.cache_clear()
     return path
 
 
