@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from eligible import ROWS, only
 from torch import Tensor, nn
 
 import kernelworks as kw
@@ -17,6 +18,7 @@ from kernelworks.diagnose.agree import compare
 from kernelworks.diagnose.fix_cpu import CpuSide
 from kernelworks.diagnose.predict import Capture, replay
 from kernelworks.diagnose.roots import Swapped, find
+from kernelworks.models import swap
 from kernelworks.records import Ceilings, Diagnosis
 
 X = torch.ones(64, 64)
@@ -122,3 +124,23 @@ def test_a_program_that_closes_its_stdout_does_not_close_ours(json: bool) -> Non
         sys.stdout.write("")
         sys.stdout.close()
     assert (sys.stdout, sys.stderr) == before and not sys.stdout.closed and not sys.stderr.closed
+
+
+def test_a_capture_leaves_the_program_alone_when_its_budget_is_over() -> None:
+    """At the program's next call of a module; what it met before is kept, and the module's call is put back."""
+    layer, x, seen = torch.nn.GELU(), torch.ones(4, 8), []
+    before = torch.nn.Module.__call__
+
+    def program() -> None:
+        for _ in range(5):
+            layer(x)
+            seen.append(torch._C._len_torch_dispatch_stack())
+            time.sleep(0.02)
+
+    for budget_s, watched in ((0.03, [1, 1, 0, 0, 0]), (9.0, [1] * 5)):
+        seen.clear()
+        with swap(layer, verbose=False), only(ROWS[-1]), Capture({}, budget_s) as capture, torch.no_grad():
+            program()
+        assert seen[:1] == watched[:1] and seen[3:] == watched[3:]
+        assert 1 <= len(capture.captured) <= sum(seen)
+        assert torch.nn.Module.__call__ is before and not torch._C._len_torch_dispatch_stack()

@@ -41,7 +41,7 @@ class CpuSide:
     floors: Floors
     ceilings: Ceilings
     most_rounds: int = 5
-    budget_s: float = math.inf  # for the survey, for the replays, and for the runs that settle: so much for each
+    budget_s: float = math.inf  # for the survey, the capture, the replays, and the runs that settle: so much for each
 
     def whole(self, program: Program) -> Program:
         return program
@@ -57,7 +57,7 @@ class CpuSide:
             whole = record(program.run)
             whole.output = None
             trace.calls = join(whole, trace)
-        with Capture(survey.persistent) as capture:
+        with Capture(survey.persistent, self.budget_s) as capture:
             program.run()
         return Surveyed(trace, capture)
 

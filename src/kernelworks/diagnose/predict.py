@@ -16,13 +16,13 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from kernelworks.choose import choose
 from kernelworks.diagnose.costs import work
@@ -63,16 +63,45 @@ class Captured:
 
 
 class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps the arguments of calls of our ops, below autograd: of each kind some, until they hold a gigabyte."""
+    """Keeps the arguments of calls of our ops, below autograd: of each kind some, until they hold a gigabyte, and until
+    ``budget_s`` is over: then it leaves the program alone at its next call of a module, since being told of an op costs
+    many times a small one. Calls of kinds that it had not met by then count at their bound."""
 
     sees_kernelworks = True
 
-    def __init__(self, persistent: Mapping[int, int]) -> None:
+    def __init__(self, persistent: Mapping[int, int], budget_s: float = math.inf) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.persistent = persistent
+        self.persistent, self.budget_s = persistent, budget_s
         self.captured: list[Captured] = []
         self._kinds: dict[Any, int] = {}
+        self._torchs: dict[Any, bool] = {}
         self._held = 0
+        self._begun = 0.0
+        self._there = False
+
+    def __enter__(self) -> Any:
+        self._call: Callable[..., Any] = nn.Module.__call__
+        self._begun, self._there = time.perf_counter(), True
+        capture = self
+
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if time.perf_counter() - capture._begun > capture.budget_s:
+                capture._leave()
+            return capture._call(module, *args, **kwargs)
+
+        nn.Module.__call__ = call  # type: ignore[method-assign]
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        nn.Module.__call__ = self._call  # type: ignore[method-assign]
+        if self._there:
+            self._there = False
+            super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+
+    def _leave(self) -> None:
+        """Before the program's run is over, where no mode of its own stands above."""
+        if self._there and _get_current_dispatch_mode() is self:
+            self.__exit__(None, None, None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace == "kernelworks" and self._held < MOST_BYTES:
@@ -91,7 +120,10 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._kinds[kind] <= MOST_OF_A_KIND:
             count = len(op.passes[pass_].names)
             given, row = tuple(args[:count]), args[count] if len(args) > count else None
-            torchs = pass_ == "forward" and choose(op, op.request(pass_, given), row).row.source is None
+            same = (name, shapes, row)
+            if same not in self._torchs:
+                self._torchs[same] = pass_ == "forward" and choose(op, op.request(pass_, given), row).row.source is None
+            torchs = self._torchs[same]
             self.captured.append(Captured(name, given, shapes, torchs, row))
             self._held += sum(t.nbytes for t in found if t.untyped_storage().data_ptr() not in self.persistent)
 
