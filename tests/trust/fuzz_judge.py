@@ -64,16 +64,28 @@ class Recomputed(TorchFunctionMode):
 
 
 def attention(
-    function: Any, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    function: Any, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
+    q, k, v = query, key, value
+    named = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
     if dropout_p or enable_gqa or attn_mask is not None or q.dtype.itemsize < 4 or q.shape[-1] != k.shape[-1]:
-        named = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
-        return function(q, k, v, attn_mask, **named)
+        return laid_out(function, function(q, k, v, attn_mask, **named), q, k, v, attn_mask, **named)
     scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:  # by a sum, of which nothing is kept: a program's hooks may take what is kept for numbers
         scores = scores + torch.full(scores.shape[-2:], -torch.inf, dtype=scores.dtype).triu(1)
-    return (scores - scores.logsumexp(-1, keepdim=True)).exp() @ v
+    return laid_out(function, (scores - scores.logsumexp(-1, keepdim=True)).exp() @ v, q, k, v, None, **named)
+
+
+def laid_out(function: Any, result: Tensor, *args: Any, **named: Any) -> Tensor:
+    """A result in memory as torch's own choice of a kernel has it: a program's views may stand on that."""
+    if result.dim() != 4 or named.get("dropout_p"):
+        return result
+    with torch.no_grad(), sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+        like = function(*args, **named)
+    if like.stride() == result.stride():
+        return result
+    return result.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 @contextlib.contextmanager
@@ -88,6 +100,8 @@ class Wide(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.float:
             func = Tensor.double
+        if func is F.scaled_dot_product_attention:
+            return laid_out(func, func(*args, **(kwargs or {})), *args, **(kwargs or {}))
         args = tuple(torch.float64 if a is torch.float32 else a for a in args)
         kwargs = {k: torch.float64 if v is torch.float32 else v for k, v in (kwargs or {}).items()}
         return func(*args, **kwargs)
