@@ -14,8 +14,11 @@ import kernelworks as kw
 LATER = ("bench", "ceilings", "climb", "diagnose", "explanation", "models", "prove", "report")
 
 FRESH = f"""
-import sys
+import gc, sys
+gc.disable()
 import kernelworks as kw
+assert not gc.isenabled()
+gc.enable()
 
 loaded = [name for name in {LATER} if f"kernelworks.{{name}}" in sys.modules]
 assert not loaded, loaded

@@ -4,25 +4,34 @@ Importing this package probes no device, reads no environment variable and patch
 torch knows them; the verbs, modules and records are loaded where they are first named.
 """
 
+import gc
 import importlib
 import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from kernelworks.ops import (
-    adamw_,
-    attention,
-    cross_entropy,
-    embedding,
-    gelu,
-    layer_norm,
-    linear,
-    linear_cross_entropy,
-    rms_norm,
-    rope,
-    silu_mul,
-    softmax,
-)  # fmt: skip
+# What is made here stays: a pass over all of torch's objects in the midst of it finds nothing, and takes longer than
+# the rest.
+_collects = gc.isenabled()
+gc.disable()
+try:
+    from kernelworks.ops import (
+        adamw_,
+        attention,
+        cross_entropy,
+        embedding,
+        gelu,
+        layer_norm,
+        linear,
+        linear_cross_entropy,
+        rms_norm,
+        rope,
+        silu_mul,
+        softmax,
+    )  # fmt: skip
+finally:
+    if _collects:
+        gc.enable()
 
 if TYPE_CHECKING:
     from kernelworks import nn
