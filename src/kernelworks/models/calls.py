@@ -51,6 +51,7 @@ _autocast = torch.is_autocast_enabled
 _is_compiling = torch.compiler.is_compiling
 _grad_enabled = torch.is_grad_enabled
 _is_tracing = torch.jit.is_tracing  # type: ignore[attr-defined]
+_any_autocast, _traced = torch._C._is_any_autocast_enabled, torch._C._is_tracing
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
 
@@ -70,18 +71,19 @@ def _standing_in(x: Tensor) -> bool:
 def expressible(x: Tensor, *others: Tensor | None) -> bool:
     """Whether kernelworks has rows for these tensors: no subclass that means something by a call, all on the CPU or on
     one GPU, all of one of the three dtypes, no autocast, no trace and no mode of the program's own. (What else a tensor
-    may be, sparse or without memory, the op's entry asks, and takes torch's own operators.)"""
-    if not _is_compiling() and (_function_modes() or _dispatch_modes()) and overridden():
-        return False  # first of all: a mode for functions is told of every attribute that is looked at
+    may be, sparse or without memory, the op's entry asks, and takes torch's own operators.)
+
+    It is asked at every call, so it asks what is cheap, in C where no compiler has to follow."""
+    compiling = _is_compiling()
+    if not compiling and (((_function_modes() or _dispatch_modes()) and overridden()) or _any_autocast() or _traced()):
+        # first of all: a mode for functions is told of every attribute that is looked at
+        return False
     if (type(x) not in PLAIN and not _standing_in(x)) or x.is_nested:
         return False
     dtype, device = x.dtype, x.get_device()
-    if dtype not in _SUPPORTED or _is_tracing():  # type: ignore[no-untyped-call]
+    if dtype not in _SUPPORTED or not (x.is_cpu if device < 0 else x.is_cuda):
         return False
-    if device < 0:
-        if not x.is_cpu or _autocast("cpu"):
-            return False
-    elif not x.is_cuda or _autocast("cuda"):
+    if compiling and (_autocast("cpu" if device < 0 else "cuda") or _is_tracing()):  # type: ignore[no-untyped-call]
         return False
     for other in others:
         if other is not None and (
@@ -91,7 +93,7 @@ def expressible(x: Tensor, *others: Tensor | None) -> bool:
         ):
             return False
     # what was made in inference mode may not be kept for a backward
-    return not _grad_enabled() or _is_compiling() or not x.is_inference()
+    return not _grad_enabled() or compiling or not x.is_inference()
 
 
 def takes_rows(x: Tensor, weight: Tensor) -> bool:

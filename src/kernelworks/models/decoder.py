@@ -161,7 +161,7 @@ def _writing(bound: Bound, name: str, row: Call, result: Any) -> Call:
 
 
 # What autograd, modes and profilers see: the ops themselves.
-_OPEN = Bound(lambda bound, name, op: op.call)
+_OPEN = Bound(lambda bound, name, op: lambda *args: op.call(*args))  # looked up: the way in may change
 
 
 @dataclass

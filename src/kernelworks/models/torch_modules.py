@@ -36,13 +36,19 @@ def linear_forward(self: Any, input: Tensor) -> Tensor:
 def _layer_norm(self: Any, input: Tensor) -> Tensor:
     if type(self).forward is not _LAYER_NORM or F.layer_norm is not TORCHS["layer_norm"]:
         return type(self).forward(self, input)  # type: ignore[no-any-return]
-    return calls.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+    parameters = self._parameters
+    if "weight" not in parameters or "bias" not in parameters:
+        return calls.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+    return calls.layer_norm(input, self.normalized_shape, parameters["weight"], parameters["bias"], self.eps)
 
 
 def _rms_norm(self: Any, x: Tensor) -> Tensor:
     if type(self).forward is not _RMS_NORM or F.rms_norm is not TORCHS["rms_norm"]:
         return type(self).forward(self, x)  # type: ignore[no-any-return]
-    return calls.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+    parameters = self._parameters
+    if "weight" not in parameters:
+        return calls.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+    return calls.rms_norm(x, self.normalized_shape, parameters["weight"], self.eps)
 
 
 def _gelu(self: Any, input: Tensor) -> Tensor:
