@@ -159,12 +159,13 @@ def test_a_round_in_which_others_held_the_core_is_left_out(clock: Clock) -> None
     assert found.raced.ours_us == pytest.approx(100, rel=0.01)
 
 
-def test_where_no_quiet_is_to_be_had_torch_runs(clock: Clock) -> None:
+@pytest.mark.parametrize("alike", [True, False])
+def test_where_no_quiet_is_to_be_had_threads_are_not_believed(clock: Clock, alike: bool) -> None:
     def ours() -> None:
         clock.held_up += 2e-3
         clock.pass_(5e-3)
 
-    found = duel(ours, clock.arm(1e-2))
-    assert found.raced.noisy
-    assert not found.ours
+    found = duel(ours, clock.arm(1e-2), alike=alike)
+    assert found.raced.noisy is not alike
+    assert found.ours is alike
     assert clock.now < 5

@@ -51,7 +51,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, *ratios: float, spread: float = 0.0
     """Races that end so, one after the other (the last one for all that follow); the list grows with each."""
     ended: list[float] = []
 
-    def duel(ours: Callable[[], Any], torchs: Callable[[], Any], wait: Any) -> Duel:
+    def duel(ours: Callable[[], Any], torchs: Callable[[], Any], wait: Any, alike: bool) -> Duel:
         ours(), torchs()
         ratio = ratios[min(len(ended), len(ratios) - 1)]
         ended.append(ratio)
@@ -326,7 +326,7 @@ def test_a_call_that_torch_refuses_raises_as_ever() -> None:
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
 def test_a_race_without_memory_is_torchs(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def duel(*args: Any) -> Duel:
+    def duel(*args: Any, **named: Any) -> Duel:
         raise error
 
     monkeypatch.setattr(races, "duel", duel)

@@ -7,8 +7,8 @@ ours beats torch by ``MARGIN``, and what it costs is paid before a program runs;
 - The arms take turns, and whoever goes first changes every round. What is judged is the ratio within a round, which a
   neighbour that slows both arms leaves alone.
 - Rounds in which other processes kept our threads off the cores are left out (``ceilings.quiet`` has the rule), as long
-  as others come; where too few come, no race is believed. Noise would not hit both arms alike: what is held up goes on
-  on one thread here (``build/sharing.py``), and in torch it does not.
+  as others come. Where too few come, a race of several threads is not believed, since noise does not hit both arms
+  alike: what is held up goes on on one thread here (``build/sharing.py``), and in torch it does not.
 - The rounds are cut into two halves in time, and each must say so for itself.
 - ``spread`` is by how much the quicker arm's time varied from round to round, as a share of the slower arm's: half the
   distance between the quartiles, or between the halves where that is more. Over ``NOISY`` nothing is believed: the race
@@ -60,15 +60,16 @@ class Duel:
         return not self.raced.noisy and self.raced.ratio >= MARGIN
 
 
-def duel(ours: Call, torchs: Call, wait: Call | None = None) -> Duel:
-    """Races the two arms. ``wait``, where calls only queue their work, returns when that is done."""
+def duel(ours: Call, torchs: Call, wait: Call | None = None, *, alike: bool = True) -> Duel:
+    """Races the two arms. ``wait``, where calls only queue their work, returns when that is done; ``alike`` says that
+    noise hits both arms alike."""
     counts = _counts(ours, torchs, wait)
-    found = _race(ours, torchs, wait, counts)
+    found = _race(ours, torchs, wait, counts, alike)
     for runs in range(2, 2 + AGAIN):
         if not found.raced.noisy:
             break
         time.sleep(PAUSE_S)
-        found = replace(_race(ours, torchs, wait, counts), runs=runs)
+        found = replace(_race(ours, torchs, wait, counts, alike), runs=runs)
     return found
 
 
@@ -117,7 +118,7 @@ def _counts(ours: Call, torchs: Call, wait: Call | None, seconds: float = 0.0) -
     return max(1, min(MOST_CALLS, int(seconds / max(theirs, 1e-7)))), max(theirs, mine)
 
 
-def _race(ours: Call, torchs: Call, wait: Call | None, counts: tuple[int, float]) -> Duel:
+def _race(ours: Call, torchs: Call, wait: Call | None, counts: tuple[int, float], alike: bool) -> Duel:
     count, one = counts
     least = OF_ENDLESS_CALLS if one > ENDLESS_S else OF_LONG_CALLS if one > LONG_S else LEAST_ROUNDS
     kept: list[tuple[float, float]] = []
@@ -142,7 +143,8 @@ def _race(ours: Call, torchs: Call, wait: Call | None, counts: tuple[int, float]
     if len(kept) >= least:
         return Duel(_judged(kept), len(kept))
     found = _judged([*kept, *left_out])  # there is no quiet to be had
-    return Duel(replace(found, spread=max(found.spread, LOUD)), len(kept) + len(left_out))
+    spread = found.spread if alike else max(found.spread, LOUD)
+    return Duel(replace(found, spread=spread), len(kept) + len(left_out))
 
 
 def _ratios(rounds: Sequence[tuple[float, float]]) -> list[float]:

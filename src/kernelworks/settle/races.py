@@ -38,7 +38,7 @@ def race_forward(op: Op, args: tuple[Any, ...], ways: Iterable[str]) -> Found:
     if not able:
         return Found("", None, None, lost)
     way = quickest(list(able.items()), wait)
-    return Found(way, duel(able[way], torchs, wait), None, lost)
+    return Found(way, duel(able[way], torchs, wait, alike=_alike(wait)), None, lost)
 
 
 def race_training(op: Op, args: tuple[Any, ...], ways: Sequence[str]) -> Found:
@@ -63,9 +63,9 @@ def race_training(op: Op, args: tuple[Any, ...], ways: Sequence[str]) -> Found:
         if not able:
             return Found("", None, None, lost)
         way = quickest(list(able.items()), wait)
-        whole = duel(able[way], torchs, wait)
+        whole = duel(able[way], torchs, wait, alike=_alike(wait))
         del made, able, torchs  # and what flows in with them
-        backward = duel(training.backward(way), training.backward(None), wait)
+        backward = duel(training.backward(way), training.backward(None), wait, alike=_alike(wait))
     return Found(way, whole, backward, lost)
 
 
@@ -81,6 +81,11 @@ def _able(arms: Iterable[tuple[str, Call]], wait: Call | None) -> tuple[dict[str
         else:
             able[name] = arm
     return able, lost
+
+
+def _alike(wait: Call | None) -> bool:
+    """Whether a busy neighbour slows both arms alike: where nothing of a call waits for another thread of the CPU."""
+    return wait is not None or torch.get_num_threads() == 1
 
 
 def _run(arm: Call, wait: Call | None) -> None:
