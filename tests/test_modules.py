@@ -6,6 +6,7 @@ import copy
 import inspect
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -279,6 +280,20 @@ def test_where_torchs_is_taken_nothing_is_looked_at(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(optim, "_chosen", chosen)
     train(kw.AdamW, {}, steps=9)
     assert len(asked) == 2
+
+
+def test_settling_a_training_step_races_the_optimiser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
+    monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
+    params = parameters()
+    optimizer = kw.AdamW(params)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss_of(params).backward()
+        optimizer.step()
+
+    assert [call.op for call in kw.settle(step).calls] == ["adamw_"]
 
 
 def test_signatures() -> None:

@@ -27,9 +27,9 @@ class AdamW(torch.optim.AdamW):
     """AdamW with torch's arguments, parameter groups, state and hooks; a state dict of either is one of the other.
 
     A group is stepped by ``kernelworks.adamw_`` where the chooser takes a row of ours for its tensors, and by torch's
-    own step else: the first step of a parameter (which makes its state), ``amsgrad``, ``capturable``,
-    ``differentiable``, ``foreach`` or ``fused`` asked for, a learning rate that is a tensor, sparse and complex
-    gradients, subclasses of tensors, while a graph is captured or a program compiled.
+    own step else: ``amsgrad``, ``capturable``, ``differentiable``, ``foreach`` or ``fused`` asked for, a learning rate
+    that is a tensor, sparse and complex gradients, subclasses of tensors, while a graph is captured or a program
+    compiled.
 
     Args: those of torch.optim.AdamW. Raises: what that raises.
     """
@@ -70,9 +70,9 @@ class AdamW(torch.optim.AdamW):
         params = [p for p in group["params"] if p.grad is not None]
         if not params:
             return True
+        if not all(map(self.state.get, params)):  # a first step: torch makes the state, as it makes its own
+            self._init_group(group, [], [], [], [], [], [])  # type: ignore[no-untyped-call]
         states = [self.state[p] for p in params]
-        if not all(states):
-            return False
         calls = _calls(params, states)
         lr, eps, weight_decay = map(float, numbers)
         named: dict[str, Any] = {
