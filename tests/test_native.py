@@ -213,6 +213,25 @@ def test_hooks_and_saved_tensor_hooks() -> None:
         assert sorted(map(str, seen)) == sorted(["torch.Size([4, 16])", "1", "(1, 1)"])
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_autograd_takes_a_backward_whole(way: str) -> None:
+    from torch._dynamo import compiled_autograd
+
+    if way == "Python":  # autograd.Function, which torch has seen to
+        return
+    for name in ("linear", "softmax"):
+        ours, _, inputs = CALLS[name]
+        for _ in range(2):
+            leaves, others = wanting(inputs), wanting(inputs)
+            loss = ours(*leaves).square().sum()
+            with compiled_autograd._enable(torch.compile(backend="eager")):  # type: ignore[no-untyped-call]
+                loss.backward()
+            ours(*others).square().sum().backward()
+            for a, b in zip(leaves, others, strict=True):
+                assert torch.equal(a.grad, b.grad)
+    torch._dynamo.reset()
+
+
 def test_anomaly_mode_names_the_forward() -> None:
     (x,) = wanting(given((4, 16)))
     kw.gelu(x).sum().backward()

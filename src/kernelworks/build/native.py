@@ -38,6 +38,7 @@ FLAGS = (
     "-std=gnu++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra",
     "-Wno-missing-field-initializers", "-Wno-unused-parameter",
 )  # fmt: skip
+COMPILED_AUTOGRAD = "-DKW_COMPILED_AUTOGRAD"
 TORCH = Path(torch.__file__).resolve().parent
 LIBRARIES = ("-ltorch_python", "-ltorch_cpu", "-lc10")
 
@@ -53,7 +54,7 @@ def _abi() -> str:
 
 @functools.cache
 def _sources() -> str:
-    return hash_of(" ".join((*FLAGS, *LIBRARIES)), with_includes(SOURCE, SOURCE.parent))
+    return hash_of(" ".join((*FLAGS, COMPILED_AUTOGRAD, *LIBRARIES)), with_includes(SOURCE, SOURCE.parent))
 
 
 def _stem() -> str:
@@ -68,7 +69,15 @@ def _compile(output: Path) -> None:
             raise BuildError(f"{header} is not there (install Python's and torch's headers)", about=str(header))
     flags = [*FLAGS, *(word for folder in folders for word in ("-isystem", str(folder)))]
     # Behind the source, since that is what asks for them; by the names that torch has loaded them under.
-    compiled(flags, SOURCE, "torch", output, behind=(f"-L{TORCH / 'lib'}", *LIBRARIES))
+    make = functools.partial(
+        compiled, source=SOURCE, target="torch", output=output, behind=(f"-L{TORCH / 'lib'}", *LIBRARIES)
+    )
+    try:
+        make([*flags, COMPILED_AUTOGRAD])
+    except BuildError as error:
+        if "exited with" not in str(error) or not error.lasting:
+            raise
+        make(flags)  # what compiled autograd asks of a node changes more often than the rest of torch
 
 
 def provide(progress: Callable[[str], None] | None = None) -> ModuleType | None:

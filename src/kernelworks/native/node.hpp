@@ -8,6 +8,9 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
+#ifdef KW_COMPILED_AUTOGRAD
+#include <torch/csrc/dynamo/compiled_autograd.h>
+#endif
 
 #include <type_traits>
 
@@ -72,21 +75,18 @@ class Scoped {
     throw error;
 }
 
-struct Recorded final : Node {
-    Recipe* recipe;                // held, as the two below
-    PyObject* row;                 // a name or None
-    PyObject* others = nullptr;    // a tuple as long as the forward's arguments, None for tensors
-    std::vector<SavedVariable> saved;  // one for each source, empty for those that are none
-    std::vector<at::Tensor> spared;    // inputs that no wanted gradient depends on: they say a shape
-    bool freed = false;
+// What a node knows beside tensors.
+struct Kept {
+    Recipe* recipe;
+    PyObject* row;               // a name or None
+    PyObject* others = nullptr;  // a tuple as long as the forward's arguments, None for tensors
 
-    Recorded(Recipe* recipe, PyObject* row) : recipe(recipe), row(Py_NewRef(row)) {
+    Kept(Recipe* recipe, PyObject* row) : recipe(recipe), row(Py_NewRef(row)) {
         Py_INCREF(reinterpret_cast<PyObject*>(recipe));
-        saved.resize(recipe->sources->size());
-        spared.resize(recipe->sources->size());
     }
-
-    ~Recorded() override {
+    Kept(const Kept&) = delete;
+    Kept& operator=(const Kept&) = delete;
+    ~Kept() {  // by one who may not hold Python's lock
         if (!Py_IsInitialized()) return;
         pybind11::gil_scoped_acquire lock;
         Py_XDECREF(others);
@@ -94,49 +94,22 @@ struct Recorded final : Node {
         Py_DECREF(reinterpret_cast<PyObject*>(recipe));
     }
 
-    std::string name() const override { return *recipe->name; }
-
-    void release_variables() override {
-        std::lock_guard<std::mutex> lock(mutex_);
-        for (auto& one : saved) one.reset_data();
-        for (auto& one : spared) one.reset();
-        freed = true;
-    }
-
-    variable_list apply(variable_list&& gradients) override {
-        const auto& sources = *recipe->sources;
-        variable_list results(recipe->edges->size());
-        std::vector<at::Tensor> tensors(sources.size());
-        {
-            std::lock_guard<std::mutex> lock(mutex_);
-            TORCH_CHECK(!freed, torch::autograd::ERR_BACKWARD_TWICE);
-            for (size_t i = 0; i < sources.size(); ++i) {
-                const Source& source = sources[i];
-                if (source.from == Source::INPUT)
-                    tensors[i] = spared[i].defined() ? spared[i] : saved[i].unpack();
-                else if (source.from == Source::OUTPUT)
-                    tensors[i] = saved[i].unpack(getptr());
-                else if (source.from == Source::GRADIENT)
-                    tensors[i] = flowing(source, gradients);
-            }
-        }
-        bool any = false;
-        for (const auto& gradient : gradients) any = any || gradient.defined();
-        if (!any) return results;
-
+    // The gradients, from a tensor for each source that is one, and which of them are wanted.
+    variable_list gradients(const std::vector<at::Tensor>& tensors, const std::vector<bool>& needs) const {
         pybind11::gil_scoped_acquire lock;
+        const auto& sources = *recipe->sources;
+        variable_list results(needs.size());
         Scoped args(PyTuple_New(static_cast<Py_ssize_t>(sources.size())));
         if (!args) thrown();
         for (size_t i = 0; i < sources.size(); ++i) {
-            PyObject* value = argument(sources[i], tensors[i]);
+            PyObject* value = argument(sources[i], tensors[i], needs);
             if (value == nullptr) thrown();
             PyTuple_SET_ITEM(args.get(), static_cast<Py_ssize_t>(i), value);
         }
-        tensors.clear();
         Scoped result(called(args.get()));
         if (!result) thrown();
         for (size_t i = 0; i < results.size(); ++i) {
-            if (!task_should_compute_output(i)) continue;
+            if (!needs[i]) continue;
             PyObject* one = PyTuple_Check(result.get()) ? PyTuple_GetItem(result.get(), static_cast<Py_ssize_t>(i))
                                                         : (results.size() == 1 ? result.get() : nullptr);
             if (one == nullptr && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "the backward returned no tuple");
@@ -152,25 +125,16 @@ struct Recorded final : Node {
     }
 
   private:
-    // The gradient of one of the forward's outputs. The node's inputs are the differentiable ones among them.
-    at::Tensor flowing(const Source& source, const variable_list& gradients) const {
-        size_t at = 0;
-        for (long i = 0; i < source.index; ++i) at += (*recipe->flows)[static_cast<size_t>(i)];
-        if (at >= gradients.size()) return {};
-        if (gradients[at].defined() || source.optional) return gradients[at];
-        return input_metadata(static_cast<uint32_t>(at)).zeros_like();
-    }
-
-    PyObject* argument(const Source& source, const at::Tensor& tensor) {
+    PyObject* argument(const Source& source, const at::Tensor& tensor, const std::vector<bool>& needs) const {
         if (source.from == Source::OTHER) return Py_NewRef(PyTuple_GET_ITEM(others, source.index));
         if (source.from != Source::NEEDS) return tensor.defined() ? THPVariable_Wrap(tensor) : Py_NewRef(Py_None);
-        PyObject* needs = PyList_New(static_cast<Py_ssize_t>(recipe->edges->size()));
-        for (size_t i = 0; needs != nullptr && i < recipe->edges->size(); ++i)
-            PyList_SET_ITEM(needs, static_cast<Py_ssize_t>(i), Py_NewRef(task_should_compute_output(i) ? Py_True : Py_False));
-        return needs;
+        PyObject* list = PyList_New(static_cast<Py_ssize_t>(needs.size()));
+        for (size_t i = 0; list != nullptr && i < needs.size(); ++i)
+            PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), Py_NewRef(needs[i] ? Py_True : Py_False));
+        return list;
     }
 
-    PyObject* called(PyObject* args) {
+    PyObject* called(PyObject* args) const {
         if (!c10::GradMode::is_enabled() && !world.watched()) {
             Key key(Key::BACKWARD);
             bool valid = true;
@@ -183,6 +147,78 @@ struct Recorded final : Node {
         }
         PyObject* given[] = {args, row};
         return PyObject_Vectorcall(recipe->miss, given, 2, nullptr);
+    }
+};
+
+struct Recorded final : Node {
+    std::shared_ptr<Kept> kept;
+    std::vector<SavedVariable> saved;  // one for each source, empty for those that are none
+    std::vector<at::Tensor> spared;    // inputs that no wanted gradient depends on: they say a shape
+    bool freed = false;
+
+    Recorded(Recipe* recipe, PyObject* row) : kept(std::make_shared<Kept>(recipe, row)) {
+        saved.resize(recipe->sources->size());
+        spared.resize(recipe->sources->size());
+    }
+
+    std::string name() const override { return *kept->recipe->name; }
+
+    void release_variables() override {
+        std::lock_guard<std::mutex> lock(mutex_);
+        for (auto& one : saved) one.reset_data();
+        for (auto& one : spared) one.reset();
+        freed = true;
+    }
+
+    variable_list apply(variable_list&& gradients) override {
+        bool any = false;
+        for (const auto& gradient : gradients) any = any || gradient.defined();
+        auto tensors = held();
+        if (!any) return variable_list(num_outputs());
+        const auto& sources = *kept->recipe->sources;
+        for (size_t i = 0; i < sources.size(); ++i)
+            if (sources[i].from == Source::GRADIENT) tensors[i] = flowing(sources[i], gradients);
+        return kept->gradients(tensors, needs());
+    }
+
+#ifdef KW_COMPILED_AUTOGRAD
+    void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override;
+    variable_list apply_with_saved(const variable_list& inputs, torch::dynamo::autograd::SwapSavedVariables& swap) override;
+#endif
+
+  private:
+    std::vector<at::Tensor> held() {
+        const auto& sources = *kept->recipe->sources;
+        std::vector<at::Tensor> tensors(sources.size());
+        std::lock_guard<std::mutex> lock(mutex_);
+        TORCH_CHECK(!freed, torch::autograd::ERR_BACKWARD_TWICE);
+        for (size_t i = 0; i < sources.size(); ++i) {
+            if (sources[i].from == Source::INPUT)
+                tensors[i] = spared[i].defined() ? spared[i] : saved[i].unpack();
+            else if (sources[i].from == Source::OUTPUT)
+                tensors[i] = saved[i].unpack(getptr());
+        }
+        return tensors;
+    }
+
+    std::vector<bool> needs() const {
+        std::vector<bool> found(num_outputs());
+        for (size_t i = 0; i < found.size(); ++i) found[i] = task_should_compute_output(i);
+        return found;
+    }
+
+    // The gradient of one of the forward's outputs. The node's inputs are the differentiable ones among them.
+    at::Tensor flowing(const Source& source, const variable_list& gradients) const {
+        size_t at = place(*kept->recipe, source);
+        if (at >= gradients.size()) return {};
+        if (gradients[at].defined() || source.optional) return gradients[at];
+        return input_metadata(static_cast<uint32_t>(at)).zeros_like();
+    }
+
+    static size_t place(const Recipe& recipe, const Source& source) {
+        size_t at = 0;
+        for (long i = 0; i < source.index; ++i) at += (*recipe.flows)[static_cast<size_t>(i)];
+        return at;
     }
 };
 
@@ -228,10 +264,10 @@ inline void record(Recipe* recipe, PyObject* row, PyObject* const* args, Py_ssiz
         auto number = node.add_input_metadata(outputs[i]);
         torch::autograd::impl::set_gradient_edge(outputs[i], {pointer, number});
     }
-    node.others = PyTuple_New(count);
-    if (node.others == nullptr) throw python_error();
+    node.kept->others = PyTuple_New(count);
+    if (node.kept->others == nullptr) throw python_error();
     for (Py_ssize_t i = 0; i < count; ++i)
-        PyTuple_SET_ITEM(node.others, i, Py_NewRef(THPVariable_Check(args[i]) ? Py_None : args[i]));
+        PyTuple_SET_ITEM(node.kept->others, i, Py_NewRef(THPVariable_Check(args[i]) ? Py_None : args[i]));
     
     for (size_t i = 0; i < recipe->sources->size(); ++i) {
         const Source& source = (*recipe->sources)[i];

@@ -1,7 +1,7 @@
 // The objects of Python's that record an op: its recipe, and its forward for a row.
 #pragma once
 
-#include "node.hpp"
+#include "compiled.hpp"
 
 namespace kw {
 
