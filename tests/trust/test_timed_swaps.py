@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from functorch.compile import make_boxed_func
 from made_timings import ROW, nothing_timed, raced
 from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
 
 import kernelworks as kw
 from kernelworks import timings
@@ -151,6 +153,30 @@ def parts(model: nn.Module) -> set[str]:
     return {path for path, module in model.named_modules() if "forward" in vars(module)}
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_compiler_meets_what_was_chosen(trained: bool) -> None:
+    """... as one graph: the op that won in it, torch's own operators for the others."""
+    raced("gelu", torch.zeros(4, 256), "none")
+    raced("gelu", torch.zeros(4, 256), "none", wanted=("x",))
+    raced("linear", *of_linear(4, 256, 64), ratio=0.8)
+    raced("layer_norm", torch.zeros(9, 256), torch.ones(256), torch.zeros(256), 1e-5, ratio=5.0)
+    model, met = Net(), set[str]()
+
+    def backend(graph: torch.fx.GraphModule, args: Any) -> Any:
+        met.update(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return make_boxed_func(graph.forward)
+
+    with torch.set_grad_enabled(trained):
+        want = model(X)
+        with kw.swap(model, verbose=False) as swapped:
+            assert {r.path for r in swapped.replaced} == {"act", "norm"}
+            torch._dynamo.reset()
+            compiled = torch.compile(model, fullgraph=True, backend=aot_autograd(fw_compiler=backend))
+            torch.testing.assert_close(compiled(X), want)
+    assert any("kernelworks.gelu" in name for name in met) and any("aten.addmm" in name for name in met)
+    assert not any("kernelworks.linear" in name or "kernelworks.layer_norm" in name for name in met)
+
+
 # ---------------------------------------------------------------- decoders
 
 
@@ -214,7 +240,7 @@ def races_end(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         running.append(op.name)
         settled(self, op, *others)
 
-    def duel(ours: Callable[[], Any], torchs: Callable[[], Any], wait: Any) -> Duel:
+    def duel(ours: Callable[[], Any], torchs: Callable[[], Any], *others: Any, **named: Any) -> Duel:
         ours(), torchs()
         ratio = ends.get(running[-1], 0.5)
         return Duel(Raced(10.0, 10.0 * ratio, (ratio, ratio), 0.01), 6)

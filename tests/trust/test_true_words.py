@@ -295,7 +295,7 @@ def test_where_no_row_is_taken_the_reason_is_said(
 def test_what_no_timing_speaks_of_is_raced_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raced = []
 
-    def duel(ours: Callable[[], Any], torchs: Callable[[], Any], wait: Any) -> Duel:
+    def duel(ours: Callable[[], Any], torchs: Callable[[], Any], *others: Any, **named: Any) -> Duel:
         ours(), torchs()
         raced.append(1)
         return Duel(timings.Raced(10.0, 20.0, (2.0, 2.5), 0.01), 6)
