@@ -24,7 +24,8 @@ from kernelworks.op import OPS
 from kernelworks.records import BenchResult, Ceilings, Diagnosis
 from kernelworks.report import bench as bench_report
 from kernelworks.report import climb as climb_report
-from kernelworks.report import climb_words
+from kernelworks.report import climb_words, page, terminal
+from kernelworks.report import machine as machine_report
 from kernelworks.report.diagnose import fix as shown_fix
 from kernelworks.report.diagnose import outcome
 from kernelworks.rungs import RungResult, RungTime
@@ -160,3 +161,26 @@ def test_a_fix_of_which_nothing_was_predicted_says_so(diagnosis: Diagnosis) -> N
     assert diagnosis.fix is not None
     said = text(shown_fix(dataclasses.replace(diagnosis.fix, predicted_gain_s=None)))
     assert "nothing was predicted" in said
+
+
+@pytest.mark.parametrize(("level", "factor"), [("L1", 0.01), ("L1", 100.0), ("DRAM", 50.0), ("L3", 1e-3)])
+def test_a_machine_of_any_rates_can_be_drawn(level: str, factor: float, ceilings: Ceilings) -> None:
+    """A busy hour has caches slower than memory, and rates far apart."""
+    found = [dataclasses.replace(b, gbs=b.gbs * factor) if b.level == level else b for b in ceilings.bandwidth]
+    slow = [dataclasses.replace(f, gflops=f.gflops / 1e3) if f.dtype == "float32" else f for f in ceilings.flops]
+    for flops in (ceilings.flops, tuple(slow)):
+        odd = dataclasses.replace(ceilings, bandwidth=tuple(found), flops=flops)
+        assert "roofline" in text(machine_report.ceilings(odd, 80))
+    assert factor > 0.1 or "<svg" in page.machine(odd)
+
+
+def test_progress_says_a_line_now_and_then_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: clock[0])
+    with terminal.progress("prove") as advance:
+        for second in range(30):
+            clock[0] = float(second)
+            advance(f"[row] {second}")
+    assert capfd.readouterr().err.splitlines() == ["prove: [row] 9", "prove: [row] 18", "prove: [row] 27"]

@@ -132,8 +132,9 @@ class _Canvas:
 
     def write(self, x: float, y: float, text: str, style: str) -> None:
         row, first = round((1 - y) * (self.rows - 1)), round(x * (self.columns - 1))
+        row = max(0, min(row, self.rows - 1))  # rates of a busy machine may lie anywhere
         first = max(0, min(first, self.columns - len(text)))
-        for offset, letter in enumerate(text):
+        for offset, letter in enumerate(text[: self.columns]):
             self._letters[(row, first + offset)] = letter
             self._styles[row][first + offset] = style
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Iterator
 from typing import Protocol, TextIO
 
@@ -18,6 +19,7 @@ __all__ = ["bar", "claim_stdout", "document", "progress", "stderr", "stdout", "s
 
 PIPED_WIDTH = 132  # where neither a terminal nor COLUMNS says how wide it is; rich itself would take 80 then
 RICH_FALLBACK_WIDTH = 80
+SPEAK_S = 8.0  # between lines of progress where no line can be written over
 
 # One colour for one cause, on the terminal as on the page.
 STYLES = {
@@ -97,14 +99,19 @@ class Advance(Protocol):
 
 @contextlib.contextmanager
 def progress(title: str) -> Iterator[Advance]:
-    """A progress line on stderr that goes away when the work is done; silent where stderr is no terminal."""
+    """A progress line on stderr that goes away when the work is done; a line now and then where that is no terminal."""
     console = stderr()
+    spoken = time.monotonic()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
         task = shown.add_task(title, total=None)
 
         def advance(what: str, done: float = 0, total: float = 0) -> None:
-            text = escape(f"{title}: {what}" if what else title)
-            shown.update(task, description=text, completed=done, total=total or None)
+            nonlocal spoken
+            text = f"{title}: {what}" if what else title
+            shown.update(task, description=escape(text), completed=done, total=total or None)
+            if not console.is_terminal and time.monotonic() - spoken > SPEAK_S:
+                spoken = time.monotonic()
+                console.print(text, markup=False, highlight=False, soft_wrap=True)
 
         yield advance
