@@ -29,6 +29,7 @@ from kernelworks.models.install import Installed, copies_itself, installed_on, t
 from kernelworks.models.outlook import Outlook, Outlooks
 from kernelworks.models.rebind import Rebinder, guarded
 from kernelworks.models.rotary import known_rotary
+from kernelworks.plain import PLAIN
 from kernelworks.records import Settled, Swapped
 from kernelworks.settle import settle as settled_by
 
@@ -255,9 +256,10 @@ LAYER_OPS = ("attention", "linear", "rms_norm", "rope", "silu_mul")
 
 
 def _sizes(op: str, module: nn.Module | None) -> dict[str, int]:
-    """The dimensions of an op's calls, by their names in its contract, that a module's weight settles."""
+    """The dimensions of an op's calls, by their names in its contract, that a module's weight settles: one that has its
+    sizes by now, and is no tensor of a kind that may not be asked for them."""
     weight = None if module is None else module._parameters.get("weight")
-    if weight is None:
+    if weight is None or type(weight) not in PLAIN or weight.is_nested:
         return {}
     if op == "linear" and weight.dim() == 2:
         return {"N": weight.shape[0], "K": weight.shape[1]}
