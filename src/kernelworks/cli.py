@@ -136,6 +136,7 @@ def machine(
     cached with its date. Refuses (exit code 3) while other processes keep the cores busy, since a ceiling measured
     then would be wrong; with --rough it is measured all the same, marked, and not cached.
     """
+    from kernelworks.build import native
     from kernelworks.ceilings import ceilings
     from kernelworks.machine import has_gpu
     from kernelworks.records import Ceilings, GpuCeilings
@@ -156,12 +157,16 @@ def machine(
     if json:
         told(records[0] if len(records) == 1 else records)
         return
+    from rich.text import Text
+
     from kernelworks.report.gpu import gpu
     from kernelworks.report.machine import ceilings as picture
 
     width = console.stdout().width
     for record in records:
         show(gpu(record, width) if isinstance(record, GpuCeilings) else picture(record, width))
+    why = native.why_not()
+    show(Text(f"calls of ops go through {f'Python: {why}' if why else 'C++'} (docs/calls.md)"))
 
 
 @app.command()

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib.machinery
 import importlib.util
+import os
 import platform
 import sys
 import sysconfig
@@ -112,6 +113,16 @@ def why_not() -> str:
     return known if isinstance(known, str) else ""
 
 
+@functools.cache
+def _watch_forks() -> None:
+    os.register_at_fork(after_in_child=_renew)
+
+
+def _renew() -> None:
+    global _lock
+    _lock = threading.RLock()  # a thread of the parent may have held the old one: no thread of the child lets it go
+
+
 def _folder() -> str:
     return str(environment.cache_dir("build"))
 
@@ -120,6 +131,7 @@ def _use(may_build: bool) -> ModuleType | None:
     if environment.native() == "0":
         return None
     folder = _folder()
+    _watch_forks()
     with _lock:
         known = _loaded.get(folder)
         if known is None or (may_build and isinstance(known, str)):
