@@ -16,8 +16,9 @@ from made_timings import nothing_timed
 from made_timings import raced as made_raced
 from torch import Tensor
 
-from kernelworks import timings
+from kernelworks import environment, timings
 from kernelworks.bench.faults import minor_faults
+from kernelworks.build import native
 from kernelworks.ceilings.quiet import Noise
 from kernelworks.choose import eligible
 from kernelworks.diagnose import diagnose
@@ -302,7 +303,11 @@ def test_what_no_timing_speaks_of_is_raced_and_kept(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(settle_races, "duel", duel)
     monkeypatch.setattr(settle_races, "quickest", lambda arms, wait: arms[0][0])
+    monkeypatch.setattr(native, "found", lambda: None)
     with nothing_timed(tmp_path):
+        monkeypatch.setattr(environment, "native", lambda: "build")
+        assert Races(1.0, torch.get_num_threads()).of(_linear()).raced is None and not raced  # the way in comes first
+        monkeypatch.setattr(environment, "native", lambda: "0")
         nothing = Races(0.0, torch.get_num_threads()).of(_linear())
         assert (nothing.row, nothing.raced, nothing.may, raced) == ("", None, True, [])
         for _ in range(2):  # the second time it is known

@@ -179,6 +179,6 @@ def _observed(
         done = apply_fix(program, timeline.walls, side, budget_s=budget_s, say=say)
     with without_collection():
         say("racing the rows that a swap would take")
-        races = Races(0.0 if done else RACES * budget_s, threads)  # a fix has raced them
+        races = Races(0.0 if done else RACES * budget_s, threads, say=say)  # a fix has raced them
         found, problems = regions(groups, timeline.wall, races)
     return told(program.name, timeline, ceilings, parts, found, problems, fix=done, rough=rough)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kernelworks import timings
+from kernelworks import environment, timings
+from kernelworks.build import native
 from kernelworks.choose import eligible
 from kernelworks.contract import TensorSpec
 from kernelworks.diagnose.rows import Asked, asked
@@ -68,6 +69,7 @@ class Races:
     threads: int
     device: str = "cpu"
     kind: str | None = None  # of machine, by default this one
+    say: Callable[[str], None] | None = None
     spent: float = 0.0
     known: dict[Any, Promise] = field(default_factory=dict)
 
@@ -86,9 +88,9 @@ class Races:
         found = asked(call, self.threads, self.device, self.kind)
         if found is None:
             return NONE
-        if _timing(found, self.kind) is None and self.spent < self.budget_s and self.kind is None:
+        if _timing(found, self.kind) is None and self.spent < self.budget_s and self.kind is None and _ready():
             begin = time.perf_counter()
-            if _race(found):
+            if _race(found, self.say):
                 found = asked(call, self.threads, self.device, self.kind) or found
             self.spent += time.perf_counter() - begin
         timing = _timing(found, self.kind)
@@ -105,7 +107,12 @@ def _timing(found: Asked, kind: str | None) -> Timing | None:
     return next((t for t in exact if t.way.split("+")[0] == found.choice.row.name), None)
 
 
-def _race(found: Asked) -> bool:
+def _ready() -> bool:
+    """Whether calls enter ops as they will: a fix and ``settle`` build that first, and who only looks does not wait."""
+    return environment.native() != "build" or native.found() is not None
+
+
+def _race(found: Asked, say: Callable[[str], None] | None) -> bool:
     """Settles the call on arguments made up for it; False where they cannot be, or nothing may be chosen."""
     request = found.request
     if request.device != "cpu" or not eligible(found.op, request)[0] or found.op.contract.mutates:
@@ -116,7 +123,7 @@ def _race(found: Asked) -> bool:
             if name in request.wanted:
                 value.requires_grad_()
         with torch.set_grad_enabled(bool(request.wanted)):
-            settle(found.op.call, *args)
+            settle(found.op.call, *args, progress=say)
     except (TypeError, ValueError, RuntimeError, IndexError):
         return False  # arguments that only the program can make
     return True
