@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from limit import Limit, x
 from limits_diagnosed import HOPPER, PROGRAMS
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernelworks as kw
 from kernelworks.models.compiled_loss import loss_with_gradients
@@ -160,6 +161,26 @@ def operators(make: Callable[[nn.Module], Any]) -> tuple[str, str]:
     want = str(make(model))
     with kw.swap(model, verbose=False):
         return str(make(model)), want
+
+
+class Seeing(TorchDispatchMode):
+    """Notes the operators that it is told of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def moded(model: nn.Module) -> list[str]:
+    """The operators that a mode sees of a call."""
+    given = x()
+    with Seeing() as mode, torch.no_grad():
+        model(given)
+    return mode.seen
 
 
 def kinds(program: Any) -> list[str]:
@@ -403,6 +424,10 @@ SWAP = [
     Limit(
         "An exported swapped model holds torch's own operators.",
         lambda: operators(lambda model: [node.target for node in torch.export.export(model, (x(),)).graph.nodes]),
+    ),
+    Limit(
+        "Under a mode of the program's own, for functions or for operators, a swapped model runs torch's.",
+        lambda: operators(moded),
     ),
     Limit(
         "The fused loss of a compiled model has no second derivative.", twice, RuntimeError, "has no second derivative"
