@@ -282,7 +282,9 @@ def test_a_checkpointed_program_is_settled() -> None:
 
 
 @pytest.mark.parametrize(
-    "inside", [torch.inference_mode, torch.no_grad, lambda: torch.autocast("cpu"), torch.enable_grad], ids=str
+    "inside",
+    [torch.inference_mode, torch.no_grad, lambda: torch.autocast("cpu"), torch.enable_grad],
+    ids=["inference_mode", "no_grad", "autocast", "enable_grad"],
 )
 def test_modes_are_as_they_were(inside: Callable[[], Any]) -> None:
     with inside():

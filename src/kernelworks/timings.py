@@ -82,6 +82,7 @@ class Timing:
     whole: Raced  # the forward, or forward and backward together
     backward: Raced | None  # of training: the backward alone
     date: str
+    note: str = ""  # where it is no race in two halves: what it was made of
 
     @property
     def ratio(self) -> float:
@@ -106,7 +107,8 @@ class Timing:
         raced = self.whole if self.backward is None or self.whole.ratio <= self.backward.ratio else self.backward
         part = " of the backward" if raced is not self.whole else ""
         on = f", {self.threads} thread{'s' if self.threads > 1 else ''}" if self.threads else ""
-        return f"{self.way} {raced.ours_us:.3g} us against torch's {raced.torch_us:.3g}{part}{on}, {self.date}"
+        when = f"{self.date}, {self.note}" if self.note else self.date
+        return f"{self.way} {raced.ours_us:.3g} us against torch's {raced.torch_us:.3g}{part}{on}, {when}"
 
 
 def torch_version() -> str:
@@ -394,9 +396,10 @@ def _read(path: Path) -> tuple[tuple[Timing, ...], str]:
 
 def _timing(record: Any) -> Timing | None:
     """A record as it was written, or None where a field is missing, unknown, or not what it should be."""
-    if not isinstance(record, dict) or record.keys() != {f.name for f in fields(Timing)}:
+    if not isinstance(record, dict) or {*record, "note"} != {f.name for f in fields(Timing)}:
         return None
-    texts = ("op", "pass_", "way", "bucket", "call", "place", "source_hash", "toolchain", "torch", "date")
+    record = {"note": "", **record}
+    texts = ("op", "pass_", "way", "bucket", "call", "place", "source_hash", "toolchain", "torch", "date", "note")
     whole = _raced(record["whole"])
     backward = None if record["backward"] is None else _raced(record["backward"])
     sound = (
