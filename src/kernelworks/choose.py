@@ -126,7 +126,7 @@ def _serving(op: Rows, request: Request, kind: str | None, declined: dict[str, s
     for row in op.rows:
         if row.source is not None:
             reason = _declines(op, row, request, certified=True, kind=kind)
-            if reason is None:
+            if not reason:
                 found.append(row)
             else:
                 declined.setdefault(row.name, reason)
@@ -206,7 +206,7 @@ def listed(op: Rows, request: Request, kind: str | None = None) -> Choice:
     declined: list[tuple[str, str]] = []
     for row in op.rows:
         reason = _declines(op, row, request, certified=True, kind=kind)
-        if reason is None:
+        if not reason:
             return Choice(row, tuple(declined), LISTED)
         declined.append((row.name, reason))
     reasons = "; ".join(f"{name}: {reason}" for name, reason in declined)
