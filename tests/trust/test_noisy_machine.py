@@ -289,3 +289,16 @@ def test_a_fix_measured_while_others_worked_is_ambiguous(machine: Ceilings, monk
     from kernelworks.diagnose.words import sentence
 
     assert sentence({USEFUL: 0.5, "unexplained": 0.0}, (), 1.0, found).startswith("ambiguous: the fix was measured")
+
+
+def test_one_quiet_window_is_enough_once_the_time_for_more_is_over() -> None:
+    """Of very many calls a run under the profiler takes many times a plain one: its rounds keep to the budget too."""
+    taken: list[int] = []
+
+    def slow() -> int:
+        time.sleep(0.02)
+        taken.append(len(taken))
+        return len(taken)
+
+    assert len(quiet.sift(slow, 3, enough_s=0.01).windows) == 1 and len(taken) == 1
+    assert len(quiet.sift(slow, 3, enough_s=9.0).windows) == 3

@@ -170,15 +170,20 @@ def sift(
     window_s: float = 0.0,
     tries: int | None = None,
     deadline_s: float = float("inf"),
+    enough_s: float = float("inf"),
     say: Callable[[int], None] | None = None,
 ) -> Sifted[T]:
     """Takes windows of samples (one each, or as many as fill ``window_s``) until ``wanted`` were quiet, ``tries`` were
-    taken (by default three times as many), or ``deadline_s`` is over. Where not one is quiet all are kept, and the
-    result is loud; it never raises on account of noise."""
+    taken (by default three times as many), or ``deadline_s`` is over; after ``enough_s`` one quiet one will do. Where
+    not one is quiet all are kept, and the result is loud; it never raises on account of noise."""
     begin = time.monotonic()
     kept: list[tuple[tuple[T, ...], Noise]] = []
     loud: list[tuple[tuple[T, ...], Noise]] = []
     while len(kept) < wanted and len(kept) + len(loud) < (tries or 3 * wanted):
+        if (kept or loud) and time.monotonic() - begin > enough_s:
+            wanted = 1
+        if kept and len(kept) >= wanted:
+            break
         if len(loud) + len(kept) >= wanted and time.monotonic() - begin > deadline_s:
             break
         if say is not None:

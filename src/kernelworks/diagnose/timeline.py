@@ -125,7 +125,7 @@ def observe(
         return trace, minor_faults() - before
 
     profiled = sift(
-        under_the_profiler, rounds, tries=tries, deadline_s=patience,
+        under_the_profiler, rounds, tries=tries, deadline_s=patience, enough_s=budget_s / 2,
         say=lambda i: say(f"timing every op, {i} of {rounds}"),
     )  # fmt: skip
     timed, faults = [trace for trace, _ in profiled.samples], [faults for _, faults in profiled.samples]
