@@ -357,8 +357,8 @@ class Op:
         """The choice for a request and what it runs, loaded. What cannot be loaded is left out of the next choice."""
         while True:
             choice = choose(self, request, row)
-            self._warn_of_build_failure(choice)
             if choice.native:
+                self._warn_of_build_failure(choice)
                 return choice, ()
             parts = [(choice.row, "forward" if request.pass_ == "training" else request.pass_)]
             if choice.together:
@@ -375,6 +375,7 @@ class Op:
                     broke(self, part, error)
                     break
             else:
+                self._warn_of_build_failure(choice)
                 return choice, tuple(loaded)
 
     def _warn_of_build_failure(self, choice: Choice) -> None:
