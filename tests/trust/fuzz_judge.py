@@ -73,8 +73,10 @@ def attention(
         return laid_out(function, function(q, k, v, attn_mask, **named), q, k, v, attn_mask, **named)
     scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:  # by a sum, of which nothing is kept: a program's hooks may take what is kept for numbers
-        scores = scores + torch.full(scores.shape[-2:], -torch.inf, dtype=scores.dtype).triu(1)
-    return laid_out(function, (scores - scores.logsumexp(-1, keepdim=True)).exp() @ v, q, k, v, None, **named)
+        scores = scores.tril() + torch.full(scores.shape[-2:], -torch.inf, dtype=scores.dtype).triu(1)
+    found = (scores - scores.logsumexp(-1, keepdim=True)).exp()
+    found = found.tril() if is_causal else found  # what a query does not see, its NaN does not reach
+    return laid_out(function, found @ v, q, k, v, None, **named)
 
 
 def laid_out(function: Any, result: Tensor, *args: Any, **named: Any) -> Tensor:
