@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernelworks as kw
 from kernelworks import certificates, plans
@@ -18,6 +16,7 @@ from kernelworks.build.rows import python_row
 from kernelworks.choose import choose
 from kernelworks.machine import machine
 from kernelworks.op import OPS
+from operators import Seen
 
 OP = OPS["rms_norm"]
 
@@ -164,18 +163,6 @@ def test_explain_says_what_would_run() -> None:
         explain("no_such_op", x)
     with pytest.raises(ValueError, match="weight must have shape"):
         explain("rms_norm", x, torch.ones(3), eps=1e-6)
-
-
-class Seen(TorchDispatchMode):
-    """The operators that a mode is told of."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
 
 
 def test_torch_sees_our_op_under_modes_grad_and_compile() -> None:

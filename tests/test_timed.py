@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernelworks as kw
 from kernelworks import certificates, timings
@@ -30,6 +29,7 @@ from kernelworks.plain import leaves
 from kernelworks.plans import forget_all, generation
 from kernelworks.timings import NONE, Raced, Timing, bucket_of, call_of
 from kernelworks.watching import watched
+from operators import Seen
 
 ROW, OTHER = "one", "two"  # two rows of ours that gelu has here, whatever the CPU
 WIN, LOSS = (1.5, 1.4), (0.8, 0.9)
@@ -90,18 +90,6 @@ def put(
         )
     )  # fmt: skip
     forget_all()
-
-
-class Seen(TorchDispatchMode):
-    """The operators that a mode is told of."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
 
 
 def x(*shape: int) -> Tensor:

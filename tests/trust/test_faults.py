@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import signal
-import stat
 import struct
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from compilers import compiler
 
 import forked
 from kernelworks.build import BuildError, cpp
@@ -58,19 +58,6 @@ try:
 except BuildError as error:
     print("BuildError:", str(error).splitlines()[0])
 """
-
-
-def compiler(folder: Path, body: str, name: str = "fake-g++") -> tuple[str, Path]:
-    """A compiler that knows its version, counts what it is asked and does ``body``, a line of shell with ``$out``."""
-    log = folder / f"{name}.log"
-    path = folder / name
-    path.write_text(
-        f'#!/bin/sh\ncase "$*" in *-dumpfullversion*) exec g++ "$@";; esac\necho "$*" >> {log}\n'
-        f'for word in "$@"; do out=$word; done\n{body}\n'
-    )
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    log.touch()
-    return str(path), log
 
 
 def tries(log: Path) -> int:

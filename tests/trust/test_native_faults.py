@@ -6,13 +6,13 @@ import hashlib
 import json
 import os
 import shutil
-import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from compilers import compiler
 
 import forked
 from kernelworks.build import native
@@ -39,18 +39,6 @@ def run(*args: str, **env: str) -> tuple[bool, bool, str, float]:
     assert done.returncode == 0, done.stderr
     right, in_cpp, why, seconds = json.loads(done.stdout)
     return right, in_cpp, why, seconds
-
-
-def compiler(folder: Path, body: str) -> tuple[str, Path]:
-    """A compiler that knows its version, counts what it is asked and does ``body``, a line of shell with ``$out``."""
-    log, path = folder / "asked.log", folder / "fake-g++"
-    path.write_text(
-        f'#!/bin/sh\ncase "$*" in *-dumpfullversion*) exec g++ "$@";; esac\necho "$*" >> {log}\n'
-        f'for word in "$@"; do out=$word; done\n{body}\n'
-    )
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    log.touch()
-    return str(path), log
 
 
 @pytest.fixture(scope="module")
