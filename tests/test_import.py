@@ -11,7 +11,7 @@ import torch
 
 import kernelworks as kw
 
-LATER = ("bench", "ceilings", "climb", "diagnose", "explanation", "models", "prove", "report")
+LATER = ("bench", "ceilings", "climb", "diagnose", "explanation", "models", "observe", "prove", "report", "work")
 
 FRESH = f"""
 import gc, sys

@@ -18,12 +18,12 @@ from kernelworks import certificates, timings
 from kernelworks.build import BuildError
 from kernelworks.choose import choose, eligible
 from kernelworks.contract import Request, Row
-from kernelworks.diagnose.places import Survey
 from kernelworks.diagnose.rows import row_for
-from kernelworks.diagnose.trace import record
 from kernelworks.explanation import explain
 from kernelworks.machine import place_of
 from kernelworks.models.outlook import outlook
+from kernelworks.observe.places import Survey
+from kernelworks.observe.trace import record
 from kernelworks.op import OPS, Op
 from kernelworks.plain import leaves
 from kernelworks.plans import forget_all, generation

@@ -114,7 +114,7 @@ def model_of(where: str) -> nn.Module:
 
     Raises what ``diagnose.program.from_target`` raises, and its TargetError where something else comes back.
     """
-    from kernelworks.diagnose.program import NoFile, NotCallable, from_target
+    from kernelworks.observe.program import NoFile, NotCallable, from_target
 
     if ".py:" not in where:
         raise NoFile(f"the model must be given as FILE.py:FUNCTION, got {where!r}")

@@ -85,7 +85,7 @@ class Unclosed:
 def guarded(*, json: bool, so: str = "there is no diagnosis of it") -> Iterator[None]:
     """``faults`` round a run of the user's program: what the program raises is shown with its own lines, first; what
     it prints is not among the ``json``."""
-    from kernelworks.diagnose.program import TargetError
+    from kernelworks.observe.program import TargetError
 
     shown = Unclosed(sys.stderr if json else sys.stdout)
     with faults((TargetError,)), contextlib.redirect_stdout(shown):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kernelworks.arguments import op_named, ops_named
-from kernelworks.diagnose.program import TargetError, from_target
+from kernelworks.observe.program import TargetError, from_target
 from kernelworks.records import Settled
 from kernelworks.settle import settle, settle_cases
 

@@ -16,10 +16,10 @@ import torch
 from recorded import Recorded, keep, save
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
-from kernelworks.diagnose.inputs import inputs_of
-from kernelworks.diagnose.places import Survey
-from kernelworks.diagnose.timeline_gpu import waiting
-from kernelworks.diagnose.trace import RUN, record
+from kernelworks.observe.inputs import inputs_of
+from kernelworks.observe.places import Survey
+from kernelworks.observe.timeline_gpu import waiting
+from kernelworks.observe.trace import RUN, record
 
 HIDDEN, VOCABULARY = 256, 2048
 

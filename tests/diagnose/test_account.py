@@ -11,10 +11,10 @@ import torch.nn.functional as F
 
 from kernelworks.diagnose import diagnose, run
 from kernelworks.diagnose.account import ALLOCATION, DISPATCH, HOST, PARTS, UNEXPLAINED, USEFUL, account, footer
-from kernelworks.diagnose.overhead import Floors
-from kernelworks.diagnose.timeline import settle
-from kernelworks.diagnose.trace import Call, Place, Trace
 from kernelworks.diagnose.words import sentence
+from kernelworks.observe.overhead import Floors
+from kernelworks.observe.timeline import settle
+from kernelworks.observe.trace import Call, Place, Trace
 from kernelworks.records import Ceilings, Diagnosis, from_json, to_json
 
 FLOORS = Floors(event=0.5e-6, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)

@@ -16,13 +16,13 @@ from kernelworks.diagnose.answers import tensors
 from kernelworks.diagnose.copies import widened
 from kernelworks.diagnose.fix import Forecast
 from kernelworks.diagnose.fix_cpu import CpuSide
-from kernelworks.diagnose.overhead import Floors
 from kernelworks.diagnose.predict import Capture, predict, replay
 from kernelworks.diagnose.predict_gpu import Words
-from kernelworks.diagnose.program import Program
 from kernelworks.diagnose.roots import Roots, Swapped, find
-from kernelworks.diagnose.timeline import settle
-from kernelworks.diagnose.trace import Call, Place, Trace
+from kernelworks.observe.overhead import Floors
+from kernelworks.observe.program import Program
+from kernelworks.observe.timeline import settle
+from kernelworks.observe.trace import Call, Place, Trace
 from kernelworks.records import Ceilings
 
 FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)

@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kernelworks.diagnose.costs import work
-from kernelworks.diagnose.places import Survey
-from kernelworks.diagnose.trace import Call, record
-from kernelworks.diagnose.work import Work
+from kernelworks.observe.places import Survey
+from kernelworks.observe.trace import Call, record
+from kernelworks.work import Work
+from kernelworks.work.costs import work
 
 torch.manual_seed(0)
 X = torch.randn(4, 8)

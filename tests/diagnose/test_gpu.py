@@ -16,16 +16,17 @@ import pytest
 from recorded import Recorded, load, save
 
 from kernelworks.bench import nsight
-from kernelworks.diagnose import counters, predict_gpu, replay
+from kernelworks.diagnose import counters, predict_gpu
 from kernelworks.diagnose.account_gpu import GPU_PARTS, SYNCHRONISATION, short
 from kernelworks.diagnose.account_gpu import HOST as HOST_WORK
 from kernelworks.diagnose.gpu import described
-from kernelworks.diagnose.overhead import Floors
-from kernelworks.diagnose.replay import Span
-from kernelworks.diagnose.shapes import signature
-from kernelworks.diagnose.timeline_gpu import GpuTimeline, settle
-from kernelworks.diagnose.trace import RUNTIME
+from kernelworks.observe import replay
+from kernelworks.observe.overhead import Floors
+from kernelworks.observe.replay import Span
+from kernelworks.observe.timeline_gpu import GpuTimeline, settle
+from kernelworks.observe.trace import RUNTIME
 from kernelworks.records import CounterCheck, Diagnosis, from_json, to_json
+from kernelworks.work.shapes import signature
 from test_gpu_records import record as gpu
 
 TRACES = Path(__file__).parent / "traces"

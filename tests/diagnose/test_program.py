@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelworks.diagnose.program import from_function, from_target
+from kernelworks.observe.program import from_function, from_target
 
 SCRIPT = """
 import sys, pathlib

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from kernelworks.diagnose import replay
-from kernelworks.diagnose.replay import ALLOCATION, LAUNCH, PYTHON, SYNC, Job, Pace, Step
+from kernelworks.observe import replay
+from kernelworks.observe.replay import ALLOCATION, LAUNCH, PYTHON, SYNC, Job, Pace, Step
 
 US = 1e-6
 PACE = Pace(latency=5 * US, gap=1 * US)

@@ -7,9 +7,9 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from kernelworks.diagnose.places import Survey, fold
-from kernelworks.diagnose.shapes import clusters
-from kernelworks.diagnose.trace import Call, Trace, join, record
+from kernelworks.observe.places import Survey, fold
+from kernelworks.observe.trace import Call, Trace, join, record
+from kernelworks.work.shapes import clusters
 
 
 class Layer(nn.Module):

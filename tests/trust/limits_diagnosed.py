@@ -29,7 +29,7 @@ def async_in_a_loop() -> Any:
     async def program() -> None: ...
 
     async def loop() -> None:
-        from kernelworks.diagnose.program import from_function
+        from kernelworks.observe.program import from_function
 
         from_function(program).run()
 
@@ -37,7 +37,7 @@ def async_in_a_loop() -> Any:
 
 
 def target(text: str, **how: Any) -> Callable[[], Any]:
-    from kernelworks.diagnose.program import from_target
+    from kernelworks.observe.program import from_target
 
     return lambda: from_target(text, **how)
 
@@ -62,8 +62,8 @@ def asleep() -> str:
 def unmodelled() -> tuple[str, str]:
     """Ops of a sparse, a nested and a quantized tensor as they are listed, and as they are expected. Nor has a graph
     that torch.compile made a model."""
-    from kernelworks.diagnose.costs import work
-    from kernelworks.diagnose.trace import COMPILED, Call, Place
+    from kernelworks.observe.trace import COMPILED, Call, Place
+    from kernelworks.work.costs import work
 
     sparse, nested = x().to_sparse(), torch.nested.nested_tensor([x(), x(2, 16)])
     quantized = torch.quantize_per_tensor(x(), 0.1, 0, torch.qint8)
@@ -81,8 +81,8 @@ def on_a_gpu() -> str:
     from eligible import only
 
     from kernelworks.diagnose.gpu import described
-    from kernelworks.diagnose.overhead import Floors
-    from kernelworks.diagnose.timeline_gpu import settle
+    from kernelworks.observe.overhead import Floors
+    from kernelworks.observe.timeline_gpu import settle
     from machines import gpu_record
 
     with mock.patch.object(sys, "path", [*sys.path, str(TRACE.parents[1])]):

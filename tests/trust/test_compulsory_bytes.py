@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.diagnose.costs import work
-from kernelworks.diagnose.places import Survey
-from kernelworks.diagnose.trace import record
-from kernelworks.diagnose.work import Work
+from kernelworks.observe.places import Survey
+from kernelworks.observe.trace import record
+from kernelworks.work import Work
+from kernelworks.work.costs import work
 
 N, C = 64, 48
 SIZE = 4 * N * C  # bytes of one float32 matrix

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from kernelworks.diagnose.costs import work
-from kernelworks.diagnose.places import Survey
-from kernelworks.diagnose.trace import Call, record
+from kernelworks.observe.places import Survey
+from kernelworks.observe.trace import Call, record
+from kernelworks.work.costs import work
 
 SAMPLES = 1  # of each op; more find nothing more (tried with 6)
 

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kernelworks.diagnose.costs import work
-from kernelworks.diagnose.places import Survey
-from kernelworks.diagnose.trace import record
-from kernelworks.diagnose.work import Work
+from kernelworks.observe.places import Survey
+from kernelworks.observe.trace import record
+from kernelworks.work import Work
+from kernelworks.work.costs import work
 
 torch.manual_seed(0)
 N, C = 6, 16

@@ -40,13 +40,13 @@ def test_a_generator_without_an_end_is_refused_with_a_word(
         while True:
             yield X + X
 
-    monkeypatch.setattr(sys.modules["kernelworks.diagnose.program"], "ENDLESS_S", 0.05)
+    monkeypatch.setattr(sys.modules["kernelworks.observe.program"], "ENDLESS_S", 0.05)
     with pytest.raises(RuntimeError, match=r"generator that gave [1-9]\d* items in .* s and has not ended"):
         diagnosed(numbers if kind == "generator" else promised, ceilings=ceilings)
 
 
 def test_a_first_run_that_does_not_end_is_spoken_of(ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["kernelworks.diagnose.timeline"], "ENDLESS_S", 0.05)
+    monkeypatch.setattr(sys.modules["kernelworks.observe.timeline"], "ENDLESS_S", 0.05)
     told: list[str] = []
     kw.diagnose(lambda: time.sleep(0.2), ceilings=ceilings, budget_s=0.05, rough=True, progress=told.append)
     assert sum("has not ended" in line for line in told) == 1
@@ -58,7 +58,7 @@ def test_a_program_that_raises_does_so_before_anything_long_is_measured(monkeypa
 
     monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "measured_ceilings", measured)
     monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "uses_gpu", measured)
-    monkeypatch.setattr(sys.modules["kernelworks.diagnose.overhead"], "measure", measured)
+    monkeypatch.setattr(sys.modules["kernelworks.observe.overhead"], "measure", measured)
     with pytest.raises(KeyError, match="mine") as caught:
         kw.diagnose(lambda: {}["mine"])
     assert not getattr(caught.value, "__notes__", [])
@@ -92,7 +92,7 @@ def test_a_fix_of_very_many_calls_keeps_its_own_share_of_the_budget(
         seen.append((side.survey(program).trace.cut, len(surveyed.trace.calls)))
         return forecast(side, program, roots, surveyed)
 
-    monkeypatch.setattr(sys.modules["kernelworks.diagnose.timeline"], "LEAST_SURVEYED", most)
+    monkeypatch.setattr(sys.modules["kernelworks.observe.timeline"], "LEAST_SURVEYED", most)
     monkeypatch.setattr(CpuSide, "forecast", spied)
     found = kw.diagnose(program, fix=True, ceilings=ceilings, budget_s=0.01, rough=True).fix
     assert found is not None and found.agrees and not found.refused.startswith("it could not")

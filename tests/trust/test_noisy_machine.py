@@ -21,13 +21,13 @@ from kernelworks.ceilings.quiet import CpuTimes, Noise, Quiet, noise_between, si
 from kernelworks.cli import app
 from kernelworks.diagnose import diagnose
 from kernelworks.diagnose.account import PARTS, TAKEN, USEFUL, account, footer
-from kernelworks.diagnose.overhead import Floors
 from kernelworks.diagnose.races import Races
 from kernelworks.diagnose.regions import regions
-from kernelworks.diagnose.timeline import settle
 from kernelworks.diagnose.told import told
-from kernelworks.diagnose.trace import Call, Place, Trace
 from kernelworks.diagnose.words import Rough, _times
+from kernelworks.observe.overhead import Floors
+from kernelworks.observe.timeline import settle
+from kernelworks.observe.trace import Call, Place, Trace
 from kernelworks.records import Ceilings, Diagnosis, from_json, to_json
 from kernelworks.report import diagnose as shown
 from kernelworks.report import page

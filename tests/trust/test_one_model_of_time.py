@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from kernelworks.climbing import verdict
 from kernelworks.diagnose import fix as fixing
 from kernelworks.diagnose.fix import Forecast, apply_fix
-from kernelworks.diagnose.overhead import Floors
-from kernelworks.diagnose.places import Survey
 from kernelworks.diagnose.predict import Capture, predict, replay
-from kernelworks.diagnose.program import Program
 from kernelworks.diagnose.roots import Roots, Swapped
-from kernelworks.diagnose.timeline import Timeline, settle
-from kernelworks.diagnose.trace import Call, Place, Trace, record
 from kernelworks.diagnose.words import sentence
+from kernelworks.observe.overhead import Floors
+from kernelworks.observe.places import Survey
+from kernelworks.observe.program import Program
+from kernelworks.observe.timeline import Timeline, settle
+from kernelworks.observe.trace import Call, Place, Trace, record
 from kernelworks.op import OPS
 from kernelworks.records import Ceilings, Fix
 from kernelworks.rungs import RungResult

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from kernelworks import certificates
 from kernelworks.choose import choose
-from kernelworks.diagnose.places import Survey
 from kernelworks.diagnose.rows import SPELLINGS, row_for
-from kernelworks.diagnose.trace import record
 from kernelworks.explanation import what_it_asks
 from kernelworks.models.calls import FUNCTIONS
+from kernelworks.observe.places import Survey
+from kernelworks.observe.trace import record
 from kernelworks.op import OPS
 
 

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from architectures import ARCHITECTURES
 from torch import Tensor, nn
 
-from kernelworks.diagnose.costs import work
 from kernelworks.diagnose.patterns import ADAM, CACHE, FOLDABLE, GATE, LOGITS, NORM, ROPE, patterns
-from kernelworks.diagnose.places import Survey
-from kernelworks.diagnose.trace import record
+from kernelworks.observe.places import Survey
+from kernelworks.observe.trace import record
+from kernelworks.work.costs import work
 
 torch.manual_seed(0)
 X, W = torch.randn(2, 6, 16), torch.randn(16)

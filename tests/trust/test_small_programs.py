@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from small_programs import PROGRAMS, TRAINED, X
 
 from kernelworks.diagnose.account import account
-from kernelworks.diagnose.costs import work
-from kernelworks.diagnose.overhead import Floors
 from kernelworks.diagnose.patterns import patterns
-from kernelworks.diagnose.places import Survey
 from kernelworks.diagnose.races import Races
 from kernelworks.diagnose.regions import regions
-from kernelworks.diagnose.timeline import settle
-from kernelworks.diagnose.trace import Trace, record
+from kernelworks.observe.overhead import Floors
+from kernelworks.observe.places import Survey
+from kernelworks.observe.timeline import settle
+from kernelworks.observe.trace import Trace, record
+from kernelworks.work.costs import work
 from machines import record as machine
 
 LINEAR = torch.nn.Linear(16, 4)

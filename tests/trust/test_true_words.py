@@ -23,16 +23,16 @@ from kernelworks.ceilings.quiet import Noise
 from kernelworks.choose import eligible
 from kernelworks.diagnose import diagnose
 from kernelworks.diagnose.account import HOST, NATIVE, OTHERS, PARTS, UNSEEN, WAITING, account, footer
-from kernelworks.diagnose.overhead import Floors
 from kernelworks.diagnose.patterns import GATE, NORM
 from kernelworks.diagnose.races import Promise, Raced, Races
 from kernelworks.diagnose.regions import _at_hand, regions, settled
 from kernelworks.diagnose.rules import RULES, View
-from kernelworks.diagnose.timeline import settle
-from kernelworks.diagnose.trace import Call, Place, Trace
-from kernelworks.diagnose.watch import LEAST_LOOKS, SURE_S, Look, Outside, outside
 from kernelworks.diagnose.words import Rough, sentence
 from kernelworks.models.outlook import NOT_TIMED, TORCH_WON
+from kernelworks.observe.overhead import Floors
+from kernelworks.observe.timeline import settle
+from kernelworks.observe.trace import Call, Place, Trace
+from kernelworks.observe.watch import LEAST_LOOKS, SURE_S, Look, Outside, outside
 from kernelworks.op import OPS
 from kernelworks.records import Ceilings, Diagnosis, Fix, Region
 from kernelworks.settle import races as settle_races

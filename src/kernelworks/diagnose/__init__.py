@@ -11,16 +11,16 @@ import torch
 
 from kernelworks.bench.faults import Memory
 from kernelworks.ceilings import ceilings as measured_ceilings
-from kernelworks.diagnose import overhead
 from kernelworks.diagnose.account import account, footer
-from kernelworks.diagnose.program import Program, again_and_again, from_function, from_target
 from kernelworks.diagnose.races import Races
 from kernelworks.diagnose.regions import regions
-from kernelworks.diagnose.surroundings import Surroundings
-from kernelworks.diagnose.timeline import first_run, observe
-from kernelworks.diagnose.timeline_gpu import uses_gpu
 from kernelworks.diagnose.told import told
-from kernelworks.diagnose.trace import without_collection
+from kernelworks.observe import overhead
+from kernelworks.observe.program import Program, again_and_again, from_function, from_target
+from kernelworks.observe.surroundings import Surroundings
+from kernelworks.observe.timeline import first_run, observe
+from kernelworks.observe.timeline_gpu import uses_gpu
+from kernelworks.observe.trace import without_collection
 from kernelworks.records import Ceilings, Diagnosis, GpuCeilings
 
 __all__ = ["diagnose", "run"]

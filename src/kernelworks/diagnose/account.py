@@ -24,15 +24,15 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kernelworks.ceilings.bound import DISPATCH_CALLS, Bound, regime
-from kernelworks.diagnose import watch
-from kernelworks.diagnose.costs import work
 from kernelworks.diagnose.limits import Reuse, limit
-from kernelworks.diagnose.overhead import PAGE, Floors
-from kernelworks.diagnose.shapes import Signature, clusters, signature
-from kernelworks.diagnose.timeline import Timeline, fault_share
-from kernelworks.diagnose.trace import Call, Place
-from kernelworks.diagnose.work import NOTHING, Work
+from kernelworks.observe import watch
+from kernelworks.observe.overhead import PAGE, Floors
+from kernelworks.observe.timeline import Timeline, fault_share
+from kernelworks.observe.trace import Call, Place
 from kernelworks.records import Ceilings
+from kernelworks.work import NOTHING, Work
+from kernelworks.work.costs import work
+from kernelworks.work.shapes import Signature, clusters, signature
 
 __all__ = ["PARTS", "Entry", "Group", "account", "footer", "grouped"]
 

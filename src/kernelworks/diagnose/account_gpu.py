@@ -23,15 +23,16 @@ from dataclasses import dataclass
 import torch
 
 from kernelworks.ceilings.bound import DISPATCH_CALLS, Bound, bound, settled
-from kernelworks.diagnose import replay
 from kernelworks.diagnose.account import COMPUTE, MEMORY, UNEXPLAINED, USEFUL, Entry, Group, grouped
-from kernelworks.diagnose.costs import PRODUCTS, work
 from kernelworks.diagnose.limits import Reuse
-from kernelworks.diagnose.replay import ALLOCATION, DISPATCH, LAUNCH, PYTHON, SYNC
-from kernelworks.diagnose.timeline_gpu import GpuTimeline
-from kernelworks.diagnose.trace import Call, Place
-from kernelworks.diagnose.work import NOTHING, Arguments, Operand, Work
+from kernelworks.observe import replay
+from kernelworks.observe.replay import ALLOCATION, DISPATCH, LAUNCH, PYTHON, SYNC
+from kernelworks.observe.timeline_gpu import GpuTimeline
+from kernelworks.observe.trace import Call, Place
 from kernelworks.records import GpuCeilings
+from kernelworks.work import NOTHING, Work
+from kernelworks.work.costs import PRODUCTS, work
+from kernelworks.work.operands import Arguments, Operand
 
 __all__ = ["GAPS", "GPU_PARTS", "MATRIX", "Kernel", "account", "innermost", "kernels", "short"]
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Protocol
 
 from kernelworks.ceilings.quiet import Sifted, far_apart, sift
 from kernelworks.diagnose.agree import Agreement, compare
-from kernelworks.diagnose.places import fold
-from kernelworks.diagnose.program import Program
 from kernelworks.diagnose.roots import Roots, Swapped, find
+from kernelworks.observe.places import fold
+from kernelworks.observe.program import Program
 from kernelworks.records import Fix
 from kernelworks.settle import settle
 

@@ -14,13 +14,13 @@ from typing import NamedTuple
 import torch
 
 from kernelworks.diagnose.fix import Forecast
-from kernelworks.diagnose.overhead import Floors
-from kernelworks.diagnose.places import Survey
 from kernelworks.diagnose.predict import Capture, predict, replay
-from kernelworks.diagnose.program import Program
 from kernelworks.diagnose.roots import Roots, Swapped
-from kernelworks.diagnose.timeline import Timeline, most_surveyed, plain_run
-from kernelworks.diagnose.trace import Trace, join, record
+from kernelworks.observe.overhead import Floors
+from kernelworks.observe.places import Survey
+from kernelworks.observe.program import Program
+from kernelworks.observe.timeline import Timeline, most_surveyed, plain_run
+from kernelworks.observe.trace import Trace, join, record
 from kernelworks.records import Ceilings
 
 __all__ = ["CpuSide"]

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 
 from kernelworks.diagnose.fix import Forecast
-from kernelworks.diagnose.places import Survey
 from kernelworks.diagnose.predict_gpu import Words, predict, replayed
-from kernelworks.diagnose.program import Program
 from kernelworks.diagnose.roots import Roots
-from kernelworks.diagnose.timeline_gpu import GpuTimeline, waiting
-from kernelworks.diagnose.trace import Trace, record, without_collection
+from kernelworks.observe.places import Survey
+from kernelworks.observe.program import Program
+from kernelworks.observe.timeline_gpu import GpuTimeline, waiting
+from kernelworks.observe.trace import Trace, record, without_collection
 from kernelworks.records import GpuCeilings
 
 __all__ = ["GpuSide"]

@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 import torch
 
 from kernelworks.ceilings import ceilings as measured_ceilings
-from kernelworks.diagnose import overhead, replay
 from kernelworks.diagnose.account import Group, footer
 from kernelworks.diagnose.account_gpu import GPU_PARTS, account, kernels
-from kernelworks.diagnose.program import Program
 from kernelworks.diagnose.races import Races
 from kernelworks.diagnose.regions import regions
-from kernelworks.diagnose.timeline_gpu import GpuTimeline, observe
 from kernelworks.diagnose.told import told
-from kernelworks.diagnose.trace import without_collection
+from kernelworks.observe import overhead, replay
+from kernelworks.observe.program import Program
+from kernelworks.observe.timeline_gpu import GpuTimeline, observe
+from kernelworks.observe.trace import without_collection
 from kernelworks.records import Diagnosis, Fix, GpuCeilings, GpuTime, KernelTime, Region
 
 __all__ = ["diagnose_gpu", "described"]

@@ -7,9 +7,10 @@ import functools
 import math
 
 from kernelworks.ceilings.bound import RIDGE, Bound, bound
-from kernelworks.diagnose.trace import Call
-from kernelworks.diagnose.work import Arguments, Operand, Work
+from kernelworks.observe.trace import Call
 from kernelworks.records import Ceilings
+from kernelworks.work import Work
+from kernelworks.work.operands import Arguments, Operand
 
 __all__ = ["Reuse", "limit"]
 

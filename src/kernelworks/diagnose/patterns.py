@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from kernelworks.diagnose.flow import Flow, Step
-from kernelworks.diagnose.trace import Call
-from kernelworks.diagnose.work import Operand
+from kernelworks.observe.trace import Call
+from kernelworks.work.flow import Flow, Step
+from kernelworks.work.operands import Operand
 
 __all__ = ["ADAM", "CACHE", "FOLDABLE", "GATE", "LOGITS", "NORM", "ROPE", "patterns"]
 

@@ -25,14 +25,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from kernelworks.choose import choose
-from kernelworks.diagnose.costs import work
 from kernelworks.diagnose.limits import limit
-from kernelworks.diagnose.overhead import PAGE, Floors
-from kernelworks.diagnose.shapes import Signature, signature
-from kernelworks.diagnose.timeline import Timeline, fault_share
-from kernelworks.diagnose.trace import Call, Trace
+from kernelworks.observe.overhead import PAGE, Floors
+from kernelworks.observe.timeline import Timeline, fault_share
+from kernelworks.observe.trace import Call, Trace
 from kernelworks.op import OPS, Op
 from kernelworks.records import Ceilings
+from kernelworks.work.costs import work
+from kernelworks.work.shapes import Signature, signature
 
 __all__ = ["Capture", "Captured", "Prediction", "Times", "predict", "replay"]
 

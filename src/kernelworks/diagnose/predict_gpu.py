@@ -20,14 +20,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelworks.ceilings.bound import bound
-from kernelworks.diagnose.costs import work
-from kernelworks.diagnose.replay import LAUNCH, PYTHON, SYNC, Job, Step, play
-from kernelworks.diagnose.shapes import Signature, signature
-from kernelworks.diagnose.timeline_gpu import GpuTimeline, waiting
-from kernelworks.diagnose.trace import Call, record
-from kernelworks.diagnose.work import Arguments, Operand
+from kernelworks.observe.replay import LAUNCH, PYTHON, SYNC, Job, Step, play
+from kernelworks.observe.timeline_gpu import GpuTimeline, waiting
+from kernelworks.observe.trace import Call, record
 from kernelworks.op import OPS, Op
 from kernelworks.records import GpuCeilings
+from kernelworks.work.costs import work
+from kernelworks.work.operands import Arguments, Operand
+from kernelworks.work.shapes import Signature, signature
 
 __all__ = ["Cost", "Prediction", "Words", "predict", "replayed"]
 

@@ -20,11 +20,11 @@ from kernelworks.build import native
 from kernelworks.choose import eligible
 from kernelworks.contract import TensorSpec
 from kernelworks.diagnose.rows import Asked, asked
-from kernelworks.diagnose.shapes import signature
-from kernelworks.diagnose.trace import Call
 from kernelworks.models.outlook import outlook
+from kernelworks.observe.trace import Call
 from kernelworks.settle import settle
 from kernelworks.timings import Timing
+from kernelworks.work.shapes import signature
 
 __all__ = ["Promise", "Raced", "Races"]
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from kernelworks.diagnose.account import NATIVE, OTHERS, TAKEN, WAITING, Group
 from kernelworks.diagnose.patterns import patterns
 from kernelworks.diagnose.races import Promise, Races
-from kernelworks.diagnose.results import results
 from kernelworks.diagnose.rules import RULES, Advice, Rule, View
-from kernelworks.diagnose.work import Arguments, Operand, name_of
 from kernelworks.records import Fix, Region
+from kernelworks.work.operands import Arguments, Operand, name_of
+from kernelworks.work.results import results
 
 __all__ = ["NOTHING_TO_BE_HAD", "SMALL", "Problem", "regions", "settled", "unpromised", "widened"]
 

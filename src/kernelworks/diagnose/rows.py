@@ -19,11 +19,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from kernelworks import timings
 from kernelworks.choose import Choice, choose
 from kernelworks.contract import Request
-from kernelworks.diagnose.trace import Call
-from kernelworks.diagnose.work import Arguments, Operand
 from kernelworks.models.calls import FUNCTIONS, REDUCTIONS
+from kernelworks.observe.trace import Call
 from kernelworks.op import Op
 from kernelworks.watching import reached
+from kernelworks.work.operands import Arguments, Operand
 
 __all__ = ["SPELLINGS", "Asked", "Spelling", "asked", "called", "row_for"]
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from kernelworks.diagnose.program import versions
 from kernelworks.diagnose.regions import Problem, settled, unpromised, widened
-from kernelworks.diagnose.timeline import Timeline
-from kernelworks.diagnose.timeline_gpu import GpuTimeline
 from kernelworks.diagnose.words import Rough, ambiguous, findings, sentence, unmodelled
+from kernelworks.observe.program import versions
+from kernelworks.observe.timeline import Timeline
+from kernelworks.observe.timeline_gpu import GpuTimeline
 from kernelworks.records import Ceilings, Diagnosis, Fix, GpuCeilings, GpuTime, Region
 from kernelworks.report.diagnose import worst_first
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from kernelworks.ceilings.quiet import Noise, far_apart
 from kernelworks.diagnose.account import FREE, PYTHON, TAKEN, UNEXPLAINED, USEFUL
 from kernelworks.diagnose.regions import SMALL, WIDER, Problem
-from kernelworks.diagnose.timeline import Timeline
-from kernelworks.diagnose.timeline_gpu import GpuTimeline
-from kernelworks.diagnose.trace import COMPILED
+from kernelworks.observe.timeline import Timeline
+from kernelworks.observe.timeline_gpu import GpuTimeline
+from kernelworks.observe.trace import COMPILED
 from kernelworks.records import Fix, Region
 
 __all__ = ["Rough", "ambiguous", "findings", "sentence", "unmodelled"]

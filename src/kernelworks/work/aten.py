@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import torch
 
-from kernelworks.diagnose import formulas as f
-from kernelworks.diagnose import linalg as g
-from kernelworks.diagnose import products as p
-from kernelworks.diagnose import windows as w
+from kernelworks.work import formulas as f
+from kernelworks.work import linalg as g
+from kernelworks.work import products as p
+from kernelworks.work import windows as w
 
 __all__ = ["FORMULAS", "VIEWS", "formula"]
 

@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kernelworks.diagnose.overhead import Floors
-from kernelworks.diagnose.trace import Call, DeviceWork, Runtime, Trace
+from kernelworks.observe.overhead import Floors
+from kernelworks.observe.trace import Call, DeviceWork, Runtime, Trace
 
 __all__ = [
     "ALLOCATION", "DISPATCH", "LAUNCH", "PYTHON", "SYNC", "Gap", "Job", "Pace", "Played", "Span", "Step",

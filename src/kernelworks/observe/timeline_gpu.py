@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from kernelworks.ceilings.quiet import QUIET, Noise, sift
-from kernelworks.diagnose import replay
-from kernelworks.diagnose.overhead import Floors
-from kernelworks.diagnose.places import Survey
-from kernelworks.diagnose.timeline import PATIENCE, plain_run, window_s
-from kernelworks.diagnose.trace import Call, Trace, join, record, without_collection
+from kernelworks.observe import replay
+from kernelworks.observe.overhead import Floors
+from kernelworks.observe.places import Survey
+from kernelworks.observe.timeline import PATIENCE, plain_run, window_s
+from kernelworks.observe.trace import Call, Trace, join, record, without_collection
 
 __all__ = ["GpuTimeline", "observe", "settle", "uses_gpu", "waiting"]
 

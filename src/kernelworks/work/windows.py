@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernelworks.diagnose.results import results, returned
-from kernelworks.diagnose.work import Arguments, Operand, Work, name_of, together
+from kernelworks.work import Work
+from kernelworks.work.operands import Arguments, Operand, name_of, together
+from kernelworks.work.results import results, returned
 
 __all__ = [
     "adaptive_pool", "average_pool_backward", "convolution", "convolution_backward", "interpolated", "pool",

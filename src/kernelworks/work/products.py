@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import torch
 
-from kernelworks.diagnose.results import results, returned
-from kernelworks.diagnose.work import Arguments, Operand, Work, name_of, together
+from kernelworks.work import Work
+from kernelworks.work.operands import Arguments, Operand, name_of, together
+from kernelworks.work.results import results, returned
 
 __all__ = [
     "addmm", "attention", "attention_backward", "bilinear", "distances", "encoder_layer", "linear", "matmul", "mm",

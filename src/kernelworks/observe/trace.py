@@ -22,7 +22,7 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.autograd import profiler as autograd_profiler
 from torch.autograd.profiler import profile, record_function
 
-from kernelworks.diagnose.inputs import Inputs, below, inputs_of
+from kernelworks.observe.inputs import Inputs, below, inputs_of
 
 __all__ = [
     "COMPILED",

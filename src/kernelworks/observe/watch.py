@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernelworks.diagnose.trace import Trace, record
+from kernelworks.observe.trace import Trace, record
 
 __all__ = ["NATIVE", "OTHERS", "WAITING", "Look", "Outside", "outside", "watched"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from kernelworks.diagnose.results import results, returned
-from kernelworks.diagnose.work import Arguments, Operand, Work, name_of, together
+from kernelworks.work import Work
+from kernelworks.work.operands import Arguments, Operand, name_of, together
+from kernelworks.work.results import results, returned
 
 __all__ = ["factorised", "fourier", "solved"]
 

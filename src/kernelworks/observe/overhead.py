@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernelworks.diagnose.trace import record
+from kernelworks.observe.trace import record
 
 __all__ = ["Floors", "measure"]
 

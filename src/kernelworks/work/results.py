@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from kernelworks.diagnose.work import Arguments, Operand, schema_of
+from kernelworks.work.operands import Arguments, Operand, schema_of
 
 __all__ = ["results", "returned"]
 

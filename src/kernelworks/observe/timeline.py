@@ -16,10 +16,10 @@ from typing import Any
 
 from kernelworks.bench.faults import Memory, minor_faults
 from kernelworks.ceilings.quiet import QUIET, WINDOW_S, Noise, sift
-from kernelworks.diagnose.overhead import Floors
-from kernelworks.diagnose.places import Survey
-from kernelworks.diagnose.trace import Call, Trace, join, record, without_collection
-from kernelworks.diagnose.watch import Outside, outside, watched
+from kernelworks.observe.overhead import Floors
+from kernelworks.observe.places import Survey
+from kernelworks.observe.trace import Call, Trace, join, record, without_collection
+from kernelworks.observe.watch import Outside, outside, watched
 
 __all__ = [
     "Moment",

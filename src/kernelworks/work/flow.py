@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kernelworks.diagnose.trace import Call
-from kernelworks.diagnose.work import Arguments, Operand
+from kernelworks.observe.trace import Call
+from kernelworks.work.operands import Arguments, Operand
 
 __all__ = ["Flow", "Step"]
 

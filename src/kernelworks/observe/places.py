@@ -17,7 +17,7 @@ from torch.autograd.profiler import record_function
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from kernelworks.diagnose.trace import PLACE, Place
+from kernelworks.observe.trace import PLACE, Place
 
 __all__ = ["Survey", "fold"]
 

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 
 from kernelworks.contract import Request, TensorSpec
-from kernelworks.diagnose.aten import formula
-from kernelworks.diagnose.formulas import Formula
-from kernelworks.diagnose.results import results
-from kernelworks.diagnose.schema import by_schema, composed, no_tensors
-from kernelworks.diagnose.trace import Call
-from kernelworks.diagnose.work import NOTHING, Arguments, Operand, Work, together
+from kernelworks.observe.trace import Call
 from kernelworks.op import OPS
+from kernelworks.work import NOTHING, Work
+from kernelworks.work.aten import formula
+from kernelworks.work.formulas import Formula
+from kernelworks.work.operands import Arguments, Operand, together
+from kernelworks.work.results import results
+from kernelworks.work.schema import by_schema, composed, no_tensors
 
 __all__ = ["PRODUCTS", "work"]
 

@@ -12,8 +12,9 @@ from collections.abc import Callable
 
 import torch
 
-from kernelworks.diagnose.results import results, returned
-from kernelworks.diagnose.work import NOTHING, Arguments, Operand, Work, broadcast, together
+from kernelworks.work import NOTHING, Work
+from kernelworks.work.operands import Arguments, Operand, broadcast, together
+from kernelworks.work.results import results, returned
 
 __all__ = [
     "Formula", "adamw", "bagged", "copied", "copy", "counted", "ctc", "elementwise", "embedding_backward", "fresh",

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from kernelworks.diagnose.results import results, returned
-from kernelworks.diagnose.work import NOTHING, Arguments, Operand, Work, together
+from kernelworks.work import NOTHING, Work
+from kernelworks.work.operands import Arguments, Operand, together
+from kernelworks.work.results import results, returned
 
 __all__ = ["by_schema", "composed", "no_tensors"]
 
