@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernelworks.op import Op
+from kernelworks.build.rows import in_float64
+from kernelworks.op import OPS, Op
 from kernelworks.prove.checks import surviving_mutants
 from kernelworks.prove.compare import compare
+from kernelworks.prove.parity import judge
+from kernelworks.prove.truth import truth
 from rows import ALL_OPS, label
 
 
@@ -43,6 +46,35 @@ def test_the_share_is_that_of_the_worst_element(last: float) -> None:
     assert compare(got, want, torch.tensor([1.0, 0.25, 0.0, 1.0]).double()) == (1.0, "")
     share, message = compare(got, want, torch.tensor([1.0, 0.125, 0.0, 1.0]).double())
     assert share == 2.0 and message.startswith("1 of 4 elements off; at [1]: got -1, expected -1.25 within 0.125")
+
+
+@pytest.mark.parametrize(
+    ("got", "message"),
+    [
+        (torch.tensor([3, 2**53 + 1]), ""),
+        (torch.tensor([3, 2**53]), "1 of 2 elements off; at [1]: got 9007199254740992, expected 9007199254740993"),
+        (torch.tensor([4, 2**53 + 1]), "1 of 2 elements off; at [0]: got 4, expected 3"),
+        (torch.tensor([3.0, 2.0**53 + 1]), "dtype torch.float32, expected torch.int64"),
+    ],
+)
+def test_whole_numbers_are_compared_as_such(got: torch.Tensor, message: str) -> None:
+    """As float64, 2^53 + 1 is 2^53."""
+    want = torch.tensor([3, 2**53 + 1])
+    assert compare(got, want, torch.zeros(2)) == (float("inf") if message else 0.0, message)
+
+
+def test_an_output_has_the_dtype_that_is_promised() -> None:
+    op = OPS["softmax"]
+    expected = truth(op, op.contract.cases[3], torch.bfloat16)
+    right = torch.softmax(expected.args["x"].double(), -1)
+    assert judge(right.bfloat16(), expected)[1] == ""
+    assert judge(right.float(), expected)[1] == "output 0: dtype torch.float32, expected torch.bfloat16"
+
+
+def test_the_reference_rounds_floats_and_leaves_whole_numbers() -> None:
+    row = in_float64(lambda ids, x: (x * 3, x.argmax(-1) + ids))
+    scaled, index = row(torch.tensor([1]), torch.tensor([[0.1, 0.3]], dtype=torch.bfloat16))
+    assert scaled.dtype == torch.bfloat16 and index.dtype == torch.int64 and index.item() == 2
 
 
 def test_a_bound_that_is_not_a_number_passes_nothing() -> None:

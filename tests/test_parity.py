@@ -80,6 +80,10 @@ def test_the_torch_row_computes_the_same_op(op: Op) -> None:
             if op.row("torch").guard(op.request("forward", expected.positional(op))):
                 continue
             for got, want in (pair for pairs in _torch_row(op, expected) for pair in pairs):
+                if not want.is_floating_point():
+                    assert torch.equal(got, want), f"{case.name} {dtype}"
+                    compared += 1
+                    continue
                 if float(want.abs().max() if want.numel() else 0) < 1e-2:
                     continue  # what is left of a cancellation, as in the gradient of a norm of one element
                 assert got.shape == want.shape, case.name

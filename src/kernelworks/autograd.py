@@ -210,8 +210,8 @@ def _function(op: Any) -> type[Function]:
         result=", ".join(outputs) if wanted else "result",
         call=call,
         saved=", ".join(saved),
-        read=", ".join(f"{n} if {read[n]} else None" if n in partly else n for n in saved),
-        spared="".join(f"None if {read[n]} else spared({n}), " for n in partly),
+        read=", ".join(f"{n} if {read[n] or False} else None" if n in partly else n for n in saved),
+        spared="".join(f"None if {read[n] or False} else spared({n}, {bool(read[n])}), " for n in partly),
         spare="".join(f"spare_{n}, " for n in partly),
         put_back="; ".join(f"{n} = spare_{n} if {n} is None else {n}" for n in partly),
         others="".join(f"{n}, " for n in kept),
@@ -272,6 +272,10 @@ def readers(op: Any, name: str) -> list[str]:
     return [g for g in backward.returns if name in backward.reads.get(g, (name,))]
 
 
-def spared(tensor: Tensor | None) -> Tensor | None:
-    """A tensor that no gradient which is wanted depends on: it says a shape, and may be written before the backward."""
-    return None if tensor is None else tensor.detach().requires_grad_(tensor.requires_grad)
+def spared(tensor: Tensor | None, read: bool = True) -> Tensor | None:
+    """A tensor that no gradient which is wanted depends on: it says a shape, and may be written before the backward.
+    Where no gradient at all has ``read`` it, its memory is not kept."""
+    if tensor is None:
+        return None
+    shape = tensor.detach() if read else tensor.detach().new_empty(()).expand(tensor.shape)
+    return shape.requires_grad_(tensor.requires_grad)

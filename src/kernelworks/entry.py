@@ -79,7 +79,9 @@ class Entry:
         else:
             table = module.Table()
             self._op.plans.lie_in(table)
-            self._op.call = self._scope["enter"] = _direct(module)(table, self._miss, self._free, self._written)
+            self._op.call = self._scope["enter"] = _direct(module)(
+                table, self._miss, self._free, self._written, self._op.differentiable
+            )
             self._op.call.through_torch, self._op.call.names = self._op._through_torch, self._names
         self._module, self._recipe = module, None
         self._asked = True

@@ -124,6 +124,7 @@ class Op:
         self.room = Path(room).resolve().parent
         self.mutants = tuple(mutants)
         self.passes = {"forward": forward} | ({"backward": backward} if backward else {})
+        self.differentiable = bool(backward or contract.mutates)  # else there is nothing that autograd could record
         self._composite = composite or self.row("torch").load("forward")
         self._native, self._aten = native or self._composite, aten
         self.pointwise = pointwise
@@ -195,12 +196,14 @@ class Op:
         if not _grad_enabled() or not any(t.requires_grad for t in leaves((*args, out))):
             return ()
         wanted = self.wanted(args)
-        able = "backward" in self.passes and out is None and set(wanted) <= set(self.contract.differentiable)
+        able = (
+            out is None and ("backward" in self.passes or not wanted) and set(wanted) <= {*self.contract.differentiable}
+        )
         return wanted if able else None
 
     def wanted(self, args: Sequence[Any]) -> tuple[str, ...]:
-        """The inputs that require gradients."""
-        named = zip(self.passes["forward"].names, args, strict=True)
+        """The inputs whose gradients autograd is to record: those that require them, of an op that has any to give."""
+        named = zip(self.passes["forward"].names, args, strict=True) if self.differentiable else ()
         return tuple(name for name, value in named if any(t.requires_grad for t in leaves((value,))))
 
     def _run_plan(self, plan: Plan, args: tuple[Any, ...], out: Any) -> Any:

@@ -21,6 +21,7 @@ from kernelworks.build.sharing import watch_forks
 from kernelworks.build.sources import hash_of
 from kernelworks.contract import Request, Row
 from kernelworks.machine import machine
+from kernelworks.plain import leaves
 
 __all__ = ["as_float64", "cpp_rows", "cuda_row", "in_float64", "into", "python_row", "triton_row"]
 
@@ -258,13 +259,15 @@ def as_float64(value: Any) -> Any:
 
 
 def in_float64(reference: Callable[..., tuple[torch.Tensor, ...]]) -> Launch:
-    """The ``reference`` row's forward: the contract's definition in float64, rounded once to the first input's dtype.
+    """The ``reference`` row's forward: the contract's definition in float64, rounded once to the dtype of the first
+    floating-point input. Outputs of integers (indices, say) are what they are.
 
     One output is returned as a tensor, several as a tuple.
     """
 
-    def forward(first: torch.Tensor, *args: Any, out: Any = None) -> Any:
-        outputs = tuple(t.to(first.dtype) for t in reference(*as_float64((first, *args))))
+    def forward(*args: Any, out: Any = None) -> Any:
+        dtype = next(t.dtype for t in leaves(args) if t.is_floating_point())
+        outputs = tuple(t.to(dtype) if t.is_floating_point() else t for t in reference(*as_float64(args)))
         return into(outputs if len(outputs) > 1 else outputs[0], out)
 
     return forward

@@ -21,6 +21,7 @@ struct Entry {
     // For each argument: a test of the values that no choice of a row depends on, or null
     std::vector<PyObject*>* free;
     std::vector<Py_ssize_t>* written;  // the arguments that a call overwrites
+    int differentiable;                // 0 where autograd has nothing to record, whatever requires gradients
 };
 
 extern PyTypeObject EntryType;
@@ -71,7 +72,7 @@ inline bool keyed(const Entry& entry, PyObject* const* args, Key& key) {
         wanted |= uint64_t{key.wants()} << i;
     }
     bool grad = c10::GradMode::is_enabled();
-    bool graded = grad && wanted != 0;
+    bool graded = grad && wanted != 0 && (entry.differentiable || out != Py_None);
     if (!key.value(row)) return false;
     if (out != Py_None) {
         if (graded || !THPVariable_CheckExact(out)) return false;
@@ -158,10 +159,12 @@ inline PyObject* entry_call(PyObject* self, PyObject* const* args, size_t flagge
     }
 }
 
-// Entry(table, miss, free, written): `free` a tuple of tests or Nones, one an argument; `written` a tuple of indices.
+// Entry(table, miss, free, written, differentiable): `free` a tuple of tests or Nones, one an argument; `written` a
+// tuple of indices.
 inline PyObject* entry_new(PyTypeObject* type, PyObject* args, PyObject*) {
     PyObject *table, *miss, *free, *written;
-    if (!PyArg_ParseTuple(args, "O!OO!O!", &TableType, &table, &miss, &PyTuple_Type, &free, &PyTuple_Type, &written))
+    int differentiable;
+    if (!PyArg_ParseTuple(args, "O!OO!O!p", &TableType, &table, &miss, &PyTuple_Type, &free, &PyTuple_Type, &written, &differentiable))
         return nullptr;
     auto* self = reinterpret_cast<Entry*>(type->tp_alloc(type, 0));
     if (self == nullptr) return nullptr;
@@ -172,6 +175,7 @@ inline PyObject* entry_new(PyTypeObject* type, PyObject* args, PyObject*) {
     self->out_name = Py_BuildValue("(s)", "out");
     self->free = new std::vector<PyObject*>;
     self->written = new std::vector<Py_ssize_t>;
+    self->differentiable = differentiable;
     for (Py_ssize_t i = 0; i < self->count; ++i) {
         PyObject* test = PyTuple_GET_ITEM(free, i);
         self->free->push_back(test == Py_None ? nullptr : Py_NewRef(test));

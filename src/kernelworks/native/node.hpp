@@ -279,7 +279,9 @@ inline void record(Recipe* recipe, PyObject* row, PyObject* const* args, Py_ssiz
             if (source.readers & wanted) {
                 node.saved[i] = SavedVariable(input, false);
             } else {
-                node.spared[i] = input.detach().set_requires_grad(input.requires_grad());
+                // What no gradient ever depends on is a shape and a dtype, and keeps no memory.
+                at::Tensor shape = source.readers ? input.detach() : at::empty({}, input.options()).expand(input.sizes());
+                node.spared[i] = shape.set_requires_grad(input.requires_grad());
             }
         }
     }

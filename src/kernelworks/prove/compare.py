@@ -14,14 +14,20 @@ def compare(got: Any, want: Tensor, bound: Tensor) -> tuple[float, str]:
     """The largest error as a share of the bound, and what is wrong ("" where nothing is).
 
     ``want`` and ``bound`` are float64. NaN must stand exactly where float64 has it, and an infinity where the exact
-    value overflows the dtype; every test is written so that a NaN fails it.
+    value overflows the dtype; every test is written so that a NaN fails it. Where ``want`` holds integers (indices,
+    counts) or truth values, every one must be met: which of several equal values an index names is part of what an op
+    promises, and its reference says which.
     """
     if not isinstance(got, Tensor):
         return float("inf"), f"returned {type(got).__name__}, not a tensor"
     if got.shape != want.shape:
         return float("inf"), f"shape {list(got.shape)}, expected {list(want.shape)}"
+    if got.is_floating_point() != want.is_floating_point():
+        return float("inf"), f"dtype {got.dtype}, expected {'a float' if want.is_floating_point() else want.dtype}"
     if got.numel() == 0:
         return 0.0, ""
+    if not want.is_floating_point():
+        return _exact(got.detach(), want)
     value = got.detach().to(torch.float64)
     error = (value - want).abs_()
     within = torch.isfinite(value) & (error <= bound)
@@ -44,4 +50,16 @@ def compare(got: Any, want: Tensor, bound: Tensor) -> tuple[float, str]:
     return max(worst, float("inf") if not bool(torch.isfinite(value[index])) else worst), (
         f"{len(wrong)} of {got.numel()} elements off; at {list(index)}: got {value[index].item():.9g}, "
         f"expected {want[index].item():.9g} within {bound[index].item():.3g}"
+    )
+
+
+def _exact(got: Tensor, want: Tensor) -> tuple[float, str]:
+    """The same for whole numbers, which float64 would not hold all of."""
+    wrong = (got != want).nonzero()
+    if not len(wrong):
+        return 0.0, ""
+    index = tuple(wrong[0].tolist())
+    return float("inf"), (
+        f"{len(wrong)} of {got.numel()} elements off; at {list(index)}: got {got[index].item()}, "
+        f"expected {want[index].item()}"
     )

@@ -36,6 +36,8 @@ def judge(result: Any, expected: Truth) -> tuple[float, str]:
     worst, message = 0.0, ""
     for i, (want, bound) in enumerate(zip(expected.outputs, expected.bounds, strict=True)):
         share, wrong = compare(outputs[i], want, bound)
+        if expected.dtypes and not wrong and outputs[i].dtype != expected.dtypes[i]:
+            share, wrong = float("inf"), f"dtype {outputs[i].dtype}, expected {expected.dtypes[i]}"
         worst = max(worst, share)
         message = message or (f"output {i}: {wrong}" if wrong else "")
     return worst, message

@@ -21,11 +21,12 @@ __all__ = ["Truth", "copied", "device_of", "flat_outputs", "placed", "truth"]
 @dataclass(frozen=True)
 class Truth:
     args: dict[str, Any]  # in the case's dtype
-    outputs: tuple[Tensor, ...]  # float64
+    outputs: tuple[Tensor, ...]  # float64, or integers
     bounds: tuple[Tensor, ...]
     grad_outputs: tuple[Tensor, ...]  # in the case's dtype; empty where no gradients are compared
     gradients: dict[str, Tensor]
     gradient_bounds: dict[str, Tensor]
+    dtypes: tuple[torch.dtype, ...] = ()  # of what a row returns; none where it works in place
 
     def positional(self, op: Op) -> tuple[Any, ...]:
         return tuple(self.args.get(name) for name in op.passes["forward"].names)
@@ -77,8 +78,10 @@ def _truth(
     with torch.no_grad():
         outputs = flat_outputs(contract.reference(**exact))
         bounds = flat_outputs(contract.bound(exact, outputs, dtype, **rows))
+        promised = op.forward_shapes(tuple(args.get(name) for name in op.passes["forward"].names))
+    dtypes = () if promised is None else tuple(t.dtype for t in flat_outputs(promised))
     if contract.gradient_bound is None or not case.gradients or not contract.differentiable:
-        return Truth(args, outputs, bounds, (), {}, {})
+        return Truth(args, outputs, bounds, (), {}, {}, dtypes)
     names = [n for n in contract.differentiable if isinstance(exact.get(n), Tensor)]
     with torch.enable_grad():
         for name in names:
@@ -97,4 +100,4 @@ def _truth(
     plain = {n: v.detach() if isinstance(v, Tensor) else v for n, v in exact.items()}
     with torch.no_grad():
         limits = contract.gradient_bound(plain, tuple(g.double() for g in grads), gradients, dtype, **rows)
-    return Truth(args, outputs, bounds, grads, gradients, limits)
+    return Truth(args, outputs, bounds, grads, gradients, limits, dtypes)
