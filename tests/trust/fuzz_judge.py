@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from eligible import only
+from fuzz_blocks import HEADER
 from fuzz_grammar import Source
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -96,6 +97,9 @@ def rounded() -> Iterator[None]:
         yield
 
 
+HALVES = (torch.bfloat16, torch.float16)
+
+
 class Wide(TorchFunctionMode):
     """float64 wherever a program says float32, so that its truth is not rounded on the way."""
 
@@ -106,7 +110,10 @@ class Wide(TorchFunctionMode):
             return laid_out(func, func(*args, **(kwargs or {})), *args, **(kwargs or {}))
         args = tuple(torch.float64 if a is torch.float32 else a for a in args)
         kwargs = {k: torch.float64 if v is torch.float32 else v for k, v in (kwargs or {}).items()}
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if func is Tensor.to and isinstance(args[0], nn.Parameter) and result.dtype in HALVES:
+            return result.double()  # a model of rounded weights, as one that is built with them
+        return result
 
 
 MINDS_NAN = "returned nan values"  # autograd's check for anomalies, which minds no infinity
@@ -332,6 +339,27 @@ def faults(source: Source, row: str, folder: Path) -> tuple[list[str], set[tuple
     original, swapped, undone, *measures = (worlds[w] for w in ("original", "swapped", "undone", *MEASURES))
     found = _differences(source, original, undone, exact=True)
     return found + _differences(source, original, swapped, *measures), taken
+
+
+def reduced(source: Source, row: str, folder: Path) -> Source:
+    """A program with no line left that its first kind of fault can do without."""
+
+    def kind(text: list[str], lines: list[str]) -> str:
+        try:
+            wrong = faults(Source("\n".join(text), tuple(lines)), row, folder)[0]
+        except Exception:  # no program any more
+            return ""
+        return wrong[0].split(":")[0] if wrong else ""
+
+    lines, text = list(source.lines), source.text.split("\n")
+    first = kind(text, lines)
+    for at in reversed(range(len(lines))):
+        fewer = lines[:at] + lines[at + 1 :]
+        lines = fewer if first and kind(text, fewer) == first else lines
+    for at in reversed(range(len(HEADER.split("\n")), len(text))):
+        fewer = text[:at] + text[at + 1 :]
+        text = fewer if first and kind(fewer, lines) == first else text
+    return Source("\n".join(text), tuple(lines))
 
 
 @contextlib.contextmanager
