@@ -10,7 +10,7 @@ import pytest
 
 from kernelworks.ceilings.quiet import CpuTimes
 from kernelworks.settle import duel as module
-from kernelworks.settle.duel import Duel, duel, quickest
+from kernelworks.settle.duel import Duel, OverTime, duel, quickest
 from kernelworks.timings import Raced
 
 
@@ -22,13 +22,15 @@ class Clock:
         monkeypatch.setattr(module.time, "perf_counter", lambda: self.now)
         monkeypatch.setattr(module.time, "sleep", self.pass_)
         self.held_up = 0.0  # by others, of the time so far
+        self.asleep = 0.0  # of the time so far
         monkeypatch.setattr(module.quiet, "cpu_times", self.cpu_times)
 
     def pass_(self, seconds: float) -> None:
         self.now += seconds
 
     def cpu_times(self) -> CpuTimes:
-        return CpuTimes(self.now, self.now + self.held_up, self.now - self.held_up, 2, {1: self.held_up})
+        own = self.now - self.held_up - self.asleep
+        return CpuTimes(self.now, own + 2 * self.held_up, own, 2, {1: self.held_up})
 
     def arm(self, *seconds: float) -> Callable[[], None]:
         """A call that takes each of these times in turn."""
@@ -88,12 +90,12 @@ def test_noise_is_measured_again_and_then_torch_runs(clock: Clock) -> None:
 
 
 def test_halves_that_disagree_are_noise() -> None:
-    assert Raced(1.0, 1.5, (2.7, 1.09), module._spread([2.7, 2.7, 1.09, 1.09])).noisy
+    assert Raced(1.0, 1.5, (2.7, 1.09), module._spread([2.7, 2.7, 1.09, 1.09], 1.09)).noisy
 
 
 def test_a_win_of_many_times_is_certain_though_it_varies() -> None:
     ratios = [16.1, 12.0, 14.0, 20.0, 12.8, 18.0]
-    assert Duel(Raced(1.0, 15.0, (14.0, 18.0), module._spread(ratios)), 6).ours
+    assert Duel(Raced(1.0, 15.0, (14.0, 18.0), module._spread(ratios, 18.0)), 6).ours
 
 
 def test_arms_take_turns_and_the_order_turns_round(clock: Clock) -> None:
@@ -169,3 +171,80 @@ def test_where_no_quiet_is_to_be_had_threads_are_not_believed(clock: Clock, alik
     assert found.raced.noisy is not alike
     assert found.ours is alike
     assert clock.now < 5
+
+
+# ---------------------------------------------------------------- arms that are held up in every round alike
+
+
+def stalling(clock: Clock, one: float, stall: float, every: int) -> Callable[[], None]:
+    """An arm whose threads wait for a core in most calls of every round, and no record says so."""
+    turn = itertools.count()
+
+    def call() -> None:
+        clock.pass_(one if next(turn) % every == 0 else one + stall)
+
+    return call
+
+
+@pytest.mark.parametrize("every", [2, 5, 15])
+@pytest.mark.parametrize(("ours", "torchs"), [(1e-4, 1e-4), (1e-4, 1.02e-4), (1.2e-4, 1e-4), (1e-4, 1.3e-4)])
+def test_a_neighbour_that_stalls_every_round_alike_is_not_believed(
+    clock: Clock, every: int, ours: float, torchs: float
+) -> None:
+    """Medians say 80 times as quick in every round; some calls say what torch can do."""
+    found = duel(clock.arm(ours), stalling(clock, torchs, 8e-3, every))
+    assert found.raced.torch_us > 30 * found.raced.ours_us
+    assert not found.ours
+    assert found.raced.noisy
+    found = duel(stalling(clock, ours, 8e-3, every), clock.arm(torchs))
+    assert not found.ours
+
+
+def test_what_is_as_slow_in_every_call_is_believed(clock: Clock) -> None:
+    """Torch's 16-bit products on a CPU without such instructions take over a hundred times as long."""
+    found = duel(clock.arm(1e-4), clock.arm(1.7e-2, 1.72e-2, 1.71e-2))
+    assert found.ours
+    assert found.raced.ratio == pytest.approx(171, rel=0.02)
+
+
+def test_the_quickest_calls_and_the_medians_must_both_say_that_ours_wins(clock: Clock) -> None:
+    """Pages that the system takes back in between, from one arm more often than from the other."""
+    found = duel(clock.arm(1e-3), stalling(clock, 1.01e-3, 1e-4, 2))
+    assert not found.raced.noisy
+    assert found.raced.ratio == pytest.approx(1.01)
+    assert not found.ours
+    assert duel(clock.arm(1e-3), stalling(clock, 1.05e-3, 1e-4, 2)).ours
+
+
+def test_an_arm_that_sleeps_is_not_believed(clock: Clock) -> None:
+    """As slow in every call, but nothing of ours ran: the machine under this machine had other work."""
+
+    def torchs() -> None:
+        clock.pass_(8e-3)
+        clock.asleep += 7.9e-3
+
+    found = duel(clock.arm(1e-4), torchs)
+    assert found.raced.noisy
+    assert not found.ours
+    queued = duel(clock.arm(1e-4), torchs, lambda: None)  # a wait for a device may sleep
+    assert queued.ours
+
+
+def test_while_work_is_not_shared_nothing_is_measured(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was held up goes on on one thread for a while, which is not what it can do."""
+    monkeypatch.setattr(module.sharing, "held_up", lambda: clock.now < 0.3)
+    found = duel(lambda: clock.pass_(3e-4 if clock.now < 0.3 else 1e-4), clock.arm(2e-4), alike=False)
+    assert found.ours
+    assert found.raced.ratio == pytest.approx(2)
+
+
+def test_the_time_for_a_race_is_kept_in_races_too(clock: Clock) -> None:
+    with pytest.raises(OverTime):
+        duel(clock.arm(3.0), clock.arm(3.0), until=5.0)
+    assert clock.now < 10
+    begin = clock.now
+    with pytest.raises(OverTime):
+        quickest([(str(i), clock.arm(3.0)) for i in range(9)], until=begin + 5)
+    assert clock.now < begin + 12
+    found = duel(clock.arm(1e-2, 3e-2), clock.arm(1e-2, 3e-2, 4e-2), until=clock.now + 0.5)
+    assert found.runs == 1  # it is not run again

@@ -51,14 +51,14 @@ def outcome(monkeypatch: pytest.MonkeyPatch, *ratios: float, spread: float = 0.0
     """Races that end so, one after the other (the last one for all that follow); the list grows with each."""
     ended: list[float] = []
 
-    def duel(ours: Callable[[], Any], torchs: Callable[[], Any], wait: Any, alike: bool) -> Duel:
+    def duel(ours: Callable[[], Any], torchs: Callable[[], Any], wait: Any, **how: Any) -> Duel:
         ours(), torchs()
         ratio = ratios[min(len(ended), len(ratios) - 1)]
         ended.append(ratio)
         return Duel(Raced(10.0, 10.0 * ratio, (ratio, ratio), spread), 6)
 
     monkeypatch.setattr(races, "duel", duel)
-    monkeypatch.setattr(races, "quickest", lambda arms, wait: arms[0][0])
+    monkeypatch.setattr(races, "quickest", lambda arms, *how: arms[0][0])
     return ended
 
 

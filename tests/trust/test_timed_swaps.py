@@ -247,7 +247,7 @@ def races_end(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
     monkeypatch.setattr(session.Session, "_settle", of)
     monkeypatch.setattr(races, "duel", duel)
-    monkeypatch.setattr(races, "quickest", lambda arms, wait: next(n for n, _ in arms if ROW in n))
+    monkeypatch.setattr(races, "quickest", lambda arms, *how: next(n for n, _ in arms if ROW in n))
     return ends
 
 

@@ -302,7 +302,7 @@ def test_what_no_timing_speaks_of_is_raced_and_kept(tmp_path: Path, monkeypatch:
         return Duel(timings.Raced(10.0, 20.0, (2.0, 2.5), 0.01), 6)
 
     monkeypatch.setattr(settle_races, "duel", duel)
-    monkeypatch.setattr(settle_races, "quickest", lambda arms, wait: arms[0][0])
+    monkeypatch.setattr(settle_races, "quickest", lambda arms, *how: arms[0][0])
     monkeypatch.setattr(native, "found", lambda: None)
     with nothing_timed(tmp_path):
         monkeypatch.setattr(environment, "native", lambda: "build")

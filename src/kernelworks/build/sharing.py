@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["forked", "shared", "watch_forks"]
+__all__ = ["forked", "held_up", "shared", "watch_forks"]
 
 GRAIN_NS = 32 * 1024
 STALL_S = 2e-3
@@ -59,6 +59,11 @@ def shared(kernel: Callable[..., Any], nanoseconds: float) -> tuple[Callable[...
     if threads == 1 or (_alone_until and _now() < _alone_until):
         return kernel, 1
     return functools.partial(_watched, kernel, nanoseconds), threads
+
+
+def held_up() -> bool:
+    """Whether work is not shared for now, since it was held up: a figure taken meanwhile is of one thread."""
+    return _alone_until > 0.0 and _now() < _alone_until
 
 
 def _watched(kernel: Callable[..., Any], nanoseconds: float, *args: Any) -> Any:

@@ -9,29 +9,41 @@ ours beats torch by ``MARGIN``, and what it costs is paid before a program runs;
 - Rounds in which other processes kept our threads off the cores are left out (``ceilings.quiet`` has the rule), as long
   as others come. Where too few come, a race of several threads is not believed, since noise does not hit both arms
   alike: what is held up goes on on one thread here (``build/sharing.py``), and in torch it does not.
-- The rounds are cut into two halves in time, and each must say so for itself.
+- So is a round in which nothing of ours ran for a tenth of the time though it was not kept off a core: an arm slept, or
+  the machine under this machine did. It is no work of either arm, and never believed.
+- The rounds are cut into two halves in time, and in each the median of the rounds and the quickest calls must both say
+  so: what holds up one arm in every round alike (threads that wait for a core, pages that the system took back and
+  hands out anew) spares some call among many. Where the two are far apart, the medians measured something else than
+  the arms.
 - ``spread`` is by how much the quicker arm's time varied from round to round, as a share of the slower arm's: half the
-  distance between the quartiles, or between the halves where that is more. Over ``NOISY`` nothing is believed: the race
-  is run again, ``AGAIN`` times at most. (Of the slower arm's, so that 16 times as quick, give or take 4, is certain.)
+  distance between the quartiles, between the halves, or between the medians and the quickest calls, where that is more.
+  Over ``NOISY`` nothing is believed: the race is run again, ``AGAIN`` times at most. (Of the slower arm's, so that 16
+  times as quick, give or take 4, is certain.)
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from kernelworks.build import sharing
 from kernelworks.ceilings import quiet
 from kernelworks.timings import MARGIN, Raced
 
-__all__ = ["Duel", "duel", "quickest"]
+__all__ = ["Duel", "OverTime", "duel", "in_time", "quickest"]
 
 Call = Callable[[], object]
 
 AGAIN = 2
 SAMPLE_S = 0.002  # a queue of calls takes this long: well above a clock's cost, and less than a neighbour's turn
 QUEUED_S = 0.004  # the same on a device: well above the wait's own time
+PARTS = 16  # of a sample that are timed by themselves: one quick one among them is what the arm can do
+DOUBTED = 4.0  # times as quick, and torch's arm is looked at for longer: it may have been held up in every call so far
+AWAKE = 0.9  # of a round's time that threads of ours must have run, or waited for a core
 MOST_CALLS = 2000
 LEAST_ROUNDS, MOST_ROUNDS = 6, 24
 OF_LONG_CALLS, LONG_S = 4, 0.05  # rounds, where one call takes longer than that
@@ -44,6 +56,10 @@ PAUSE_S = 0.1  # before a race is run again: most bursts are short
 CLEAR = 1.15  # a ratio beyond which more rounds change nothing; its inverse where ours loses
 WARM_UP, WARM_S = 3, 0.05  # calls before anything is timed, or this long: glibc stops faulting after the third
 TRY_S = 0.0015  # a sample that says which of several rows is worth a race
+
+
+class OverTime(RuntimeError):
+    """The time that there was for a race is over."""
 
 
 @dataclass(frozen=True)
@@ -60,53 +76,92 @@ class Duel:
         return not self.raced.noisy and self.raced.ratio >= MARGIN
 
 
-def duel(ours: Call, torchs: Call, wait: Call | None = None, *, alike: bool = True) -> Duel:
+@dataclass(frozen=True)
+class Sample:
+    """What one call took, in seconds: on average of a queue of them, and in the quickest part of it."""
+
+    mean: float
+    least: float
+
+
+@dataclass(frozen=True)
+class Round:
+    ours: Sample
+    torchs: Sample
+
+    @property
+    def ratio(self) -> float:
+        return self.torchs.mean / self.ours.mean
+
+
+def duel(ours: Call, torchs: Call, wait: Call | None = None, *, alike: bool = True, until: float = math.inf) -> Duel:
     """Races the two arms. ``wait``, where calls only queue their work, returns when that is done; ``alike`` says that
-    noise hits both arms alike."""
+    noise hits both arms alike. Raises OverTime where nothing is known ``until`` then, by ``time.perf_counter``."""
     counts = _counts(ours, torchs, wait)
-    found = _race(ours, torchs, wait, counts, alike)
-    for runs in range(2, 2 + AGAIN):
-        if not found.raced.noisy:
-            break
-        time.sleep(PAUSE_S)
-        found = replace(_race(ours, torchs, wait, counts, alike), runs=runs)
+    found = _race(ours, torchs, wait, counts, alike, until)
+    with contextlib.suppress(OverTime):  # then a noisy race is what is known
+        for runs in range(2, 2 + AGAIN):
+            if not found.raced.noisy:
+                break
+            time.sleep(PAUSE_S)
+            found = replace(_race(ours, torchs, wait, counts, alike, until), runs=runs)
     return found
 
 
-def quickest(arms: Sequence[tuple[str, Call]], wait: Call | None = None) -> str:
+def quickest(arms: Sequence[tuple[str, Call]], wait: Call | None = None, until: float = math.inf) -> str:
     """The name of the arm that a quick look finds quickest, each at its best of three samples; of those that are about
-    as quick, the first."""
+    as quick, the first. Raises OverTime."""
     if len(arms) == 1:
         return arms[0][0]
-    looks = {name: _counts(arm, arm, wait, TRY_S) for name, arm in arms}
+    looks = {}
+    for name, arm in arms:
+        in_time(until)
+        looks[name] = _counts(arm, arm, wait, TRY_S)
     best = {name: took for name, (_, took) in looks.items()}
     for _ in range(3 if min(best.values()) < LONG_S else 1):
         for name, arm in arms:
-            best[name] = min(best[name], _sample(arm, looks[name][0], wait))
+            in_time(until)
+            best[name] = min(best[name], _sample(arm, looks[name][0], wait).mean)
     least = min(best.values())
     return next(name for name, took in best.items() if took < MARGIN * least)
 
 
-def _sample(call: Call, count: int, wait: Call | None) -> float:
-    if wait is not None:
+def in_time(until: float) -> None:
+    """Raises OverTime after ``until``."""
+    if time.perf_counter() > until:
+        raise OverTime("the time for it was over")
+
+
+def _sample(call: Call, count: int, wait: Call | None) -> Sample:
+    if wait is not None:  # a queue has no parts that could be timed without waiting in between
         wait()
-    begin = time.perf_counter()
-    for _ in range(count):
-        call()
-    if wait is not None:
+        begin = time.perf_counter()
+        for _ in range(count):
+            call()
         wait()
-    return (time.perf_counter() - begin) / count
+        mean = (time.perf_counter() - begin) / count
+        return Sample(mean, mean)
+    part = -(-count // PARTS)
+    least, left = math.inf, count
+    begin = last = time.perf_counter()
+    while left > 0:
+        for _ in range(part):
+            call()
+        left -= part
+        now = time.perf_counter()
+        least, last = min(least, now - last), now
+    return Sample((last - begin) / (count - left), least / part)
 
 
 def _once(call: Call, wait: Call | None) -> float:
     """About how long one call takes, warm."""
     begin = time.perf_counter()
     for _ in range(WARM_UP):
-        took = _sample(call, 1, wait)
+        took = _sample(call, 1, wait).mean
         if time.perf_counter() - begin > WARM_S:
             break
     if took < SAMPLE_S / 8:  # a single one would mostly be the wait
-        took = _sample(call, 8, wait)
+        took = _sample(call, 8, wait).mean
     return took
 
 
@@ -118,44 +173,70 @@ def _counts(ours: Call, torchs: Call, wait: Call | None, seconds: float = 0.0) -
     return max(1, min(MOST_CALLS, int(seconds / max(theirs, 1e-7)))), max(theirs, mine)
 
 
-def _race(ours: Call, torchs: Call, wait: Call | None, counts: tuple[int, float], alike: bool) -> Duel:
+def _race(
+    ours: Call, torchs: Call, wait: Call | None, counts: tuple[int, float], alike: bool, until: float
+) -> Duel:  # fmt: skip
     count, one = counts
     least = OF_ENDLESS_CALLS if one > ENDLESS_S else OF_LONG_CALLS if one > LONG_S else LEAST_ROUNDS
-    kept: list[tuple[float, float]] = []
-    left_out: list[tuple[float, float]] = []
+    kept: list[Round] = []
+    loud: list[Round] = []
+    idle = 0
     begin = time.perf_counter()
     while len(kept) < MOST_ROUNDS:
+        in_time(until)
         before, first = quiet.cpu_times(), time.perf_counter()
-        if (len(kept) + len(left_out)) % 2:
+        if (len(kept) + len(loud) + idle) % 2:
             o = _sample(ours, count, wait)
             t = _sample(torchs, count, wait)
         else:
             t = _sample(torchs, count, wait)
             o = _sample(ours, count, wait)
-        now = time.perf_counter()
-        (left_out if quiet.noise_between(before, quiet.cpu_times()).loud else kept).append((o, t))
+        now, after = time.perf_counter(), quiet.cpu_times()
+        noise = quiet.noise_between(before, after)
+        if wait is None and after.own_s - before.own_s + noise.taken_s < AWAKE * noise.wall_s:
+            idle += 1
+        else:
+            (loud if noise.loud or sharing.held_up() else kept).append(Round(o, t))
         if count > 1 and now - first > STALLED * SAMPLE_S:
             count = max(1, count // STALLED)
-        if now - begin > PATIENCE * BUDGET_S and len(kept) + len(left_out) >= least:
+        if now - begin > PATIENCE * BUDGET_S and len(kept) + len(loud) + idle >= least:
             break
-        if len(kept) >= least and not len(kept) % 2 and (now - begin > BUDGET_S or _clear(_ratios(kept))):
+        over = now - begin > BUDGET_S or now > until
+        if len(kept) >= least and not len(kept) % 2 and (over or _clear([r.ratio for r in kept])):
             break
+    if wait is None and min((r.ratio for r in kept), default=0.0) > DOUBTED:
+        kept = _doubted(kept, torchs)
     if len(kept) >= least:
         return Duel(_judged(kept), len(kept))
-    found = _judged([*kept, *left_out])  # there is no quiet to be had
-    spread = found.spread if alike else max(found.spread, LOUD)
-    return Duel(replace(found, spread=spread), len(kept) + len(left_out))
+    rounds = [*kept, *loud]  # there is no quiet to be had
+    if len(rounds) < 2:
+        return Duel(Raced(1e6 * o.mean, 1e6 * t.mean, (t.mean / o.mean,) * 2, LOUD), len(rounds))
+    found = _judged(rounds)
+    believed = alike and len(rounds) >= idle
+    return Duel(found if believed else replace(found, spread=max(found.spread, LOUD)), len(rounds))
 
 
-def _ratios(rounds: Sequence[tuple[float, float]]) -> list[float]:
-    return [t / o for o, t in rounds]
+def _doubted(rounds: Sequence[Round], torchs: Call) -> list[Round]:
+    """The same rounds, with the quickest of torch's calls among so many more as there is time for."""
+    begin, quick = time.perf_counter(), math.inf
+    while time.perf_counter() < begin + BUDGET_S:
+        quick = min(quick, _sample(torchs, 1, None).least)
+    return [Round(r.ours, replace(r.torchs, least=min(quick, r.torchs.least))) for r in rounds]
 
 
-def _judged(rounds: Sequence[tuple[float, float]]) -> Raced:
-    ratios, half = _ratios(rounds), len(rounds) // 2
-    halves = statistics.median(ratios[:half]), statistics.median(ratios[half:])
-    ours, torchs = (statistics.median(arm) for arm in zip(*rounds, strict=True))
-    return Raced(1e6 * ours, 1e6 * torchs, halves, _spread(ratios))
+def _judged(rounds: Sequence[Round]) -> Raced:
+    """``halves`` are the lesser of what the medians and what the quickest calls of each half say."""
+    half, ratios = len(rounds) // 2, [r.ratio for r in rounds]
+    halves = tuple(
+        min(statistics.median(r.ratio for r in part), _least(part)) for part in (rounds[:half], rounds[half:])
+    )
+    ours, torchs = statistics.median(r.ours.mean for r in rounds), statistics.median(r.torchs.mean for r in rounds)
+    return Raced(1e6 * ours, 1e6 * torchs, (halves[0], halves[1]), _spread(ratios, _least(rounds)))
+
+
+def _least(rounds: Sequence[Round]) -> float:
+    """Torch's quickest calls against our quickest."""
+    return min(r.torchs.least for r in rounds) / min(r.ours.least for r in rounds)
 
 
 def _clear(ratios: Sequence[float]) -> bool:
@@ -164,9 +245,14 @@ def _clear(ratios: Sequence[float]) -> bool:
     return ordered[odd] > CLEAR or ordered[-1 - odd] < 1 / CLEAR
 
 
-def _spread(ratios: Sequence[float]) -> float:
-    won = statistics.median(ratios) > 1
-    shares = [1 / r if won else r for r in ratios]  # the quicker arm's time in the slower one's
+def _spread(ratios: Sequence[float], least: float) -> float:
+    """``least`` is the same ratio by the quickest calls."""
+    middle = statistics.median(ratios)
+
+    def share(ratio: float) -> float:  # the quicker arm's time in the slower one's
+        return 1 / ratio if middle > 1 else ratio
+
+    shares = [share(r) for r in ratios]
     half = len(shares) // 2
     ordered, apart = sorted(shares), statistics.median(shares[:half]) - statistics.median(shares[half:])
-    return max(ordered[-1 - half // 2] - ordered[half // 2], abs(apart)) / 2
+    return max(ordered[-1 - half // 2] - ordered[half // 2], abs(apart), abs(share(least) - share(middle))) / 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 
 from kernelworks.op import Op
-from kernelworks.settle.duel import Duel, duel, quickest
+from kernelworks.settle.duel import Duel, duel, in_time, quickest
 from kernelworks.settle.live import Training, forward_only, ours, theirs, waiter
 
 __all__ = ["Found", "race_forward", "race_training", "why_not"]
@@ -28,23 +29,24 @@ class Found:
     lost: dict[str, str]
 
 
-def race_forward(op: Op, args: tuple[Any, ...], ways: Iterable[str]) -> Found:
-    """Raises what torch's own function raises: then the call itself would."""
+def race_forward(op: Op, args: tuple[Any, ...], ways: Iterable[str], until: float = math.inf) -> Found:
+    """Raises what torch's own function raises: then the call itself would; and OverTime, where nothing is known
+    ``until`` then (``time.perf_counter``)."""
     mine = forward_only(op, args)
     wait = waiter(mine)
     torchs = theirs(op, mine)
     _run(torchs, wait)
-    able, lost = _able(((way, ours(op, mine, way)) for way in ways), wait)
+    able, lost = _able(((way, ours(op, mine, way)) for way in ways), wait, until)
     if not able:
         return Found("", None, None, lost)
-    way = quickest(list(able.items()), wait)
-    return Found(way, duel(able[way], torchs, wait, alike=_alike(wait)), None, lost)
+    way = quickest(list(able.items()), wait, until)
+    return Found(way, duel(able[way], torchs, wait, alike=_alike(wait), until=until), None, lost)
 
 
-def race_training(op: Op, args: tuple[Any, ...], ways: Sequence[str]) -> Found:
+def race_training(op: Op, args: tuple[Any, ...], ways: Sequence[str], until: float = math.inf) -> Found:
     """A way is a row that makes the gradients with its forward, or a row for each with a ``+`` between.
 
-    Raises what torch's own function raises.
+    Raises what torch's own function raises, and OverTime.
     """
     with torch.enable_grad():
         training = Training(op, args)
@@ -58,22 +60,25 @@ def race_training(op: Op, args: tuple[Any, ...], ways: Sequence[str]) -> Found:
                 made[way] = training.both(way)
             except Exception as error:
                 lost[way] = why_not(error)
-        able, unable = _able(made.items(), wait)
+        able, unable = _able(made.items(), wait, until)
         lost |= unable
         if not able:
             return Found("", None, None, lost)
-        way = quickest(list(able.items()), wait)
-        whole = duel(able[way], torchs, wait, alike=_alike(wait))
+        way = quickest(list(able.items()), wait, until)
+        whole = duel(able[way], torchs, wait, alike=_alike(wait), until=until)
         del made, able, torchs  # and what flows in with them
-        backward = duel(training.backward(way), training.backward(None), wait, alike=_alike(wait))
+        backward = duel(training.backward(way), training.backward(None), wait, alike=_alike(wait), until=until)
     return Found(way, whole, backward, lost)
 
 
-def _able(arms: Iterable[tuple[str, Call]], wait: Call | None) -> tuple[dict[str, Call], dict[str, str]]:
+def _able(
+    arms: Iterable[tuple[str, Call]], wait: Call | None, until: float
+) -> tuple[dict[str, Call], dict[str, str]]:  # fmt: skip
     """The arms that run through once, and for the others why not: a kernel that cannot be built, no memory left."""
     able: dict[str, Call] = {}
     lost: dict[str, str] = {}
     for name, arm in arms:
+        in_time(until)
         try:
             _run(arm, wait)
         except Exception as error:

@@ -20,7 +20,7 @@ from kernelworks.op import Op
 from kernelworks.plain import is_plain, leaves, observed, transformed
 from kernelworks.prove.carried import confirm
 from kernelworks.records import Settled, SettledCall
-from kernelworks.settle.duel import Duel
+from kernelworks.settle.duel import Duel, OverTime
 from kernelworks.settle.live import unhooked
 from kernelworks.settle.races import Found, race_forward, race_training, why_not
 from kernelworks.timings import Raced, Timing
@@ -118,6 +118,10 @@ class Session:
             begin = time.perf_counter()  # a build is waited for once, and is no race's time
             self._race(op, request, args, ways, place)
             self.left_s -= time.perf_counter() - begin
+        except OverTime as error:
+            self.left_s = 0.0
+            self.unraced += 1
+            self._line(op, pass_, call, f"not raced: {error}")
         except Exception as error:  # the program goes on, whatever a race met
             self._line(op, pass_, call, f"could not be raced: {why_not(error)}")
 
@@ -142,10 +146,11 @@ class Session:
 
     def _race(self, op: Op, request: Request, args: tuple[Any, ...], ways: Ways, place: str) -> None:
         call = timings.call_of(request)
+        until = time.perf_counter() + self.left_s
         if request.pass_ == "forward":
-            found = race_forward(op, args, list(ways))
+            found = race_forward(op, args, list(ways), until)
         else:
-            found = race_training(op, args, self._pairs(op, args, ways))
+            found = race_training(op, args, self._pairs(op, args, ways), until)
         if found.whole is None:
             self._line(op, request.pass_, call, "; ".join(f"{way}: {why}" for way, why in found.lost.items()))
             return
