@@ -112,7 +112,7 @@ def _named(op: Op, texts: Sequence[str], dtype: str, device: str) -> dict[str, A
 def model_of(where: str) -> nn.Module:
     """The module that the function ``FILE.py:FUNCTION`` returns when it is called without arguments.
 
-    Raises what ``diagnose.program.from_target`` raises, and its TargetError where something else comes back.
+    Raises what ``observe.program.from_target`` raises, and its TargetError where something else comes back.
     """
     from kernelworks.observe.program import NoFile, NotCallable, from_target
 

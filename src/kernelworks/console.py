@@ -38,7 +38,7 @@ __all__ = [
 FAILED, USAGE, AMBIGUOUS, INTERRUPTED = 1, 2, 3, 130
 
 PACKAGE = str(Path(__file__).resolve().parent) + os.sep
-PROGRAM = f"{PACKAGE}diagnose{os.sep}program.py"  # whose last frame in a traceback is the last before the user's
+PROGRAM = f"{PACKAGE}observe{os.sep}program.py"  # whose last frame in a traceback is the last before the user's
 
 
 def fail(message: str, code: int) -> NoReturn:
