@@ -75,9 +75,10 @@ test: lint
 test-all: lint
 	$(BIN)/python -m pytest --all -n 2 --dist worksteal
 
-# Rewrites what is generated: the ladders' documents, the tables between the markers of pages, docs/reference.md and
-# docs/limits.md.
+# Rewrites what is generated: ops/generated.py, the ladders' documents, the tables between the markers of pages,
+# docs/reference.md and docs/limits.md.
 docs: $(STAMPS)/demo
+	$(BIN)/python -m kernelworks.schemas
 	$(BIN)/python -m kernelworks.climbing
 	$(BIN)/python -m kernelworks.readme
 	$(BIN)/kernelworks map --markdown docs/reference.md

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from kernelworks.op import OPS
-from kernelworks.spelling import SPELLINGS, Spelling
+from kernelworks.spelling import Spelling
 
-NAMES = [name for name, spelling in SPELLINGS.items() if spelling.function is not None]
+NAMES = [name for name, op in OPS.items() if op.spelling is not None and op.spelling.function is not None]
 Parameters = list[tuple[str, Any, bool]]  # name, default, whether it may be given by position
 
 # Arguments of torch's that no argument of the op's says, made of those that are there.

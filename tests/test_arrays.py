@@ -14,7 +14,6 @@ from torch import Tensor
 import kernelworks as kw
 from kernelworks import arrays
 from kernelworks.op import OPS
-from kernelworks.spelling import SPELLINGS
 from spelled import NAMES, example
 
 rng = np.random.default_rng(0)
@@ -87,8 +86,8 @@ def _arguments(op: Any) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_torchs_spelling_takes_arrays(name: str) -> None:
-    given = example(SPELLINGS[name])
-    want = SPELLINGS[name].function(**given)  # type: ignore[misc]
+    given = example(OPS[name].spelling)
+    want = OPS[name].spelling.function(**given)  # type: ignore[misc]
     for dtype in (torch.float32, torch.float64):  # of which the second is torch's
         said = {
             n: (v.to(dtype) if v.dtype.is_floating_point else v).numpy() if isinstance(v, Tensor) else v

@@ -16,7 +16,7 @@ from torch import Tensor
 import kernelworks as kw
 from kernelworks.explanation import what_it_asks
 from kernelworks.op import OPS
-from kernelworks.spelling import SPELLINGS, Spelling
+from kernelworks.spelling import Spelling
 from spelled import NAMES, OTHER, UNSAID, WHOLE, example, torchs
 
 
@@ -32,7 +32,7 @@ def same(a: Any, b: Any, dtype: torch.dtype = torch.float32) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_spelling_is_torchs(name: str) -> None:
-    spelling = SPELLINGS[name]
+    spelling = OPS[name].spelling
     ours = [
         (n, spelling.defaults.get(n, inspect._empty), i < len(spelling.positional))
         for i, n in enumerate(spelling.names)
@@ -43,7 +43,7 @@ def test_the_spelling_is_torchs(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_by_position_and_by_name(name: str) -> None:
-    spelling, function = SPELLINGS[name], getattr(kw, name)
+    spelling, function = OPS[name].spelling, getattr(kw, name)
     given = example(spelling)
     want = spelling.function(**given)  # type: ignore[misc]
     placed = in_order(spelling, given)
@@ -60,7 +60,7 @@ def test_by_position_and_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_other_value_is_torchs_to_take(name: str) -> None:
-    spelling, function = SPELLINGS[name], getattr(kw, name)
+    spelling, function = OPS[name].spelling, getattr(kw, name)
     given = example(spelling)
     given.pop("attn_mask", None)
     for other in OTHER.keys() & set(spelling.names):
@@ -83,7 +83,7 @@ def test_every_other_value_is_torchs_to_take(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_a_dtype_that_the_contract_leaves_out_is_torchs(name: str, dtype: torch.dtype) -> None:
-    spelling = SPELLINGS[name]
+    spelling = OPS[name].spelling
     given = {
         n: v.to(dtype) if isinstance(v, Tensor) and v.dtype.is_floating_point else v
         for n, v in example(spelling).items()
@@ -105,7 +105,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_does_not_fit_is_named(name: str) -> None:
-    spelling, function = SPELLINGS[name], getattr(kw, name)
+    spelling, function = OPS[name].spelling, getattr(kw, name)
     given = example(spelling)
     first = spelling.names[0]
     with pytest.raises(TypeError, match=f"{name}\\(\\) has no argument 'colour'"):
@@ -122,7 +122,7 @@ def test_what_does_not_fit_is_named(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_whole(name: str) -> None:
-    spelling, function = SPELLINGS[name], getattr(kw, name)
+    spelling, function = OPS[name].spelling, getattr(kw, name)
     given = example(spelling)
     torch.compiler.reset()  # the calls of all ops are one line to its cache
     compiled = torch.compile(lambda: function(**given), fullgraph=True, backend="eager", dynamic=False)
@@ -217,7 +217,7 @@ def test_it_is_shown_as_it_is_called(name: str) -> None:
     shown = inspect.signature(function).parameters
     assert {*op.passes["forward"].names, "row"} <= shown.keys()
     assert all(p.default in (p.empty, None) or type(p.default) in (int, float, str, bool) for p in shown.values())
-    assert SPELLINGS[name].written() in function.__doc__
+    assert OPS[name].spelling.written() in function.__doc__
 
 
 def test_explain_says_why_a_call_is_torchs() -> None:

@@ -10,29 +10,151 @@ import pytest
 import torch
 
 import kernelworks as kw
+from kernelworks import ops, schemas, torch_library
+from kernelworks.op import OPS
+from kernelworks.rooms import ROOMS
 
-LATER = ("bench", "ceilings", "climb", "diagnose", "explanation", "models", "observe", "prove", "report", "work")
+MOST_SECONDS = 0.1  # that the import may take beyond torch's, with sixty ops
 
-FRESH = f"""
+# What one names is loaded, and nothing else; folders of a verb's name never stand in the verb's place.
+FRESH = """
 import gc, sys
+import torch
 gc.disable()
 import kernelworks as kw
+names = dir(kw)
+
+def loaded():
+    return {name.removeprefix("kernelworks.") for name in sys.modules if name.startswith("kernelworks.")}
+
+assert loaded() <= {"autograd", "ops", "ops.generated", "plain", "rooms", "torch_library", "written"}, loaded()
+
+assert callable(kw.softmax) and kw.softmax is kw.ops.softmax
+assert "ops.reduction.softmax" in loaded() and "ops.norm.rms_norm" not in loaded()
+assert not loaded() & {"bench", "ceilings", "climb", "diagnose", "explanation", "models", "prove", "report"}
 assert not gc.isenabled()
 gc.enable()
 
-loaded = [name for name in {LATER} if f"kernelworks.{{name}}" in sys.modules]
-assert not loaded, loaded
-
 import kernelworks.bench, kernelworks.diagnose, kernelworks.machine, kernelworks.prove  # the folders, first
+import kernelworks.ops.attention.attention, kernelworks.ops.linear.linear
 
-for name in ("bench", "diagnose", "machine", "prove", "swap", "explain"):
+for name in ("bench", "diagnose", "machine", "prove", "swap", "explain", "attention", "linear"):
     assert callable(getattr(kw, name)), name
 assert kw.diagnose.__module__ == "kernelworks.diagnose"
+assert kw.ops.attention is kw.attention and kw.ops.linear is kw.linear
+assert gc.isenabled() and dir(kw) == names
+"""
+
+# A program that names operators, run where nothing of them is loaded: exported, in TorchScript, by the dispatcher.
+SAVED = """
+import sys
+import torch
+import kernelworks
+
+assert "kernelworks.op" not in sys.modules
+x = torch.arange(12.0).view(3, 4)
+want = torch.softmax(torch.nn.functional.gelu(x), 1)
+exported = torch.export.load(sys.argv[1] + "/exported.pt2")
+scripted = torch.jit.load(sys.argv[1] + "/scripted.pt")
+assert "kernelworks.op" not in sys.modules
+torch.testing.assert_close(exported.module()(x), want)
+assert "kernelworks.ops.activation.gelu" in sys.modules and "kernelworks.ops.norm.rms_norm" not in sys.modules
+torch.testing.assert_close(scripted(x), want)
+"""
+
+COMPILED = """
+import torch
+import kernelworks as kw
+
+def program(x):
+    return kw.gelu(kw.softmax(x, -1))
+
+x = torch.randn(3, 8, requires_grad=True)
+torch.testing.assert_close(torch.compile(program, fullgraph=True, backend="aot_eager")(x), program(x))
+"""
+
+# An op's room is loaded in the midst of whatever asks for it first.
+WITHIN = """
+import sys
+import torch
+import kernelworks
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from kernelworks.rooms import ROOMS, entered
+
+class Refuses(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        raise AssertionError(func)
+
+with Refuses(), torch.device("meta"), torch.inference_mode():
+    for room in ROOMS.values():
+        entered(room)
+with FakeTensorMode():
+    made = torch.ops.kernelworks.rms_norm(torch.ones(3, 4), torch.ones(4), 1e-6, None)
+assert [tuple(t.shape) for t in made] == [(3, 4), (0,)]
+"""
+
+SECONDS = """
+import time
+import torch
+
+started = time.process_time()
+import kernelworks
+from kernelworks import torch_library
+from kernelworks.ops.generated import SCHEMAS
+
+for i in range(60 - len(SCHEMAS)):
+    schemas = {p: s.replace("layer_norm", f"one_more_{i}") for p, s in SCHEMAS["layer_norm"].items()}
+    torch_library.define(f"one_more_{i}", schemas)
+print(time.process_time() - started)
 """
 
 
-def test_the_verbs_are_loaded_where_they_are_named() -> None:
-    subprocess.run([sys.executable, "-c", FRESH], check=True, timeout=120)
+def python(code: str, *arguments: str) -> str:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, check=True, timeout=120, stdout=subprocess.PIPE, text=True).stdout
+
+
+@pytest.mark.parametrize("code", [FRESH, COMPILED, WITHIN], ids=["fresh", "compiled", "within"])
+def test_what_is_named_is_loaded(code: str) -> None:
+    python(code)
+
+
+def test_the_import_is_cheap_with_sixty_ops() -> None:
+    assert min(float(python(SECONDS)) for _ in range(2)) < MOST_SECONDS
+
+
+def test_programs_that_name_operators_load(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    class Program(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.kernelworks.softmax(torch.ops.kernelworks.gelu(x, "none", None), 1, None)
+
+    x = torch.ones(3, 4)
+    torch.export.save(torch.export.export(Program(), (x,)), tmp_path / "exported.pt2")
+    torch.jit.script(Program()).save(str(tmp_path / "scripted.pt"))
+    python(SAVED, str(tmp_path))
+
+
+def test_what_is_generated_is_current() -> None:
+    assert schemas.generate() == schemas.GENERATED.read_text(encoding="utf-8"), "run `make docs`"
+
+
+def test_each_op_is_in_the_family_of_its_contract() -> None:
+    assert list(OPS)[: len(ops.NAMES)] == list(ops.NAMES)
+    for family, names in ops.FAMILIES.items():
+        for name in names:
+            op = OPS[name]
+            assert (op.name, op.contract.family) == (name, family)
+            assert op.room.name == ROOMS[name].rsplit(".", 1)[1]
+
+
+def test_a_schema_that_the_room_has_changed_counts() -> None:
+    torch_library.define("changed", {"forward": "changed(Tensor x, str? row=None) -> Tensor"})
+    before = torch.ops.kernelworks.changed.default
+    torch_library.define("changed", {"forward": "changed(Tensor x, str? row=None) -> Tensor"})
+    assert torch.ops.kernelworks.changed.default is before
+    torch_library.define("changed", {"forward": "changed(Tensor x, int dim, str? row=None) -> Tensor"})
+    assert "int dim" in str(torch.ops.kernelworks.changed.default._schema)
 
 
 def test_dir_is_the_public_face() -> None:

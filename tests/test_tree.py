@@ -51,7 +51,8 @@ ROOM_MAY_HOLD = (
 )
 # Modules that nothing imports because something else starts them.
 STARTED = {
-    "__init__", "__main__", "cli", "readme", "prove.worker", "prove.interpreted", "prove.resources", "prove.sanitized",
+    "__init__", "__main__", "cli", "readme", "schemas", "prove.worker", "prove.interpreted", "prove.resources",
+    "prove.sanitized",
     "observe.counted", "climb.worker", "climb.once",
 }  # fmt: skip
 ROW_MODULES = {"triton.py": "triton_row(", "sm90.py": "cuda_row("}  # imported when the room's row is loaded

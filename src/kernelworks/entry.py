@@ -89,7 +89,12 @@ class Entry:
 
     def face(self, function: Any, absent: object) -> None:
         """Has calls of the op's public function that are the op's own go straight to it; ``absent`` is a default that
-        stands for none. The function's code must hand such a call to ``op.call`` as it is."""
+        stands for none. The function's code must hand such a call to ``op.call`` as it is. C++ reads no lists of
+        tensors: a function that takes some is called as ever."""
+        if any(
+            str(a.type).startswith("List[") for a in torch._C.parse_schema(self._op.passes["forward"].schema).arguments
+        ):
+            return
         self._function, self._absent = function, absent
         self._show()
 

@@ -23,7 +23,6 @@ from kernelworks.handed import Records
 from kernelworks.machine import has_gpu, kind_of
 from kernelworks.op import Op
 from kernelworks.records import BenchResult, MapOp, MapRow
-from kernelworks.spelling import SPELLINGS
 
 __all__ = ["keep_benches", "kept_benches", "kernel_map", "source_hashes", "stale"]
 
@@ -123,7 +122,7 @@ def _calls(op: Op) -> tuple[str, ...]:
     own = inspect.signature((typing.get_overloads(function) or [function])[0])
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in own.parameters.values()]
     said = f"{op.name}{inspect.Signature(bare)}"
-    return (said, SPELLINGS[op.name].written()) if op.name in SPELLINGS else (said,)
+    return (said, op.spelling.written()) if op.spelling is not None else (said,)
 
 
 def _row(op: Op, row: Row, kind: str, benches: Iterable[BenchResult]) -> MapRow:

@@ -42,13 +42,11 @@ from kernelworks.plain import (
 )
 from kernelworks.plans import KERNEL, NATIVE, RECORDED, Plan, Plans, generation
 from kernelworks.timings import sized
-from kernelworks.torch_library import register
+from kernelworks.torch_library import OPS, register
 from kernelworks.watching import stop_at, tell
 from kernelworks.written import announce, as_tuple, check_out, overlap, put, refuse_crossed, same_place
 
 __all__ = ["OPS", "Op", "Pass", "on_meta"]
-
-OPS: dict[str, Op] = {}  # filled by the rooms that `kernelworks.ops` lists, in that order
 
 FREE = "*"  # in a key, for a number that no choice depends on; native/key.hpp knows it
 
@@ -132,13 +130,15 @@ class Op:
         self.plans = Plans()
         schema = torch._C.parse_schema(forward.schema)
         self._arrays = {a.name for a in schema.arguments if "Tensor" in str(a.type)}
-        self.spelling: Any = None  # set by a Spelling whose calls may be told by no more than what stands where
+        self.spelling: Any = None  # set by the room's Spelling
+        self.misread: Any = None  # the same where its calls may be told by no more than what stands where
         self._overload: Any = None  # set by register()
         self._backward_overload: Any = None
+        self._record: Any = None
         self.call: Any = None  # call(*args, out, row); set by what is entered through
         self.entry = Entry(self)
         register(self)
-        OPS[self.name] = self
+        OPS.add(self.name, self)
 
     def row(self, name: str) -> Row:
         """The row of this name. Raises ValueError that lists the rows there are."""
@@ -164,8 +164,8 @@ class Op:
     def _miss(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
         """A call that C++ found no plan for: the first of its kind, one that is not plain, or any without C++."""
         self.entry.settle()
-        if self.spelling is not None and self.spelling.misread(args):
-            return self.spelling.reread(args, out, row)
+        if self.misread is not None and self.misread.taken(args):
+            return self.misread.reread(args, out, row)
         if not transformed() and not observed():
             wanted = self._recorded_for(args, out)
             if wanted is not None:
@@ -413,8 +413,8 @@ class Op:
 
     def _through_torch(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
         """The same call as a torch operator: seen by autograd, torch.compile, modes and profilers."""
-        if self.spelling is not None and self.spelling.misread(args):
-            return self.spelling.reread(args, out, row)
+        if self.misread is not None and self.misread.taken(args):
+            return self.misread.reread(args, out, row)
         if foreign((*args, out)):
             return self._through_tensors(args, out, row)
         self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))

@@ -30,7 +30,7 @@ from kernelworks.written import check_out, put
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["ABSENT", "SIZES", "SPELLINGS", "Array", "Spelling", "last_alone", "shown"]
+__all__ = ["ABSENT", "SIZES", "Array", "Spelling", "last_alone", "shown"]
 
 Array = TypeVar("Array", Tensor, "np.ndarray[Any, Any]")
 """What an op takes, it gives back."""
@@ -41,8 +41,6 @@ REFUSED = (TypeError, ValueError)  # how a contract refuses arguments
 
 # Under autocast torch's function would take another dtype than its arguments have.
 _autocast = torch._C._is_any_autocast_enabled
-
-SPELLINGS: dict[str, Spelling] = {}  # by op, filled by the rooms
 
 
 class Spelling:
@@ -83,8 +81,8 @@ class Spelling:
         if own is not None:
             own.__qualname__ = op.name  # as Python's errors call it
             if self.telling:
-                op.spelling = self
-        SPELLINGS[op.name] = self
+                op.misread = self
+        op.spelling = self
 
     def __call__(
         self, positional: tuple[Any, ...], torchs: dict[str, Any], own: Mapping[str, Any], out: Any, row: str | None
@@ -178,7 +176,7 @@ class Spelling:
             raise TypeError(f"{error}; torch's spelling is {self.written()}") from None
         return self.call(*asked, out, row)
 
-    def misread(self, args: tuple[Any, ...]) -> bool:
+    def taken(self, args: tuple[Any, ...]) -> bool:
         """Whether the op's arguments are a call in torch's spelling, or an unfinished one, taken for one in ours. So a
         function whose first arguments stand in other places in torch's needs no look at them before it calls the op."""
         return args[self.place].__class__ in SIZES or any(a is ABSENT for a in args)
@@ -262,16 +260,16 @@ class Spelling:
         return tuple(values.values())
 
 
-def shown(function: Callable[..., Any]) -> None:
-    """Shows a public function as it is called in its own way, and says how it is in torch's: its code takes both."""
+def shown(function: Callable[..., Any], op: Any) -> None:
+    """Shows an op's public function as it is called in its own way, and says how it is in torch's: its code takes both.
+    Calls that are the op's own go straight to it. A second time changes nothing."""
     own = typing.get_overloads(function)
-    if not own:
-        return
-    function.__signature__ = inspect.signature(own[0])  # type: ignore[attr-defined]
-    if function.__name__ in SPELLINGS and function.__doc__:
-        function.__doc__ = (
-            f"{function.__doc__.rstrip()}\n\n    As torch's: ``{SPELLINGS[function.__name__].written()}``.\n"
-        )
+    if own:
+        function.__signature__ = inspect.signature(own[0])  # type: ignore[attr-defined]
+    doc = function.__doc__
+    if op.spelling is not None and doc and op.spelling.written() not in doc:
+        function.__doc__ = f"{doc.rstrip()}\n\n    As torch's: ``{op.spelling.written()}``.\n"
+    op.entry.face(function, ABSENT)
 
 
 def last_alone(normalized_shape: Any, input: Tensor) -> bool:

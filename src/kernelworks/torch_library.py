@@ -7,8 +7,8 @@ op's composite in its place, and so does a derivative of its derivative.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,35 +16,61 @@ from torch._library.autograd import Info, make_autograd_impl
 
 from kernelworks.autograd import derivative, readers, spared
 from kernelworks.plain import is_plain, leaves, transformed
+from kernelworks.rooms import Roomed
 from kernelworks.written import as_tuple
 
-__all__ = ["register"]
+if TYPE_CHECKING:
+    from kernelworks.op import Op
 
-LIBRARY: Any = torch.library.Library("kernelworks", "DEF")  # type: ignore[no-untyped-call]
+__all__ = ["OPS", "define", "register"]
+
+OPS: Roomed[Op] = Roomed()
+
+_defined: dict[str, tuple[Any, dict[str, str]]] = {}  # by op: what keeps the definitions, and the schemas of its passes
+
+
+def define(name: str, schemas: Mapping[str, str]) -> None:
+    """Has torch know an op's operators: what they do on tensors, on tensors without data, and under autograd. The op is
+    loaded when one of them is first called. Where they are known by these schemas already, nothing changes."""
+    if name in _defined:
+        before, known = _defined[name]
+        if known == schemas:
+            return
+        before._destroy()
+    library: Any = torch.library.Library("kernelworks", "FRAGMENT")  # type: ignore[no-untyped-call]
+    _defined[name] = library, dict(schemas)
+    for pass_, schema in schemas.items():
+        operator = _operator(name, pass_)
+        library.define(schema)
+        library.impl(operator, functools.partial(_implementation, name, pass_), "CompositeExplicitAutograd")
+        torch.library.register_fake(f"kernelworks::{operator}", functools.partial(_fake, name, pass_), lib=library)
+        whole = functools.partial(_composed if pass_ == "forward" else _derived, name)
+        library.impl(operator, whole, "FuncTorchBatchedDecomposition")
+        if "backward" in schemas:
+            recorded = functools.partial(_autograd if pass_ == "forward" else _backward_autograd, name)
+            library.impl(operator, recorded, "Autograd", with_keyset=True)
+
+
+def _operator(name: str, pass_: str) -> str:
+    return name if pass_ == "forward" else f"{name}_{pass_}"
 
 
 def register(op: Any) -> None:
-    """Defines an op's passes as operators: what they do on tensors, on tensors without data, and under autograd."""
-    for pass_, definition in op.passes.items():
-        name = op.name if pass_ == "forward" else f"{op.name}_backward"
-        LIBRARY.define(definition.schema)
-        LIBRARY.impl(name, functools.partial(_implementation, op, pass_), "CompositeExplicitAutograd")
-        fake = functools.partial(_fake, definition.fake, len(definition.names))
-        torch.library.register_fake(f"kernelworks::{name}", fake, lib=LIBRARY)
-        whole = functools.partial(_composed if pass_ == "forward" else _derived, op)
-        LIBRARY.impl(name, whole, "FuncTorchBatchedDecomposition")
+    """Defines an op's passes as operators, where its room's schemas are not known yet, and lets it call them."""
+    define(op.name, {pass_: definition.schema for pass_, definition in op.passes.items()})
     op._overload = getattr(torch.ops.kernelworks, op.name).default
     if "backward" in op.passes:
-        op._backward_overload = getattr(torch.ops.kernelworks, f"{op.name}_backward").default
-        LIBRARY.impl(op.name, functools.partial(_autograd, op, _recorder(op)), "Autograd", with_keyset=True)
-        LIBRARY.impl(f"{op.name}_backward", functools.partial(_backward_autograd, op), "Autograd", with_keyset=True)
+        op._backward_overload = getattr(torch.ops.kernelworks, _operator(op.name, "backward")).default
+        op._record = _recorder(op)
 
 
-def _fake(fake: Callable[..., Any], count: int, *args: Any, row: str | None = None) -> Any:
-    return fake(*args[:count])  # torch passes `row` by position or by name
+def _fake(name: str, pass_: str, *args: Any, row: str | None = None) -> Any:
+    definition = OPS[name].passes[pass_]
+    return definition.fake(*args[: len(definition.names)])  # torch passes `row` by position or by name
 
 
-def _implementation(op: Any, pass_: str, *args: Any, row: str | None = None) -> Any:
+def _implementation(name: str, pass_: str, *args: Any, row: str | None = None) -> Any:
+    op: Any = OPS[name]
     names = op.passes[pass_].names
     if len(args) > len(names):  # torch passes `row` by position
         args, row = args[: len(names)], args[len(names)]
@@ -52,24 +78,27 @@ def _implementation(op: Any, pass_: str, *args: Any, row: str | None = None) -> 
     return op._to_torch(result, *args) if op._to_torch and pass_ == "forward" else result
 
 
-def _composed(op: Any, *args: Any, row: str | None = None) -> Any:
+def _composed(name: str, *args: Any, row: str | None = None) -> Any:
     """The forward in torch's own operators, returning what the schema says."""
+    op: Any = OPS[name]
     args = args[: len(op.passes["forward"].names)]
     result = op.composite(*args)
     return op._to_torch(result, *args) if op._to_torch else result
 
 
-def _derived(op: Any, *args: Any, row: str | None = None) -> Any:
+def _derived(name: str, *args: Any, row: str | None = None) -> Any:
+    op: Any = OPS[name]
     return derivative(op, args[: len(op.passes["backward"].names)])
 
 
 # ---------------------------------------------------------------- autograd
 
 
-def _autograd(op: Any, record: Callable[..., Any], keyset: Any, *args: Any, **named: Any) -> Any:
+def _autograd(name: str, keyset: Any, *args: Any, **named: Any) -> Any:
     """The forward above autograd: recorded as one operator, unless a transform has to look inside."""
     if transformed():
-        return _composed(op, *args)
+        return _composed(name, *args)
+    op: Any = OPS[name]
     count = len(op.passes["forward"].names)
     given = args[:count]
     row = args[count] if len(args) > count else named.get("row")
@@ -81,17 +110,17 @@ def _autograd(op: Any, record: Callable[..., Any], keyset: Any, *args: Any, **na
             return op._to_torch(result, *given) if op._to_torch else result
         row = choice.asked
     if not (wanted and op._to_record):
-        return record(keyset, *given, row)
-    result = record(keyset, *op._to_record(*given), row)
+        return op._record(keyset, *given, row)
+    result = op._record(keyset, *op._to_record(*given), row)
     return op._to_torch(op._from_torch(result, *given), *given)
 
 
-def _backward_autograd(op: Any, keyset: Any, *args: Any, **named: Any) -> Any:
+def _backward_autograd(name: str, keyset: Any, *args: Any, **named: Any) -> Any:
     """The backward above autograd: one operator, unless its own derivative is asked for."""
     if transformed() or (torch.is_grad_enabled() and any(t.requires_grad for t in leaves(args))):
-        return _derived(op, *args)
+        return _derived(name, *args)
     # Autograd stays on below: the torch row's backward may differentiate for itself.
-    return op._backward_overload.redispatch(keyset & torch._C._after_autograd_keyset, *args, **named)
+    return OPS[name]._backward_overload.redispatch(keyset & torch._C._after_autograd_keyset, *args, **named)
 
 
 def _recorder(op: Any) -> Callable[..., Any]:

@@ -1,30 +1,76 @@
-"""The kernel map: families, each a folder of rooms, one op one room."""
+"""The kernel map: families, each a folder of rooms, one op one room.
 
-from kernelworks.op import OPS
-from kernelworks.ops.activation.gelu import gelu
-from kernelworks.ops.activation.silu_mul import silu_mul
-from kernelworks.ops.attention.attention import attention
-from kernelworks.ops.linear.linear import linear
-from kernelworks.ops.lookup.embedding import embedding
-from kernelworks.ops.norm.layer_norm import layer_norm
-from kernelworks.ops.norm.rms_norm import rms_norm
-from kernelworks.ops.optimizer.adamw import adamw_
-from kernelworks.ops.position.rope import rope
-from kernelworks.ops.reduction.cross_entropy import cross_entropy
-from kernelworks.ops.reduction.linear_cross_entropy import linear_cross_entropy
-from kernelworks.ops.reduction.softmax import softmax
-from kernelworks.spelling import ABSENT, SPELLINGS, shown
+An op is called ``kernelworks.NAME``, and lies in the room ``FAMILY/NAME`` (without the underscore that says that it
+writes to its arguments). torch knows all ops at once, by the schemas in ``generated.py``; a room is loaded when
+something of it is asked for.
+"""
 
-__all__ = [
-    "adamw_", "attention", "cross_entropy", "embedding", "gelu", "layer_norm", "linear", "linear_cross_entropy",
-    "rms_norm", "rope", "silu_mul", "softmax",
-]  # fmt: skip
+import sys
+from typing import TYPE_CHECKING, Any
 
-for _name in SPELLINGS:
-    shown(globals()[_name])
+from kernelworks import torch_library
+from kernelworks.ops.generated import SCHEMAS
+from kernelworks.rooms import ROOMS, Face, entered
 
-for _function in (
-    attention, cross_entropy, embedding, gelu, layer_norm, linear, linear_cross_entropy, rms_norm, rope, silu_mul,
-    softmax,
-):  # fmt: skip
-    OPS[_function.__name__].entry.face(_function, ABSENT)
+if TYPE_CHECKING:
+    from kernelworks.ops.generated import *  # noqa: F403
+
+__all__ = ["FAMILIES", "NAMES"]
+
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "activation": (
+        "gelu",
+        "silu_mul",
+    ),
+    "attention": (
+        "attention",
+    ),
+    "linear": (
+        "linear",
+    ),
+    "lookup": (
+        "embedding",
+    ),
+    "norm": (
+        "layer_norm",
+        "rms_norm",
+    ),
+    "optimizer": (
+        "adamw_",
+    ),
+    "position": (
+        "rope",
+    ),
+    "reduction": (
+        "cross_entropy",
+        "linear_cross_entropy",
+        "softmax",
+    ),
+}  # fmt: skip
+
+NAMES = tuple(name for names in FAMILIES.values() for name in names)
+
+ROOMS.update((name, f"{__name__}.{family}.{name.rstrip('_')}") for family, names in FAMILIES.items() for name in names)
+
+for _name, _schemas in SCHEMAS.items():
+    torch_library.define(_name, _schemas)
+
+
+if not TYPE_CHECKING:  # to a type checker, a name that is not there is an error
+
+    def __getattr__(name: str) -> Any:
+        if name not in NAMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        function = getattr(entered(ROOMS[name]), name)
+        entered("kernelworks.spelling").shown(function, torch_library.OPS[name])
+        globals()[name] = function
+        return function
+
+
+class _Families(Face):
+    """The map, with an op where Python would put the family of its name."""
+
+    hidden = frozenset(FAMILIES.keys() & set(NAMES))
+
+
+sys.modules[__name__].__class__ = _Families

@@ -1,0 +1,82 @@
+"""Ops as type checkers see them, and their schemas for torch. Written by `make docs`: changes are lost."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernelworks.ops.activation.gelu import gelu as gelu
+    from kernelworks.ops.activation.silu_mul import silu_mul as silu_mul
+    from kernelworks.ops.attention.attention import attention as attention
+    from kernelworks.ops.linear.linear import linear as linear
+    from kernelworks.ops.lookup.embedding import embedding as embedding
+    from kernelworks.ops.norm.layer_norm import layer_norm as layer_norm
+    from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm
+    from kernelworks.ops.optimizer.adamw import adamw_ as adamw_
+    from kernelworks.ops.position.rope import rope as rope
+    from kernelworks.ops.reduction.cross_entropy import cross_entropy as cross_entropy
+    from kernelworks.ops.reduction.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
+    from kernelworks.ops.reduction.softmax import softmax as softmax
+
+    __all__ = [
+        "adamw_",
+        "attention",
+        "cross_entropy",
+        "embedding",
+        "gelu",
+        "layer_norm",
+        "linear",
+        "linear_cross_entropy",
+        "rms_norm",
+        "rope",
+        "silu_mul",
+        "softmax",
+    ]
+
+SCHEMAS = {
+    "gelu": {
+        "forward": "gelu(Tensor x, str approximate, str? row=None) -> Tensor",
+        "backward": "gelu_backward(Tensor grad_output, Tensor x, str approximate, bool[] needs, str? row=None) -> Tensor",
+    },
+    "silu_mul": {
+        "forward": "silu_mul(Tensor gate, Tensor up, str? row=None) -> Tensor",
+        "backward": "silu_mul_backward(Tensor grad_output, Tensor gate, Tensor up, bool[] needs, str? row=None) -> (Tensor, Tensor)",
+    },
+    "attention": {
+        "forward": "attention(Tensor q, Tensor k, Tensor v, str? causal, int? window, float? scale, Tensor? mask, bool with_lse, str? row=None) -> (Tensor, Tensor)",
+        "backward": "attention_backward(Tensor grad_output, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, str? causal, int? window, float? scale, Tensor? mask, bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "linear": {
+        "forward": "linear(Tensor x, Tensor weight, Tensor? bias, str? row=None) -> Tensor",
+        "backward": "linear_backward(Tensor grad_output, Tensor x, Tensor weight, bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "embedding": {
+        "forward": "embedding(Tensor ids, Tensor weight, str? row=None) -> Tensor",
+        "backward": "embedding_backward(Tensor grad_output, Tensor ids, Tensor weight, bool[] needs, str? row=None) -> Tensor",
+    },
+    "layer_norm": {
+        "forward": "layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps, str? row=None) -> Tensor",
+        "backward": "layer_norm_backward(Tensor grad_output, Tensor x, Tensor? weight, Tensor? bias, float eps, bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "rms_norm": {
+        "forward": "rms_norm(Tensor x, Tensor? weight, float eps, Tensor? residual, str? row=None) -> (Tensor, Tensor)",
+        "backward": "rms_norm_backward(Tensor grad_output, Tensor? grad_sum, Tensor x, Tensor? weight, float eps, Tensor? residual, bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "adamw_": {
+        "forward": "adamw_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, int step, float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? row=None) -> ()",
+    },
+    "rope": {
+        "forward": "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved, str? row=None) -> (Tensor, Tensor)",
+        "backward": "rope_backward(Tensor grad_q_turned, Tensor grad_k_turned, Tensor cos, Tensor sin, bool interleaved, bool[] needs, str? row=None) -> (Tensor, Tensor)",
+    },
+    "cross_entropy": {
+        "forward": "cross_entropy(Tensor logits, Tensor target, int ignore_index, str reduction, str? row=None) -> Tensor",
+        "backward": "cross_entropy_backward(Tensor grad_loss, Tensor logits, Tensor target, int ignore_index, str reduction, str? row=None) -> Tensor",
+    },
+    "linear_cross_entropy": {
+        "forward": "linear_cross_entropy(Tensor x, Tensor weight, Tensor target, Tensor? bias, int ignore_index, str? row=None) -> Tensor",
+        "backward": "linear_cross_entropy_backward(Tensor grad_loss, Tensor x, Tensor weight, Tensor target, Tensor? bias, int ignore_index, bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "softmax": {
+        "forward": "softmax(Tensor x, int dim, str? row=None) -> Tensor",
+        "backward": "softmax_backward(Tensor grad_output, Tensor output, int dim, str? row=None) -> Tensor",
+    },
+}

@@ -1,0 +1,103 @@
+"""What lies in rooms, by name: which room that is, is known at once; the room is loaded when it is first asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import sys
+import threading
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+__all__ = ["ROOMS", "Face", "Roomed", "entered"]
+
+T = TypeVar("T")
+
+ROOMS: dict[str, str] = {}  # the module of each op's room, in the order of the families; filled by `kernelworks.ops`
+
+
+def entered(room: str) -> types.ModuleType:
+    """The module of a room, loaded where it was not.
+
+    It is loaded in a thread of its own: whoever asks for it first may do so under modes, transforms and tracers, which
+    are of a thread, and the tensors that a room makes are none of theirs. No room imports what is above it, so none
+    waits for a module that the asking thread is about to import.
+    """
+    if room not in sys.modules:
+        failed: list[BaseException] = []
+
+        def load() -> None:
+            try:
+                importlib.import_module(room)
+            except BaseException as error:
+                failed.append(error)
+
+        with _uncollected():
+            thread = threading.Thread(target=load, name=room)
+            thread.start()
+            thread.join()
+        if failed:
+            raise failed[0]
+    return importlib.import_module(room)
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """What loading makes stays: a pass over all of torch's objects in the midst of it finds nothing, and takes longer
+    than the rest."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+class Roomed(Mapping[str, T]):
+    """One thing a room. Its names are known without any room; whoever looks at the things loads their rooms.
+
+    What is made outside the rooms is there once it is made, behind those.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[str, T] = {}
+
+    def add(self, name: str, made: T) -> None:
+        """Called by what a room makes, when it is made."""
+        self._made[name] = made
+
+    def __getitem__(self, name: str) -> T:
+        made = self._made.get(name)
+        if made is None:
+            entered(ROOMS[name])
+            made = self._made[name]
+        return made
+
+    def __iter__(self) -> Iterator[str]:
+        yield from ROOMS
+        yield from [name for name in self._made if name not in ROOMS]
+
+    def __len__(self) -> int:
+        return len(ROOMS.keys() | self._made.keys())
+
+    def __contains__(self, name: object) -> bool:
+        return name in ROOMS or name in self._made
+
+
+class Face(types.ModuleType):
+    """A package whose folders have the names of functions: it shows the functions.
+
+    Importing ``kernelworks.bench`` makes ``bench`` an attribute of the package. ``kernelworks.bench`` is the function,
+    whichever module was imported first; ``from kernelworks.bench import ...`` reaches the folder. (Reading attributes
+    is Python's own: an op that is called as ``kernelworks.gelu`` is found as quickly as in any module.)
+    """
+
+    hidden: frozenset[str]  # the names whose folders are not shown
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, types.ModuleType) and name in self.hidden:
+            return
+        super().__setattr__(name, value)
