@@ -55,7 +55,8 @@ STARTED = {
     "prove.sanitized",
     "observe.counted", "climb.worker", "climb.once",
 }  # fmt: skip
-ROW_MODULES = {"triton.py": "triton_row(", "sm90.py": "cuda_row("}  # imported when the room's row is loaded
+# Imported when the room's row is loaded, or by bench.
+ROW_MODULES = {"triton.py": "triton_row(", "sm90.py": "cuda_row(", "peers.py": "CONTRACT"}
 DATA = {".toml", ".json", ".css", ".js", ".md"}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -161,6 +161,10 @@ class Contract:
     - ``device_cases`` reach every configuration of the tuning table; their truth is computed on the device.
     - ``device_bench_cases`` are what ``bench`` times on a GPU, of the sizes that fill one; ``bench_cases`` without any.
     - ``errors`` are calls that must raise: (description, kwargs maker, exception type, text in the message).
+    - ``arithmetic`` is ``"products"`` where nearly all that ``cost`` counts are products of matrices, which units for
+      the arguments' dtype may do; else it is done in float32. ``elementary`` is the elementary function that ``cost``
+      counts.
+    - ``limits`` says of an argument of integers what they are indices of: another argument and its dimension.
     """
 
     name: str
@@ -183,6 +187,13 @@ class Contract:
     mutates: tuple[str, ...] = ()  # in-place arguments; their new values are the outputs
     dtypes: tuple[torch.dtype, ...] = FLOATS
     errors: tuple[tuple[str, Callable[[], dict[str, Any]], type[Exception], str], ...] = ()
+    arithmetic: Literal["float32", "products"] = "float32"
+    elementary: str = "exp"
+    limits: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+
+    def unit(self, request: Request) -> torch.dtype:
+        """The dtype whose units do the arithmetic of a call."""
+        return request.dtype if self.arithmetic == "products" else torch.float32
 
 
 # ---------------------------------------------------------------- rows

@@ -107,9 +107,9 @@ class Op:
     ) -> None:
         """``composite(*args)`` is the forward in torch's own functions, as a user would write it: what autograd,
         torch.func and jit.trace can look into. Arguments by position or name; by default the ``torch`` row's forward.
-        ``native(*args)`` is what runs where no row of ours is taken; by default ``composite``, from which it differs
-        where torch's own function has no derivative of a derivative. ``aten(*args)`` says the operators that ``native``
-        calls (``aten.py``), or None.
+        ``native(*args)`` is what runs where no row of ours is taken (``as_written``, without what ``Op.native`` adds);
+        by default ``composite``, from which it differs where torch's own function has no second derivative.
+        ``aten(*args)`` says the operators that ``native`` calls (``aten.py``), or None.
         ``pointwise`` says that no element of the output needs one of the inputs elsewhere, so that ``out`` may be an
         input. ``to_torch(result, *args)`` and ``from_torch(result, *args)`` turn what rows return into what the schema
         says and back, where the two differ (an optional second output, say). ``to_record(*args)`` gives the arguments
@@ -124,7 +124,7 @@ class Op:
         self.passes = {"forward": forward} | ({"backward": backward} if backward else {})
         self.differentiable = bool(backward or contract.mutates)  # else there is nothing that autograd could record
         self._composite = composite or self.row("torch").load("forward")
-        self._native, self._aten = native or self._composite, aten
+        self.as_written, self._aten = native or self._composite, aten
         self.pointwise = pointwise
         self._to_torch, self._from_torch, self._to_record = to_torch, from_torch, to_record
         self.plans = Plans()
@@ -159,7 +159,7 @@ class Op:
     def native(self, *args: Any) -> Any:
         """What a user would have called in torch, whatever autocast says; its own autograd records it."""
         with next((t.fake_mode for t in leaves(args) if hasattr(t, "fake_mode")), contextlib.nullcontext()):
-            return _in_own_dtype(self._native, *args)  # what it makes (a mask) stands for a tensor as they do
+            return _in_own_dtype(self.as_written, *args)  # what it makes (a mask) stands for a tensor as they do
 
     def _miss(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
         """A call that C++ found no plan for: the first of its kind, one that is not plain, or any without C++."""
@@ -354,7 +354,7 @@ class Op:
     def _torchs(self, args: tuple[Any, ...]) -> Plan:
         """Torch's own function for calls like this one."""
         call = self.entry.program(self._aten, args) if self._aten else None
-        return Plan(NATIVE, call or self._native, _own_dtype(self._native))
+        return Plan(NATIVE, call or self.as_written, _own_dtype(self.as_written))
 
     def _loaded(self, request: Request, row: str | None) -> tuple[Choice, tuple[Callable[..., Any], ...]]:
         """The choice for a request and what it runs, loaded. What cannot be loaded is left out of the next choice."""

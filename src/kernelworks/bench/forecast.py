@@ -6,8 +6,6 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-import torch
-
 from kernelworks import ceilings
 from kernelworks.contract import Request
 from kernelworks.op import Op
@@ -18,19 +16,15 @@ __all__ = ["limit", "predict"]
 OURS = "kernelworks"
 
 
-PRODUCTS = ("linear", "attention")  # families whose arithmetic is matrix products
-
-
 def limit(op: Op, request: Request, known: Ceilings | GpuCeilings, footprint_bytes: float) -> ceilings.Bound:
-    """T_min of one call. Only matrix products may use the dot-product units of a narrow dtype.
+    """T_min of one call. Only products of matrices may use the dot-product units of a narrow dtype.
 
     On a GPU it is that of one launch between two events, as ``bench`` times it: what an empty one takes is added, and
     names the regime where it is the larger part.
     """
     cost = op.contract.cost(request)
-    unit = request.dtype if op.contract.family in PRODUCTS else torch.float32
     least = ceilings.bound(
-        cost.flop, cost.transcendental, cost.bytes, footprint_bytes, unit, request.threads, known,
+        cost.flop, cost.transcendental, cost.bytes, footprint_bytes, op.contract.unit(request), request.threads, known,
         written_bytes=cost.bytes_written,
     )  # fmt: skip
     if not isinstance(known, GpuCeilings):

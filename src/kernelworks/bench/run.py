@@ -17,7 +17,6 @@ from kernelworks.bench import baselines as table
 from kernelworks.bench.faults import kept_out
 from kernelworks.bench.forecast import limit
 from kernelworks.bench.gpu import COPY, copy_of, host_us, race_on_gpu
-from kernelworks.bench.gpu_peers import GPU_PEERS
 from kernelworks.bench.timing import Race, Timed, race
 from kernelworks.build.rows import as_float64
 from kernelworks.ceilings.quiet import Noise, Quiet
@@ -25,6 +24,7 @@ from kernelworks.choose import choose, eligible
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Request, Row
 from kernelworks.handed import Records
 from kernelworks.op import OPS, Op
+from kernelworks.ops.peers import Maker
 from kernelworks.prove.parity import judge
 from kernelworks.prove.truth import Truth, copied, flat_outputs
 from kernelworks.records import Arm, BenchResult, Ceilings, GpuCeilings
@@ -108,7 +108,7 @@ def _public(op: Op) -> Callable[..., Any]:
     return getattr(ops, op.name, None) or op
 
 
-def _ours(op: Op, row: str | None = None) -> table.Maker:
+def _ours(op: Op, row: str | None = None) -> Maker:
     """Calls of the public function with the contract's names. Those that it lacks may only be absent or off."""
     function = _public(op)
     takes = set(inspect.signature(function).parameters)
@@ -123,7 +123,7 @@ def _ours(op: Op, row: str | None = None) -> table.Maker:
     return make
 
 
-def _enter(b: _Bench, name: str, make: table.Maker, row: Row | None = None) -> None:
+def _enter(b: _Bench, name: str, make: Maker, row: Row | None = None) -> None:
     """Adds an arm, judged on every input set. ``make(args)`` prepares the call for one set, or returns None to decline.
 
     In-place ops get copies of their own, so that every arm starts from the same values. ``row`` is the row of ours that
@@ -154,7 +154,7 @@ def _enter(b: _Bench, name: str, make: table.Maker, row: Row | None = None) -> N
     b.entrants.append(entrant)
 
 
-def _call(function: Callable[..., Any]) -> table.Maker:
+def _call(function: Callable[..., Any]) -> Maker:
     return lambda args: functools.partial(function, **args)
 
 
@@ -199,8 +199,7 @@ def _enter_all(b: _Bench, rows: Sequence[str], *, baselines: bool, compile: bool
     if inductor is not None:
         with torch._inductor.config.patch(compile_threads=1):
             _enter(b, "inductor", _call(inductor))
-    peers = table.PEERS if b.device == "cpu" else GPU_PEERS
-    for name, maker in peers.get(b.op.name, {}).items():
+    for name, maker in table.peers(b.op, b.device).items():
         _enter(b, name, maker)
 
 

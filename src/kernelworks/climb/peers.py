@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from kernelworks import environment
-from kernelworks.bench.baselines import PEERS
 from kernelworks.machine import machine
+from kernelworks.ops.linear.linear.peers import mkldnn
 
 __all__ = ["openblas", "torch_mkldnn", "torch_mm"]
 
@@ -37,7 +37,7 @@ def torch_mm(given: Given, threads: int) -> Callable[[], Tensor]:
 
 def torch_mkldnn(given: Given, threads: int) -> Callable[[], Tensor] | None:
     """oneDNN through ``to_mkldnn``; B is converted to its own layout once, outside the timing."""
-    return PEERS["linear"]["mkldnn"]({"x": given["A"], "weight": given["B"].t().contiguous(), "bias": None})
+    return mkldnn({"x": given["A"], "weight": given["B"].t().contiguous(), "bias": None})
 
 
 @functools.cache

@@ -31,10 +31,10 @@ from kernelworks.observe.timeline_gpu import GpuTimeline
 from kernelworks.observe.trace import Call, Place
 from kernelworks.records import GpuCeilings
 from kernelworks.work import NOTHING, Work
-from kernelworks.work.costs import PRODUCTS, work
+from kernelworks.work.costs import contracted, work
 from kernelworks.work.operands import Arguments, Operand
 
-__all__ = ["GAPS", "GPU_PARTS", "MATRIX", "Kernel", "account", "innermost", "kernels", "short"]
+__all__ = ["GAPS", "GPU_PARTS", "Kernel", "account", "innermost", "is_product", "kernels", "short"]
 
 FUSION, LAUNCHES, HOST = "traffic that fusion would remove", "launch", "host work"
 SYNCHRONISATION, CUDA_MALLOC = "synchronisation", "allocation (cudaMalloc)"
@@ -208,7 +208,7 @@ def _fusible(calls: Sequence[Call], works: Sequence[Work | None]) -> list[float]
     shares = [0.0] * len(calls)
     for i in range(1, len(calls)):
         before, after = works[i - 1], works[i]
-        if before is None or after is None or _is_product(calls[i - 1]) or _is_product(calls[i]):
+        if before is None or after is None or is_product(calls[i - 1].name) or is_product(calls[i].name):
             continue
         passed = _passed(calls[i], before)
         for at, its in ((i - 1, before), (i, after)):
@@ -225,9 +225,13 @@ def _passed(call: Call, before: Work) -> float:
     return before.written if before.written in sizes else 0.0
 
 
-def _is_product(call: Call) -> bool:
-    name = call.name.rpartition("::")[2].removesuffix("_")
-    return name in MATRIX or name.removesuffix("_backward") in PRODUCTS or "attention" in name
+def is_product(name: str) -> bool:
+    """Whether an operator does its arithmetic by products of matrices."""
+    ours = contracted(name)
+    if ours is not None:
+        return ours[0].contract.arithmetic == "products"
+    plain = name.rpartition("::")[2].removesuffix("_")
+    return plain in MATRIX or "attention" in plain
 
 
 # ---------------------------------------------------------------- gaps

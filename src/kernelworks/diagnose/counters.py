@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from kernelworks.bench import nsight
 from kernelworks.bench.nsight import read, refusal
-from kernelworks.diagnose.account_gpu import MATRIX, innermost, short
+from kernelworks.diagnose.account_gpu import innermost, is_product, short
 from kernelworks.observe.replay import Span
 from kernelworks.observe.timeline_gpu import GpuTimeline
 from kernelworks.records import CounterCheck
@@ -96,13 +96,12 @@ def _head(name: str) -> str:
 
 def _check(name: str, op: str, its: Work, numbers: dict[str, float]) -> CounterCheck:
     matrix = sum(numbers.get(unit, 0.0) for unit in MATRIX_METRICS)
-    product = op.rpartition("::")[2].removesuffix("_") in MATRIX or "attention" in op or "linear" in op
     return CounterCheck(
         name=short(name),
         op=op,
         seconds=numbers.get("seconds", 0.0),
         model_flop=its.flop,
-        counted_flop=matrix if product and matrix else None,
+        counted_flop=matrix if is_product(op) and matrix else None,
         model_read_bytes=its.read,
         memory_read_bytes=numbers["read"],
         memory_written_bytes=numbers.get("written", 0.0),

@@ -34,8 +34,6 @@ __all__ = ["Cost", "Prediction", "Words", "predict", "replayed"]
 OURS = "kernelworks::"
 CALLS = 8  # of each kind of call that a replay times
 MOST_COPIES, MOST_BYTES = 16, 8 << 30  # of a call's arguments
-# Where an integer argument counts rows of another: op -> argument and dimension.
-LIMITS = {"embedding": ("weight", 0), "cross_entropy": ("logits", -1), "linear_cross_entropy": ("weight", 0)}
 Kind = tuple[str, Signature]
 
 
@@ -208,16 +206,15 @@ def _arguments(op: Op, pass_: str, call: Call, words: Words) -> list[Any]:
     items = Arguments(call).items
     schema = [a for a in torch._C.parse_schema(op.passes[pass_].schema).arguments if a.name != "row"]
     named = {a.name: item for a, item in zip(schema, items, strict=False)}
-    name, dim = LIMITS.get(op.name, ("", 0))
-    rows = named[name].shape[dim] if isinstance(named.get(name), Operand) else 2
     args: list[Any] = []
     strings = words.of(call)
     for place, argument in enumerate(schema):
         item = named.get(argument.name)
         if isinstance(item, Operand):
-            args.append(_tensor(item, rows))
+            name, dim = op.contract.limits.get(argument.name, ("", 0))
+            args.append(_tensor(item, named[name].shape[dim] if isinstance(named.get(name), Operand) else 2))
         elif isinstance(item, list) and item and isinstance(item[0], Operand):
-            args.append([_tensor(o, rows) for o in item])
+            args.append([_tensor(o, 2) for o in item])
         elif place in strings:
             args.append(strings[place])
         elif str(argument.type) == "List[bool]":

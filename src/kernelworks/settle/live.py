@@ -77,7 +77,7 @@ def theirs(op: Op, args: tuple[Any, ...]) -> Call:
     if len(seen.calls) == 1 and seen.calls[0][3] is result:
         func, given, named, _ = seen.calls[0]
         return _written(func, given, named)
-    return _written(op._native, args, {})
+    return _written(op.as_written, args, {})
 
 
 def ours(op: Op, args: tuple[Any, ...], way: str) -> Call:

@@ -9,7 +9,7 @@ import torch
 
 from kernelworks.contract import Request, TensorSpec
 from kernelworks.observe.trace import Call
-from kernelworks.op import OPS
+from kernelworks.op import OPS, Op
 from kernelworks.work import NOTHING, Work
 from kernelworks.work.aten import formula
 from kernelworks.work.formulas import Formula
@@ -17,13 +17,9 @@ from kernelworks.work.operands import Arguments, Operand, together
 from kernelworks.work.results import results
 from kernelworks.work.schema import by_schema, composed, no_tensors
 
-__all__ = ["PRODUCTS", "work"]
+__all__ = ["contracted", "work"]
 
-# The elementary function that an op of ours spends its time on, where it is not exp.
 OURS = "kernelworks::"
-FUNCTIONS = {"gelu": "tanh", "gelu_backward": "tanh"}
-
-PRODUCTS = ("linear", "attention")
 
 
 def work(call: Call) -> Work | None:
@@ -141,21 +137,26 @@ def _try(counted: Formula, call: Call) -> Work | None:
     return found
 
 
+def contracted(name: str) -> tuple[Op, str] | None:
+    """The op of ours and the pass that an operator of this name runs; None where it is none of ours."""
+    plain = name.removeprefix(OURS)
+    pass_ = "backward" if plain.endswith("_backward") else "forward"
+    op = OPS.get(plain.removesuffix("_backward")) if name.startswith(OURS) else None
+    return None if op is None or pass_ not in op.passes else (op, pass_)
+
+
 def _contracted(call: Call) -> Work | None:
-    name = call.name.removeprefix("kernelworks::")
-    pass_ = "backward" if name.endswith("_backward") else "forward"
-    op = OPS.get(name.removesuffix("_backward"))
-    if op is None or pass_ not in op.passes:
+    found = contracted(call.name)
+    if found is None:
         return None
+    op, pass_ = found
     try:
         args = dict(zip(op.passes[pass_].names, _specs(call, op.passes[pass_].schema), strict=False))
         cost = op.contract.cost(Request(op.name, pass_, args, torch.get_num_threads()))
-        request = Request(op.name, pass_, args)
-        dtype = str(request.dtype).removeprefix("torch.") if op.name in PRODUCTS else "float32"
+        dtype = str(op.contract.unit(Request(op.name, pass_, args))).removeprefix("torch.")
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         return None
-    function = FUNCTIONS.get(name, "exp")
-    return Work(cost.flop, cost.transcendental, cost.bytes_read, cost.bytes_written, dtype, function)
+    return Work(cost.flop, cost.transcendental, cost.bytes_read, cost.bytes_written, dtype, op.contract.elementary)
 
 
 def _specs(call: Call, schema: str) -> list[Any]:

@@ -205,6 +205,7 @@ ERRORS = (
 CONTRACT = Contract(
     name="gelu",
     family="activation",
+    elementary="tanh",
     formula="output = x Phi(x), or x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3))",
     source="Hendrycks and Gimpel, Gaussian Error Linear Units, 2016 (arXiv:1606.08415)",
     outputs=("output",),

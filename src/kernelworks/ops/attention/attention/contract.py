@@ -315,6 +315,7 @@ ERRORS = (
 CONTRACT = Contract(
     name="attention",
     family="attention",
+    arithmetic="products",
     formula="output = softmax(scale q k^T, over the keys that a query sees) v; 0 for a query that sees none",
     source="Vaswani et al., Attention Is All You Need, 2017 (arXiv:1706.03762)",
     outputs=("output", "lse"),

@@ -247,6 +247,7 @@ ERRORS = (
 CONTRACT = Contract(
     name="linear",
     family="linear",
+    arithmetic="products",
     formula="output = x weight^T + bias",
     source="torch.nn.functional.linear",
     outputs=("output",),

@@ -141,6 +141,7 @@ ERRORS = (
 CONTRACT = Contract(
     name="embedding",
     family="lookup",
+    limits={"ids": ("weight", 0)},
     formula="output[..., :] = weight[ids[...], :]",
     source="torch.nn.functional.embedding",
     outputs=("output",),

@@ -201,6 +201,7 @@ ERRORS = (
 CONTRACT = Contract(
     name="cross_entropy",
     family="reduction",
+    limits={"target": ("logits", -1)},
     formula="loss_i = log(sum_j e^x_ij) - x_i,target_i; their mean over the rows that are not ignored, sum, or each",
     source="Milakov and Gimelshein, Online normalizer calculation for softmax, 2018 (arXiv:1805.02867)",
     outputs=("loss",),

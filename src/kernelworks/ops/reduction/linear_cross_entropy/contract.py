@@ -252,6 +252,8 @@ ERRORS = (
 CONTRACT = Contract(
     name="linear_cross_entropy",
     family="reduction",
+    limits={"target": ("weight", 0)},
+    arithmetic="products",
     formula="mean over the rows that count of log(sum_j e^z_ij) - z_i,target_i, with z = x weight^T + bias",
     source="Hsu et al., Liger Kernel, 2024 (arXiv:2410.10989), section 3.2; Wijmans et al. 2024 (arXiv:2411.09009)",
     outputs=("loss",),

@@ -1,0 +1,69 @@
+"""What attention is raced against: torch's function as models call it, and on a GPU its backends by name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from kernelworks.ops.peers import Args, Maker
+
+__all__ = ["PEERS", "eager"]
+
+
+@functools.lru_cache(maxsize=64)
+def _seen(lq: int, lk: int, causal: str, window: int | None, device: torch.device) -> Tensor:
+    """Which keys each query sees. Cached: a model makes its mask once for all layers."""
+    query, key = torch.arange(lq, device=device), torch.arange(lk, device=device)
+    distance = query[:, None] + (lk - lq if causal == "bottom_right" else 0) - key[None, :]
+    return (distance >= 0) & (distance < (lk + lq if window is None else window))
+
+
+def eager(
+    q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None,
+    mask: Tensor | None = None, with_lse: bool = False,
+) -> Tensor:  # fmt: skip
+    """``scaled_dot_product_attention``, with a mask that was made before."""
+    if with_lse:
+        raise ValueError("scaled_dot_product_attention does not return the log-sum-exp")
+    lq, lk = q.shape[-2], k.shape[-2]
+    if causal == "bottom_right" and lq == 1 and window is None:
+        causal = None  # a single query at the end sees all keys: users give no mask then
+    plain = causal is None or (window is None and (causal == "top_left" or lq == lk))
+    if causal is not None and (mask is not None or not plain):
+        seen = _seen(lq, lk, causal, window, q.device)
+        mask = seen if mask is None else mask & seen
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=causal is not None and mask is None, scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )  # fmt: skip
+
+
+def _by(backend: SDPBackend, args: Args) -> Callable[[], Any] | None:
+    q, k, v = args["q"], args["k"], args["v"]
+    causal, one = args.get("causal"), args["q"].shape[-2] == 1
+    aligned = causal == "top_left" or q.shape[-2] == k.shape[-2]
+    sees_all = causal is None or (causal == "bottom_right" and one)
+    if args.get("window") is not None or args.get("mask") is not None or not (sees_all or aligned):
+        return None
+
+    def run() -> Any:
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(
+                q, k, v, is_causal=not sees_all, scale=args.get("scale"), enable_gqa=q.shape[1] != k.shape[1]
+            )
+
+    return run if q.dtype in (torch.bfloat16, torch.float16) else None
+
+
+PEERS: dict[str, dict[str, Maker]] = {
+    "cuda": {
+        "flash": functools.partial(_by, SDPBackend.FLASH_ATTENTION),
+        "cudnn": functools.partial(_by, SDPBackend.CUDNN_ATTENTION),
+    },
+}

@@ -1,0 +1,27 @@
+"""What the rooms' ``peers.py`` share. Such a file says what an op is raced against beside torch; ``bench`` reads it.
+
+- ``PEERS``: by type of device, then by the arm's name, what prepares a call for one set of the contract's arguments.
+  Peers that need their own form of a weight convert it once, outside the timing, as their own users would; each
+  declines (None) what it does not do, or where its package is missing.
+- ``eager``, where it is there: what users of torch write for the op, where they keep between calls what the op's
+  ``native`` makes anew.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["Args", "Maker", "liger"]
+
+Args = Mapping[str, Any]
+Maker = Callable[[Any], Callable[[], Any] | None]
+
+
+def liger(module: str, function: str) -> Any:
+    """Liger's autograd function, or None where Liger (liger-kernel) is not installed or has no such thing."""
+    try:
+        return getattr(importlib.import_module(f"liger_kernel.ops.{module}"), function, None)
+    except Exception:  # whatever an incompatible release raises when it is imported
+        return None
