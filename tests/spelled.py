@@ -35,6 +35,7 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "enable_gqa": lambda given: True,
     "eps": lambda given: 0.25,
     "ignore_index": lambda given: int(given["target"][0]),
+    "inplace": lambda given: True,
     "is_causal": lambda given: True,
     "label_smoothing": lambda given: 0.25,
     "linear_bias": lambda given: torch.rand(given["linear_weight"].shape[0]),

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.build import cuda, triton
+from kernelworks.build.rows import _imported_kernels
 from kernelworks.contract import FLOATS, Case
 from kernelworks.op import OPS, Op, on_meta
 from kernelworks.prove import sanitized
@@ -80,12 +81,13 @@ def _run(op: Op, row: str, case: Case, dtype: torch.dtype) -> bool:
 
 
 def _every(op: Op, row: str) -> set[str]:
-    """The names of a row's kernels: those of its one source, or of the modules in its room."""
+    """The names of a row's kernels: those of its one source, or of the modules in its room and what they share."""
     source = op.row(row).source
     assert source is not None
     if source.suffix == ".cu":
         return set(cuda.resources(source))
-    modules = [m for m in list(sys.modules.values()) if Path(vars(m).get("__file__") or "/").parent == source.parent]
+    files = {f for f in _imported_kernels(source) if f.parent.name == "tile"} | set(source.parent.glob("*.py"))
+    modules = [m for m in list(sys.modules.values()) if Path(vars(m).get("__file__") or "/") in files]
     kernels = [v for module in modules for v in vars(module).values() if isinstance(v, triton.Kernel)]
     return {kernel.function.__name__ for kernel in kernels}
 

@@ -15,7 +15,8 @@ searched when an op is called.
     kernel = "forward"
     set = { BLOCK = [1024, 2048], num_warps = [4, 8] }
 
-offers what ``kernelworks tune`` may try, every combination of the values; it enters no hash. What ``tune`` found better
+offers what ``kernelworks tune`` may try, every combination of the values; it enters no hash. A room of a form says
+``form = "pointwise"`` and has the form's entries (``tile/pointwise.toml``) behind its own. What ``tune`` found better
 on this user's GPU lies in a table of the same form in the cache folder, which is read first; its entries enter the hash
 of the row like the others, so they need a proof of their own.
 """
@@ -37,6 +38,9 @@ from kernelworks import environment
 from kernelworks.machine import gpu, has_gpu
 
 __all__ = ["Configs", "configs", "reread", "table_of", "write_tuned"]
+
+
+FORMS = Path(__file__).resolve().parent.parent / "tile"
 
 
 class Configs:
@@ -120,11 +124,13 @@ def _tuned_path(beside: Path) -> Path | None:
 
 
 def _read(path: Path, table: str = "config") -> list[dict[str, Any]]:
+    """A file's entries, and behind them those of the form that it names."""
     try:
-        entries: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8")).get(table, [])
+        said: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return []
-    return entries
+    entries: list[dict[str, Any]] = said.get(table, [])
+    return entries + (_read(FORMS / f"{said['form']}.toml", table) if "form" in said else [])
 
 
 def table_of(beside: Path) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from kernelworks.build.cache import BuildError
 __all__ = ["loaded", "opened", "unfit"]
 
 MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine, by what the system calls itself
-EXPORT = re.compile(r"^KW_(?:EXPORT|ANSWER)\((\w+)\)", re.MULTILINE)
+EXPORT = re.compile(r"^KW_(?:EXPORT|ANSWER|POINTWISE\w*)\((\w+)[,)]", re.MULTILINE)
 _opening = threading.Lock()
 
 

@@ -40,11 +40,13 @@ def cpp_rows(
     targets: Mapping[str, str] = SIMD_TARGETS,
     guards: Mapping[str, Guard] | None = None,
     guard: Guard | None = None,
+    bound: bool = False,
 ) -> list[Row]:
     """One row per target, best first in the order of ``targets`` (target name -> source file in ``room``).
 
     ``forward(library, *args, out=None)`` and ``backward(library, *args, out=None)`` allocate what is not given and
-    call the library's functions. ``guard`` holds for every row, ``guards[target]`` for one.
+    call the library's functions; with ``bound`` they take the library alone and return what does that. ``guard`` holds
+    for every row, ``guards[target]`` for one.
     """
     launches = {"forward": forward} | ({"backward": backward} if backward else {})
     rows = []
@@ -53,7 +55,7 @@ def cpp_rows(
             Row(
                 name=name,
                 target=name,
-                load=functools.partial(_load, room / source, name, launches),
+                load=functools.partial(_load, room / source, name, launches, bound),
                 guard=functools.partial(_decline, name, tuple(g for g in (guard, (guards or {}).get(name)) if g)),
                 source=room / source,
                 hash=functools.partial(source_hash, room / source, name),
@@ -65,8 +67,13 @@ def cpp_rows(
     return rows
 
 
-def _load(source: Path, target: str, launches: Mapping[str, Launch], pass_: str) -> Callable[..., Any]:
+def _load(
+    source: Path, target: str, launches: Mapping[str, Launch], bound: bool, pass_: str
+) -> Callable[..., Any]:  # fmt: skip
     watch_forks()
+    if bound:
+        call: Callable[..., Any] = launches[pass_](library(source, target))
+        return call
     return functools.partial(launches[pass_], library(source, target))
 
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kernelworks.ops.activation.gelu import gelu as gelu
+    from kernelworks.ops.activation.relu import relu as relu
     from kernelworks.ops.activation.silu_mul import silu_mul as silu_mul
     from kernelworks.ops.attention.attention import attention as attention
     from kernelworks.ops.linear.linear import linear as linear
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         "layer_norm",
         "linear",
         "linear_cross_entropy",
+        "relu",
         "rms_norm",
         "rope",
         "silu_mul",
@@ -35,6 +37,10 @@ SCHEMAS = {
     "gelu": {
         "forward": "gelu(Tensor x, str approximate, str? row=None) -> Tensor",
         "backward": "gelu_backward(Tensor grad_output, Tensor x, str approximate, bool[] needs, str? row=None) -> Tensor",
+    },
+    "relu": {
+        "forward": "relu(Tensor x, str? row=None) -> Tensor",
+        "backward": "relu_backward(Tensor grad_output, Tensor x, bool[] needs, str? row=None) -> Tensor",
     },
     "silu_mul": {
         "forward": "silu_mul(Tensor gate, Tensor up, str? row=None) -> Tensor",

@@ -1,0 +1,73 @@
+"""An op's function in torch as the operators that it calls, found by calling it: what a room need not say twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernelworks.aten import Call, Given, aten
+
+__all__ = ["aten_of"]
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes which operator made which tensor of what."""
+
+    def __init__(self, inputs: Mapping[int, Given]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.made: dict[int, Given | Call] = dict(inputs)
+        self.kept: list[Any] = []  # an id stands for a tensor only as long as that lives
+        self.unsayable = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not isinstance(result, Tensor) or func._schema.is_mutable or func.namespace != "aten":
+            self.unsayable = True
+            return result
+        name, overload = func._opname, func._overloadname
+        said = name if overload == "default" else f"{name}.{overload}"
+        self.made[id(result)] = aten(
+            said, *(self._of(a) for a in args), **{k: self._of(v) for k, v in (kwargs or {}).items()}
+        )
+        self.kept.append(result)
+        return result
+
+    def _of(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if id(value) not in self.made:  # one that the function made of nothing
+            self.unsayable = True
+        return self.made.get(id(value))
+
+
+def aten_of(composite: Callable[..., Any]) -> Callable[..., Any]:
+    """The ``aten`` expression of a function of torch's (``aten.py``), from the operators that a call of it on tensors
+    without data comes to; None for what it cannot say (an operator that writes, or returns no single tensor).
+
+    Only for functions whose operators depend on no value of their tensors.
+    """
+
+    def expression(*args: Any) -> Any:
+        bare = [a.tensor.to("meta") if isinstance(a, Given) else a for a in args]
+        watch = _Watch({id(b): a for a, b in zip(args, bare, strict=True) if isinstance(a, Given)})
+        with torch.no_grad(), watch:
+            result = composite(*bare)
+        found = watch.made.get(id(result)) if isinstance(result, Tensor) else None
+        return None if watch.unsayable or not isinstance(found, Call) else found
+
+    return expression
+
+
+def text(expression: Any, names: Sequence[str]) -> str:
+    """An expression as a reader reads it."""
+    if isinstance(expression, Given):
+        return names[expression.place]
+    if isinstance(expression, Call):
+        parts = [text(a, names) for a in expression.args]
+        parts += [f"{k}={text(v, names)}" for k, v in expression.named.items()]
+        return f"{expression.name}({', '.join(parts)})"
+    return repr(expression)

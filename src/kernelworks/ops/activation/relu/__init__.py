@@ -1,0 +1,48 @@
+"""The rectified linear unit."""
+
+from typing import Any, overload
+
+import torch.nn.functional as F
+
+from kernelworks.ops.activation.relu.contract import CONTRACT, FORM
+from kernelworks.ops.activation.relu.mutants import MUTANTS
+from kernelworks.spelling import ABSENT, Array, Spelling
+
+__all__ = ["OP", "relu"]
+
+
+@overload
+def relu(x: Array, *, out: Array | None = None, row: str | None = None) -> Array: ...
+@overload
+def relu(input: Array, inplace: bool = False, *, out: Array | None = None, row: str | None = None) -> Array: ...
+def relu(  # type: ignore[misc]  # the first argument has two names
+    x: Any = ABSENT, inplace: Any = False, *, out: Any = None, row: str | None = None, **torchs: Any
+) -> Any:
+    """Rectified linear unit: ``output = max(x, 0)``; NaN stays NaN.
+
+    Args:
+        x: any shape and strides, float32, bfloat16 or float16.
+        out: where to write: a contiguous tensor of x's shape and dtype.
+        row: the name of one implementation; by default the dispatcher chooses.
+
+    Returns:
+        ``output`` like x. Its gradient is 0 at 0, as torch's.
+
+    Error bound: 0, forward and backward.
+    Cost: one operation an element; reads x once and writes output once.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Source: Nair and Hinton, ICML 2010.
+    """
+    if torchs or inplace is not False:
+        return SPELLING((x,), torchs, {"inplace": inplace}, out, row)
+    return OP.call(x, out, row)
+
+
+OP = FORM.op(CONTRACT, F.relu, mutants=MUTANTS)
+
+
+def _torchs(input: Any, inplace: bool = False) -> tuple[Any, ...] | str:
+    return "in place, torch's own function writes" if inplace else (input,)
+
+
+SPELLING = Spelling(OP, F.relu, _torchs, {"input": "x"})

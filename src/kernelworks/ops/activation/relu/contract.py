@@ -1,0 +1,21 @@
+"""What relu promises."""
+
+import torch
+
+from kernelworks.cases import VALUES
+from kernelworks.forms.arguments import Floats
+from kernelworks.forms.pointwise import Pointwise, Work
+
+__all__ = ["CONTRACT", "FORM"]
+
+FORM = Pointwise(
+    room=__file__,
+    formula="output = max(x, 0)",
+    source="Nair and Hinton, Rectified Linear Units Improve Restricted Boltzmann Machines, ICML 2010",
+    arguments={"x": Floats()},
+    reference=torch.relu,
+    work=Work(forward=1, backward=2),
+    sweeps={"around 0": 1.0},
+    gradient_kinds=tuple(VALUES),  # at 0, of infinities and of NaN too
+)
+CONTRACT = FORM.contract
