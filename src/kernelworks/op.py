@@ -104,7 +104,6 @@ class Op:
         to_torch: Callable[..., Any] | None = None,
         from_torch: Callable[..., Any] | None = None,
         to_record: Callable[..., tuple[Any, ...]] | None = None,
-        form: Any = None,
     ) -> None:
         """``composite(*args)`` is the forward in torch's own functions, as a user would write it: what autograd,
         torch.func and jit.trace can look into. Arguments by position or name; by default the ``torch`` row's forward.
@@ -114,8 +113,7 @@ class Op:
         ``pointwise`` says that no element of the output needs one of the inputs elsewhere, so that ``out`` may be an
         input. ``to_torch(result, *args)`` and ``from_torch(result, *args)`` turn what rows return into what the schema
         says and back, where the two differ (an optional second output, say). ``to_record(*args)`` gives the arguments
-        of a forward that autograd records, where the backward reads an output that the call did not ask for.
-        ``form`` made most of this (``forms/``), and tells what."""
+        of a forward that autograd records, where the backward reads an output that the call did not ask for."""
         if [r.name for r in rows][-2:] != ["torch", "reference"]:
             raise ValueError(f"the last two rows of {contract.name} must be torch and reference")
         self.name = contract.name
@@ -127,7 +125,8 @@ class Op:
         self.differentiable = bool(backward or contract.mutates)  # else there is nothing that autograd could record
         self._composite = composite or self.row("torch").load("forward")
         self.as_written, self._aten = native or self._composite, aten
-        self.pointwise, self.form = pointwise, form
+        self.pointwise = pointwise
+        self.form: Any = None  # the form that made most of this, where one did, and that tells what (forms/)
         self._to_torch, self._from_torch, self._to_record = to_torch, from_torch, to_record
         self.plans = Plans()
         schema = torch._C.parse_schema(forward.schema)

@@ -66,7 +66,8 @@ class Pointwise:
     ``Floats`` and the others ``Like`` it, then words, each of which says which function is meant. ``reference(*args)``
     is the definition, differentiable. ``error(output, *args)`` is how far a right kernel computing in float32 may be
     off before it rounds its result, ``slopes_error(grad, *args)`` the same of each gradient by name; without them the
-    op is exact, and must be. All of these see float64. ``work`` counts one element, by word where they differ.
+    op is exact, and must be. All of these see float64. ``work`` counts one element, by word where they differ, and
+    ``elementary`` names the function that it counts.
     ``sweeps`` are where the op is interesting: a name, and how far to both sides of 0 the first tensor reaches.
     ``reads`` says of an input's gradient which inputs its value depends on, where that is not all.
     ``gradient_kinds``: the kinds of values (``cases.VALUES``) on which gradients are compared too.
@@ -79,6 +80,7 @@ class Pointwise:
     reference: Callable[..., Tensor]
     work: Work | Mapping[str, Work]
     sweeps: Mapping[str, float]
+    elementary: str = "exp"
     error: Callable[..., Error] | None = None
     slopes_error: Callable[..., Mapping[str, Error]] | None = None
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -115,6 +117,7 @@ class Pointwise:
             family=self.folder.parent.name,
             formula=self.formula,
             source=self.source,
+            elementary=self.elementary,
             outputs=("output",),
             differentiable=self.tensors,
             check=check_of(self.arguments),
@@ -234,16 +237,14 @@ class Pointwise:
         def composed(*args: Any, **named: Any) -> Any:  # by name too, whatever torch calls its arguments
             return composite(*args, *(named[name] for name in forward.names[len(args) :]))
 
-        made: list[Op] = []
-        rows = [*self._rows(), *python_rows(contract, forward, backward, composite, lambda: made[0])]
+        rows = [*self._rows(), *python_rows(contract, forward, backward, composite, lambda: op)]
         every = (*generic(contract.reference, self.tensors, forward.names), *mutants)
-        made.append(
-            Op(
-                contract, rows, room=self.room, forward=forward, backward=backward, composite=composed,
-                native=composite, aten=aten or aten_of(composite), pointwise=True, mutants=every, form=self,
-            )
+        op = Op(
+            contract, rows, room=self.room, forward=forward, backward=backward, composite=composed, native=composite,
+            aten=aten or aten_of(composite), pointwise=True, mutants=every,
         )  # fmt: skip
-        return made[0]
+        op.form = self
+        return op
 
     def passes(self) -> tuple[Pass, Pass]:
         """Both directions as torch knows them."""
