@@ -53,8 +53,7 @@ ROOM_MAY_HOLD = (
 # Modules that nothing imports because something else starts them.
 STARTED = {
     "__init__", "__main__", "cli", "readme", "schemas", "prove.worker", "prove.interpreted", "prove.resources",
-    "prove.sanitized",
-    "observe.counted", "climb.worker", "climb.once",
+    "prove.sanitized", "observe.marked", "climb.worker", "climb.once",
 }  # fmt: skip
 # Imported when the room's row is loaded, by what names them there, or by bench.
 ROW_MODULES = {

@@ -17,8 +17,8 @@ from recorded import Recorded, keep, save
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from kernelworks.observe.inputs import inputs_of
+from kernelworks.observe.on_gpu import waiting
 from kernelworks.observe.places import Survey
-from kernelworks.observe.timeline_gpu import waiting
 from kernelworks.observe.trace import RUN, record
 
 HIDDEN, VOCABULARY = 256, 2048

@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 
 from kernelworks.diagnose import diagnose, run
-from kernelworks.diagnose.account import ALLOCATION, DISPATCH, HOST, PARTS, UNEXPLAINED, USEFUL, account, footer
+from kernelworks.diagnose.account import ALLOCATION, UNEXPLAINED, USEFUL, account, footer
+from kernelworks.diagnose.on_cpu import DISPATCH, HOST, PARTS, Cpu
 from kernelworks.diagnose.words import sentence
+from kernelworks.observe.on_cpu import settle
 from kernelworks.observe.overhead import Floors
-from kernelworks.observe.timeline import settle
 from kernelworks.observe.trace import Call, Place, Trace
 from kernelworks.records import Ceilings, Diagnosis, from_json, to_json
 
@@ -49,8 +50,8 @@ def test_parts_of_invented_calls(machine: Ceilings) -> None:
     calls = [_linear(10 * US, 610 * US, place=Place("M", "m.py:1", faults=40)), unknown, view]
     trace = _trace(calls, 1000 * US)
     timeline = settle(1000e-6, [trace], trace, dataclasses.replace(FLOORS, event=0.0))
-    groups = account(timeline, FLOORS, 2, machine)
-    parts = footer(groups, timeline.wall)
+    groups = account(timeline, Cpu(machine, FLOORS, 2))
+    parts = footer(groups, timeline.wall, PARTS)
     assert list(parts) == list(PARTS)
     assert math.isclose(sum(parts.values()), 1000e-6)
     assert all(value >= -1e-12 for value in parts.values())
@@ -72,7 +73,7 @@ def test_far_weights_come_from_memory(machine: Ceilings) -> None:
         trace = _trace(calls, count * 1000 * US)
         persistent = {2 + i: 16 << 20 for i in range(count)}
         timeline = settle(count * 1e-3, [trace], trace, FLOORS, persistent=persistent)
-        useful.append(footer(account(timeline, FLOORS, 2, machine), timeline.wall)[USEFUL] / count)
+        useful.append(footer(account(timeline, Cpu(machine, FLOORS, 2)), timeline.wall, PARTS)[USEFUL] / count)
     assert near.calls and useful[1] > 1.8 * useful[0]
 
 

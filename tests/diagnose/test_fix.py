@@ -12,16 +12,19 @@ from torch import Tensor, nn
 
 from kernelworks.diagnose import diagnose
 from kernelworks.diagnose.agree import compare
+from kernelworks.diagnose.alone import Alone
 from kernelworks.diagnose.answers import tensors
+from kernelworks.diagnose.captured import Capture, timed_alone
 from kernelworks.diagnose.copies import widened
-from kernelworks.diagnose.fix import Forecast
-from kernelworks.diagnose.fix_cpu import CpuSide
-from kernelworks.diagnose.predict import Capture, predict, replay
-from kernelworks.diagnose.predict_gpu import Words
+from kernelworks.diagnose.forecast import Forecaster
+from kernelworks.diagnose.on_cpu import Cpu
+from kernelworks.diagnose.predict import Forecast, predict
+from kernelworks.diagnose.remade import Words
 from kernelworks.diagnose.roots import Roots, Swapped, find
+from kernelworks.observe.on_cpu import settle
 from kernelworks.observe.overhead import Floors
 from kernelworks.observe.program import Program
-from kernelworks.observe.timeline import settle
+from kernelworks.observe.timeline import Cost
 from kernelworks.observe.trace import Call, Place, Trace
 from kernelworks.records import Ceilings
 
@@ -146,9 +149,9 @@ def test_replay_times_each_kind_of_call(model: Block) -> None:
         model(X)
         with capture:
             model(X)
-    assert {c.name for c in capture.captured} == {"layer_norm", "linear", "gelu"}
-    times = replay(capture.captured)
-    assert len(times) == 4 and all(seconds is None or seconds > 0 for seconds in times.values())
+    assert {c.op.name for c in capture.captured} == {"layer_norm", "linear", "gelu"}
+    costs = timed_alone(capture.captured).costs
+    assert len(costs) == 4 and all(cost.host > 0 for cost in costs.values())
 
 
 def test_words_that_the_profiler_does_not_record(model: Block) -> None:
@@ -171,27 +174,24 @@ def test_prediction_adds_up(machine: Ceilings) -> None:
 
     trace = Trace(0, 400 * us, [call("aten::gelu", 10, 110), call("aten::relu", 120, 220)], 2, 0, None)
     timeline = settle(400e-6, [trace], trace, FLOORS)
-    swapped = Trace(0, 0, [call("kernelworks::gelu", 0, 0), call("aten::relu", 0, 0)], 2, 0, None)
-    times = {("gelu", (((32, 64), "float32"),)): 30e-6}
-    found = predict(timeline, swapped, times, 0, FLOORS, 2, machine)
-    assert found.ours == pytest.approx(30e-6)
-    assert found.kept == pytest.approx(100e-6)
-    assert found.gaps == pytest.approx((10 + 10) * 1e-6)
-    assert found.after == pytest.approx((30 + 100 + 20 + 180) * 1e-6)
-    assert found.unknown == 0
-    unseen = predict(timeline, swapped, {}, 0, FLOORS, 2, machine)
-    assert unseen.unknown == 1 and unseen.ours > 0
+    swapped = [call("kernelworks::gelu", 0, 0), call("aten::relu", 0, 0)]
+    alone = Alone({("kernelworks::gelu", (((32, 64), "float32"),)): Cost(30e-6)})
+    found = predict(timeline, swapped, alone, Cpu(machine, FLOORS, 2), faults=0)
+    ours, kept, gaps, tail = 30, 100, 10 + 10, 180
+    assert found == (pytest.approx((ours + kept + gaps + tail) / 400), 0)
+    unseen = predict(timeline, swapped, Alone(), Cpu(machine, FLOORS, 2), faults=0)
+    assert unseen.unknown == 1 and (kept + gaps + tail) / 400 < unseen.share < found.share
 
 
 def test_fix_of_a_whole_program(model: Block, machine: Ceilings, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, shares = CpuSide.forecast, list[float]()
+    real, shares = Forecaster.forecast, list[float]()
 
     def hopeful(*args: Any) -> Forecast:
         """Beyond any noise, which of a program of 100 us is at times more than what a swap brings."""
         shares.append(real(*args).share)
         return Forecast(0.0, 0)
 
-    monkeypatch.setattr(CpuSide, "forecast", hopeful)
+    monkeypatch.setattr(Forecaster, "forecast", hopeful)
     with torch.no_grad():
         before = model(X)
         found = diagnose(model, X, fix=True, ceilings=machine, budget_s=0.5)
@@ -211,9 +211,9 @@ def test_fix_of_a_program_without_modules(machine: Ceilings) -> None:
 
 def test_what_looks_at_a_swapped_program_sees_our_calls(model: Block, machine: Ceilings) -> None:
     trace = Trace(0, 1000, [Call("aten::relu", 0, 1000)], 1, 0, None)
-    side = CpuSide(settle(1e-6, [trace], trace, FLOORS), FLOORS, machine)
+    forecaster = Forecaster(settle(1e-6, [trace], trace, FLOORS), Cpu(machine, FLOORS, 1), 1.0)
     with torch.no_grad(), Swapped(Roots((model,), (), False)):
-        seen = side.survey(Program("", lambda: model(X)))
+        seen = forecaster.survey(Program("", lambda: model(X)))
     names = {call.name for call in seen.trace.calls}
     assert {f"kernelworks::{op}" for op in ("linear", "gelu", "layer_norm")} <= names
     assert {c.op.name for c in seen.capture.captured} >= {"linear", "gelu", "layer_norm"}

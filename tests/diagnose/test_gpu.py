@@ -16,14 +16,17 @@ import pytest
 from recorded import Recorded, load, save
 
 from kernelworks.bench import nsight
-from kernelworks.diagnose import counters, predict_gpu
-from kernelworks.diagnose.account_gpu import GPU_PARTS, SYNCHRONISATION, short
-from kernelworks.diagnose.account_gpu import HOST as HOST_WORK
-from kernelworks.diagnose.gpu import described
+from kernelworks.diagnose import counters
+from kernelworks.diagnose.alone import Alone
+from kernelworks.diagnose.on_gpu import HOST as HOST_WORK
+from kernelworks.diagnose.on_gpu import PARTS, SYNCHRONISATION, Gpu
+from kernelworks.diagnose.predict import predict
+from kernelworks.diagnose.told import told
 from kernelworks.observe import replay
+from kernelworks.observe.on_gpu import GpuTimeline, settle
 from kernelworks.observe.overhead import Floors
-from kernelworks.observe.replay import Span
-from kernelworks.observe.timeline_gpu import GpuTimeline, settle
+from kernelworks.observe.replay import Span, short
+from kernelworks.observe.timeline import Cost
 from kernelworks.observe.trace import RUNTIME
 from kernelworks.records import CounterCheck, Diagnosis, from_json, to_json
 from kernelworks.work.shapes import signature
@@ -43,13 +46,13 @@ def timeline(name: str) -> GpuTimeline:
 
 @functools.cache
 def diagnosis(name: str) -> Diagnosis:
-    return described(name, timeline(name), gpu())
+    return told(name, timeline(name), Gpu(gpu(), FLOORS))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_parts_add_to_the_wall_clock(name: str) -> None:
     found = diagnosis(name)
-    assert tuple(found.footer) == GPU_PARTS
+    assert tuple(found.footer) == PARTS
     assert math.isclose(sum(found.footer.values()), found.wall_s, rel_tol=1e-9)
     assert math.isclose(sum(r.seconds for r in found.regions), found.wall_s, rel_tol=1e-3)
     assert abs(found.footer["unexplained"]) < 0.1 * found.wall_s
@@ -126,7 +129,7 @@ def test_bytes_that_the_cache_served_are_said_so_and_never_over_the_ceiling() ->
     crawling = dataclasses.replace(
         slow, bandwidth=tuple(dataclasses.replace(b, gbs=b.gbs / 8) if b.cache == "cold" else b for b in slow.bandwidth)
     )
-    found = described("large", timeline("large"), crawling)
+    found = told("large", timeline("large"), Gpu(crawling, FLOORS))
     added = next(r for r in found.regions if r.op == "add")
     assert added.regime == "memory L2" and added.achieved <= 1.0
 
@@ -134,8 +137,7 @@ def test_bytes_that_the_cache_served_are_said_so_and_never_over_the_ceiling() ->
 def test_prediction_of_a_program_that_is_not_changed() -> None:
     for name in NAMES:
         line = timeline(name)
-        found = predict_gpu.predict(line, line.calls, {}, gpu())
-        assert found.share == 1.0 and found.unknown == 0 and found.after == line.wall
+        assert predict(line, line.calls, Alone(), Gpu(gpu(), FLOORS)) == (1.0, 0)
 
 
 def test_prediction_of_quicker_calls_gains_only_where_they_are_waited_for() -> None:
@@ -143,9 +145,9 @@ def test_prediction_of_quicker_calls_gains_only_where_they_are_waited_for() -> N
     for name, op in (("large", "aten::matmul"), ("tiny", "aten::mul")):
         line = timeline(name)
         ours = [call for call in line.calls if call.name == op]
-        costs = {("kernelworks::quicker", signature(c)): predict_gpu.Cost(5e-6, (1e-6,)) for c in ours}
+        costs = {("kernelworks::quicker", signature(c)): Cost(5e-6, (1e-6,)) for c in ours}
         swapped = [_renamed(c) if c.name == op else c for c in line.calls]
-        shares[name] = predict_gpu.predict(line, swapped, costs, gpu()).share
+        shares[name] = predict(line, swapped, Alone(costs), Gpu(gpu(), FLOORS)).share
     assert shares["large"] < 0.2  # four products of a millisecond are gone
     assert shares["tiny"] > 0.6  # kernels of a microsecond, launched as often as before
 

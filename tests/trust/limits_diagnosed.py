@@ -80,9 +80,10 @@ def on_a_gpu() -> str:
     """What is said of a row of ours in a recorded program of an H200."""
     from eligible import only
 
-    from kernelworks.diagnose.gpu import described
+    from kernelworks.diagnose.on_gpu import Gpu
+    from kernelworks.diagnose.told import told
+    from kernelworks.observe.on_gpu import settle
     from kernelworks.observe.overhead import Floors
-    from kernelworks.observe.timeline_gpu import settle
     from machines import gpu_record
 
     with mock.patch.object(sys, "path", [*sys.path, str(TRACE.parents[1])]):
@@ -93,7 +94,7 @@ def on_a_gpu() -> str:
     floors = Floors(event=0.5e-6, gap=0.5e-6, span=0.4e-6, fault=0.0, free=0.0)
     timed = settle(facts["wall"], runs["timed"].trace(), survey.trace(), floors, persistent=survey.persistent)
     with only("triton"):
-        found = described("large", timed, gpu_record())
+        found = told("large", timed, Gpu(gpu_record(), floors))
     rows = [region for region in found.regions if "swap in" in region.action]
     assert rows and not any(region.high_s for region in rows)
     return "; ".join(region.action for region in rows)

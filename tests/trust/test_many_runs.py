@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import kernelworks as kw
 from kernelworks.console import guarded
 from kernelworks.diagnose.agree import compare
-from kernelworks.diagnose.fix_cpu import CpuSide
-from kernelworks.diagnose.predict import Capture, replay
+from kernelworks.diagnose.captured import Capture, timed_alone
+from kernelworks.diagnose.forecast import Forecaster
 from kernelworks.diagnose.roots import Swapped, find
 from kernelworks.models import swap
 from kernelworks.records import Ceilings, Diagnosis
@@ -79,7 +79,7 @@ def test_a_fix_of_very_many_calls_keeps_its_own_share_of_the_budget(
     """Looking at a call costs 20 to 200 us: the swapped program's are not all looked at, and all are predicted."""
     module, x, most = nn.Sequential(nn.Linear(8, 8), nn.GELU()).eval(), torch.ones(2, 8), 64
     seen: list[tuple[bool, int]] = []
-    forecast = CpuSide.forecast
+    forecast = Forecaster.forecast
 
     def program() -> Tensor:
         y = x
@@ -88,12 +88,12 @@ def test_a_fix_of_very_many_calls_keeps_its_own_share_of_the_budget(
                 y = module(y)
         return y
 
-    def spied(side: CpuSide, program: Any, roots: Any, surveyed: Any) -> Any:
-        seen.append((side.survey(program).trace.cut, len(surveyed.trace.calls)))
-        return forecast(side, program, roots, surveyed)
+    def spied(forecaster: Forecaster, program: Any, roots: Any, surveyed: Any) -> Any:
+        seen.append((forecaster.survey(program).trace.cut, len(surveyed.trace.calls)))
+        return forecast(forecaster, program, roots, surveyed)
 
     monkeypatch.setattr(sys.modules["kernelworks.observe.timeline"], "LEAST_SURVEYED", most)
-    monkeypatch.setattr(CpuSide, "forecast", spied)
+    monkeypatch.setattr(Forecaster, "forecast", spied)
     found = kw.diagnose(program, fix=True, ceilings=ceilings, budget_s=0.01, rough=True).fix
     assert found is not None and found.agrees and not found.refused.startswith("it could not")
     ((cut, calls),) = seen
@@ -114,7 +114,7 @@ def test_replays_and_comparisons_stop_when_their_budget_is_over() -> None:
     assert "Sequential was compared on its first call alone, as the budget allows" in found.note
     with Swapped(roots), Capture({}) as capture:
         program()
-    assert capture.captured and len(replay(capture.captured, 0.0)) >= 1
+    assert capture.captured and len(timed_alone(capture.captured, 0.0).costs) >= 1
 
 
 @pytest.mark.parametrize("json", [True, False])

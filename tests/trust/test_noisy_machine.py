@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,13 +21,15 @@ from kernelworks.ceilings import quiet
 from kernelworks.ceilings.quiet import CpuTimes, Noise, Quiet, noise_between, sift
 from kernelworks.cli import app
 from kernelworks.diagnose import diagnose
-from kernelworks.diagnose.account import PARTS, TAKEN, USEFUL, account, footer
+from kernelworks.diagnose.account import USEFUL, account, footer
+from kernelworks.diagnose.on_cpu import PARTS, TAKEN, Cpu
+from kernelworks.diagnose.predict import Forecast
 from kernelworks.diagnose.races import Races
 from kernelworks.diagnose.regions import regions
 from kernelworks.diagnose.told import told
 from kernelworks.diagnose.words import Rough, _times
+from kernelworks.observe.on_cpu import settle
 from kernelworks.observe.overhead import Floors
-from kernelworks.observe.timeline import settle
 from kernelworks.observe.trace import Call, Place, Trace
 from kernelworks.records import Ceilings, Diagnosis, from_json, to_json
 from kernelworks.report import diagnose as shown
@@ -141,8 +144,8 @@ def _timeline(beside: float) -> Any:
 
 @pytest.mark.parametrize("beside", [0.001, 0.005, 0.03])
 def test_what_others_took_has_its_own_part(beside: float, machine: Ceilings) -> None:
-    alone, busy = ((line, account(line, FLOORS, 2, machine)) for line in (_timeline(0.0), _timeline(beside)))
-    before, after = (footer(groups, line.wall) for line, groups in (alone, busy))
+    alone, busy = ((line, account(line, Cpu(machine, FLOORS, 2))) for line in (_timeline(0.0), _timeline(beside)))
+    before, after = (footer(groups, line.wall, PARTS) for line, groups in (alone, busy))
     assert list(after) == list(PARTS) and math.isclose(sum(after.values()), 0.010 + beside)
     assert after[TAKEN] == pytest.approx(beside)
     assert {name: value for name, value in after.items() if name != TAKEN} == pytest.approx(
@@ -155,9 +158,7 @@ def test_the_useful_share_is_the_same_beside_a_neighbour(beside: float, machine:
     shares = []
     for taken in (0.0, beside):
         line = _timeline(taken)
-        groups = account(line, FLOORS, 2, machine)
-        found, problems = regions(groups, line.wall, Races(0.0, 2))
-        record = told("p", line, machine, footer(groups, line.wall), found, problems)
+        record = told("p", line, Cpu(machine, FLOORS, 2))
         useful = record.footer[USEFUL] / (record.wall_s - record.footer[TAKEN])
         shares.append(useful)
         assert f"runs at {100 * useful:.0f}% of" in record.sentence or taken < 0.1 * line.wall
@@ -244,14 +245,13 @@ def test_what_the_profiler_adds_has_no_absurd_figure() -> None:
     ]  # fmt: skip
 
 
-def test_rough_intervals_are_wider(machine: Ceilings) -> None:
-    line = _timeline(0.0)
-    groups = account(line, FLOORS, 2, machine)
-    found, problems = regions(groups, line.wall, Races(0.0, 2))
+def test_rough_intervals_are_wider(machine: Ceilings, monkeypatch: pytest.MonkeyPatch) -> None:
+    line, cpu = _timeline(0.0), Cpu(machine, FLOORS, 2)
+    found, problems = regions(account(line, cpu), line.wall, Races(0.0, 2))
     found = tuple(dataclasses.replace(r, low_s=0.002, high_s=0.003) if r.op == "mm" else r for r in found)
     loud = dataclasses.replace(line, loud=True, noise=Noise(0.4, 0.004, 0.010), walls=(0.010, 0.02))
-    parts = footer(groups, line.wall)
-    calm, rough = (told("p", t, machine, parts, found, problems, rough=True) for t in (line, loud))
+    monkeypatch.setattr(sys.modules["kernelworks.diagnose.told"], "regions", lambda *given: (found, problems))
+    calm, rough = (told("p", t, cpu, rough=True) for t in (line, loud))
     narrow, wide = (next(r for r in record.regions if r.op == "mm") for record in (calm, rough))
     assert wide.low_s < narrow.low_s < narrow.high_s < wide.high_s
     assert not calm.rough and "rough" not in calm.sentence  # a quiet machine has nothing to mark
@@ -262,8 +262,6 @@ def test_rough_intervals_are_wider(machine: Ceilings) -> None:
 def test_the_command_line_exits_with_3_without_figures(
     argument: str, noisy: None, machine: Ceilings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    import sys
-
     monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "measured_ceilings", lambda **more: machine)
     monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "BUDGET_S", 0.3)
     program = tmp_path / "program.py"
@@ -284,7 +282,7 @@ def test_a_fix_measured_while_others_worked_is_ambiguous(machine: Ceilings, monk
 
     monkeypatch.setattr(quiet, "cpu_times", Reader(0.5))
     turns: Callable[[], tuple[float, float]] = lambda: (time.sleep(0.001), (0.10, 0.13))[1]  # noqa: E731
-    found = fixing._measured(fixing.Forecast(0.8, 0), Agreement(1e-7, 1e-7, True), sift(turns, 2), (), (), ())
+    found = fixing._measured(Forecast(0.8, 0), Agreement(1e-7, 1e-7, True), sift(turns, 2), (), (), ())
     assert "for 50% of its time" in found.ambiguous and not found.refused
     from kernelworks.diagnose.words import sentence
 

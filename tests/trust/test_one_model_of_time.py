@@ -12,14 +12,18 @@ from torch import Tensor, nn
 
 from kernelworks.climbing import verdict
 from kernelworks.diagnose import fix as fixing
-from kernelworks.diagnose.fix import Forecast, apply_fix
-from kernelworks.diagnose.predict import Capture, predict, replay
+from kernelworks.diagnose.alone import Alone
+from kernelworks.diagnose.captured import Capture, timed_alone
+from kernelworks.diagnose.fix import apply_fix
+from kernelworks.diagnose.on_cpu import Cpu
+from kernelworks.diagnose.predict import Forecast, predict
 from kernelworks.diagnose.roots import Roots, Swapped
 from kernelworks.diagnose.words import sentence
+from kernelworks.observe.on_cpu import CpuTimeline, settle
 from kernelworks.observe.overhead import Floors
 from kernelworks.observe.places import Survey
 from kernelworks.observe.program import Program
-from kernelworks.observe.timeline import Timeline, settle
+from kernelworks.observe.timeline import Cost
 from kernelworks.observe.trace import Call, Place, Trace, record
 from kernelworks.op import OPS
 from kernelworks.records import Ceilings, Fix
@@ -36,7 +40,7 @@ def _call(name: str, start: int, end: int, shape: Sequence[int] = (32, 64), faul
     )  # fmt: skip
 
 
-def _timeline(*calls: Call, end: int) -> Timeline:
+def _timeline(*calls: Call, end: int) -> CpuTimeline:
     trace = Trace(0, end * US, list(calls), len(calls), 0, None)
     return settle(end * 1e-6, [trace], trace, FLOORS, faults=sum(c.place.faults for c in calls))
 
@@ -59,8 +63,8 @@ PROGRAMS = {
 def test_a_program_that_is_not_changed_gains_nothing(name: str, now: float, ceilings: Ceilings) -> None:
     """Whatever it takes today: the machine was slower or quicker when the timeline was made."""
     line = PROGRAMS[name]
-    survey = Trace(0, 0, [m.call for m in line.moments], 0, 0, None, freed=line.tail_freed)
-    found = predict(line, survey, {}, line.faults or 0, FLOORS, 2, ceilings, now=now * line.wall)
+    cpu = Cpu(ceilings, FLOORS, 2)
+    found = predict(line, line.calls, Alone(), cpu, freed=line.freed, faults=line.faults or 0, now=now * line.wall)
     assert found.share == pytest.approx(1.0, abs=1e-9)
 
 
@@ -68,9 +72,9 @@ def test_a_program_that_is_not_changed_gains_nothing(name: str, now: float, ceil
 def test_a_machine_at_another_pace_predicts_the_same_share(pace: float, ceilings: Ceilings) -> None:
     """Replays and what is kept are both of this minute, so a machine at half speed changes no share."""
     line = PROGRAMS["calls and gaps"]
-    survey = Trace(0, 0, [_call("kernelworks::gelu", 0, 0), _call("aten::relu", 0, 0)], 2, 0, None)
-    times = {("gelu", (((32, 64), "float32"),)): 30e-6 * pace}
-    found = predict(line, survey, times, 0, FLOORS, 2, ceilings, now=pace * line.wall)
+    calls = [_call("kernelworks::gelu", 0, 0), _call("aten::relu", 0, 0)]
+    alone = Alone({("kernelworks::gelu", (((32, 64), "float32"),)): Cost(30e-6 * pace)})
+    found = predict(line, calls, alone, Cpu(ceilings, FLOORS, 2), faults=0, now=pace * line.wall)
     assert found.share == pytest.approx(330 / 400)
 
 
@@ -101,10 +105,10 @@ def test_a_swap_in_which_torchs_rows_are_taken_gains_nothing(
             program()
     for op in OPS.values():
         op.forget()
-    times = replay(capture.captured)
-    assert set(times.values()) == {None} and len(times) == 3
+    alone = timed_alone(capture.captured)
+    assert alone.torchs == set(alone.costs) and len(alone.torchs) == 3
     assert any(c.name.startswith("kernelworks::") for c in after.calls)
-    found = predict(line, after, times, 0, FLOORS, 1, ceilings, now=2e-3)
+    found = predict(line, after.calls, alone, Cpu(ceilings, FLOORS, 1), freed=after.freed, faults=0, now=2e-3)
     assert found.share == pytest.approx(1.0, abs=1e-6) and found.unknown == 0
 
 
@@ -114,10 +118,10 @@ def test_the_backward_of_a_swapped_module_is_replayed() -> None:
     with Swapped(Roots((model,), (), False)), Capture({}) as capture:
         model(x).sum().backward()
     names = {c.name for c in capture.captured}
-    assert names == {"linear", "gelu", "linear_backward", "gelu_backward"}
-    times = replay(capture.captured)
-    assert {name for name, _ in times} == names
-    assert all(seconds is None or seconds > 0 for seconds in times.values())
+    assert names == {f"kernelworks::{op}{of}" for op in ("linear", "gelu") for of in ("", "_backward")}
+    costs = timed_alone(capture.captured).costs
+    assert {name for name, _ in costs} == names
+    assert all(cost.host > 0 for cost in costs.values())
 
 
 # ---------------------------------------------------------------- a fix that brings nothing is no fix

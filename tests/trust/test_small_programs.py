@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from small_programs import PROGRAMS, TRAINED, X
 
 from kernelworks.diagnose.account import account
+from kernelworks.diagnose.on_cpu import Cpu
 from kernelworks.diagnose.patterns import patterns
 from kernelworks.diagnose.races import Races
 from kernelworks.diagnose.regions import regions
+from kernelworks.observe.on_cpu import settle
 from kernelworks.observe.overhead import Floors
 from kernelworks.observe.places import Survey
-from kernelworks.observe.timeline import settle
 from kernelworks.observe.trace import Trace, record
 from kernelworks.work.costs import work
 from machines import record as machine
@@ -70,7 +71,7 @@ def test_odd_programs_are_counted_or_declined(name: str) -> None:
     """Tensors without strides, without data or without elements, and other ways of differentiating: nothing raises."""
     trace = _surveyed(ODD[name], grad=False)
     wall = (trace.end - trace.start) / 1e9
-    its, _ = regions(account(settle(wall, [trace], trace, FLOORS), FLOORS, 2, machine()), wall, Races(0.0, 2))
+    its, _ = regions(account(settle(wall, [trace], trace, FLOORS), Cpu(machine(), FLOORS, 2)), wall, Races(0.0, 2))
     assert math.isclose(sum(region.seconds for region in its), wall, rel_tol=1e-6)
 
 
@@ -86,6 +87,6 @@ def test_program(name: str, grad: bool) -> None:
 
     wall = (trace.end - trace.start) / 1e9
     timeline = settle(wall, [trace], trace, FLOORS)
-    its, problems = regions(account(timeline, FLOORS, 2, machine()), wall, Races(0.0, 2))
+    its, problems = regions(account(timeline, Cpu(machine(), FLOORS, 2)), wall, Races(0.0, 2))
     assert math.isclose(sum(region.seconds for region in its), wall, rel_tol=1e-6)
     assert {PROVED[problem] for problem in problems if problem in PROVED} <= expected

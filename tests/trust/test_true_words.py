@@ -22,15 +22,16 @@ from kernelworks.build import native
 from kernelworks.ceilings.quiet import Noise
 from kernelworks.choose import eligible
 from kernelworks.diagnose import diagnose
-from kernelworks.diagnose.account import HOST, NATIVE, OTHERS, PARTS, UNSEEN, WAITING, account, footer
+from kernelworks.diagnose.account import account, footer
+from kernelworks.diagnose.on_cpu import HOST, NATIVE, OTHERS, PARTS, UNSEEN, WAITING, Cpu
 from kernelworks.diagnose.patterns import GATE, NORM
 from kernelworks.diagnose.races import Promise, Raced, Races
 from kernelworks.diagnose.regions import _at_hand, regions, settled
 from kernelworks.diagnose.rules import RULES, View
 from kernelworks.diagnose.words import Rough, sentence
 from kernelworks.models.outlook import NOT_TIMED, TORCH_WON
+from kernelworks.observe.on_cpu import settle
 from kernelworks.observe.overhead import Floors
-from kernelworks.observe.timeline import settle
 from kernelworks.observe.trace import Call, Place, Trace
 from kernelworks.observe.watch import LEAST_LOOKS, SURE_S, Look, Outside, outside
 from kernelworks.op import OPS
@@ -116,8 +117,8 @@ def _found(machine: Ceilings, **kinds: float) -> tuple[dict[str, float], tuple[R
         at += round(share * 90) * MS
     line = settle(0.1, [trace], trace, FLOORS)
     line = dataclasses.replace(line, outside=outside([trace], [looks], ["aten::relu"]))
-    groups = account(line, FLOORS, 2, machine)
-    return footer(groups, line.wall), regions(groups, line.wall, Races(0.0, 2))[0], line.wall
+    groups = account(line, Cpu(machine, FLOORS, 2))
+    return footer(groups, line.wall, PARTS), regions(groups, line.wall, Races(0.0, 2))[0], line.wall
 
 
 def test_what_was_seen_in_gaps_has_its_own_parts(machine: Ceilings) -> None:
@@ -270,7 +271,7 @@ def test_a_row_is_promised_what_it_won(
     monkeypatch.setattr(Races, "of", lambda self, call: Promise("kw.linear: avx512", raced, may=True))
     trace = Trace(0, 10 * MS, [_linear()], 1, 0, None)
     line = settle(0.01, [trace], trace, FLOORS)
-    found = regions(account(line, FLOORS, 2, machine), line.wall, Races(0.0, 2))[0][0]
+    found = regions(account(line, Cpu(machine, FLOORS, 2)), line.wall, Races(0.0, 2))[0][0]
     assert (found.low_s, found.high_s) == pytest.approx((low, high))
     assert says in found.action and found.allows_s > 0.009
 
@@ -289,7 +290,7 @@ def test_where_no_row_is_taken_the_reason_is_said(
     monkeypatch.setattr(Races, "of", lambda self, call: promise)
     trace = Trace(0, 10 * MS, [_linear()], 1, 0, None)
     line = settle(0.01, [trace], trace, FLOORS)
-    found = regions(account(line, FLOORS, 2, machine), line.wall, Races(0.0, 2))[0][0]
+    found = regions(account(line, Cpu(machine, FLOORS, 2)), line.wall, Races(0.0, 2))[0][0]
     assert (found.low_s, found.high_s) == (0, 0) and says in found.action
 
 

@@ -11,23 +11,24 @@ import torch
 
 from kernelworks.bench.faults import Memory
 from kernelworks.ceilings import ceilings as measured_ceilings
-from kernelworks.diagnose.account import account, footer
-from kernelworks.diagnose.races import Races
-from kernelworks.diagnose.regions import regions
+from kernelworks.diagnose.counters import checks
+from kernelworks.diagnose.device import Device
+from kernelworks.diagnose.fix import apply_fix
+from kernelworks.diagnose.forecast import Forecaster
+from kernelworks.diagnose.on_cpu import Cpu
+from kernelworks.diagnose.on_gpu import Gpu
 from kernelworks.diagnose.told import told
 from kernelworks.observe import overhead
+from kernelworks.observe.on_gpu import GpuTimeline, uses_gpu
 from kernelworks.observe.program import Program, again_and_again, from_function, from_target
 from kernelworks.observe.surroundings import Surroundings
-from kernelworks.observe.timeline import first_run, observe
-from kernelworks.observe.timeline_gpu import uses_gpu
-from kernelworks.observe.trace import without_collection
+from kernelworks.observe.timeline import Timeline, first_run
 from kernelworks.records import Ceilings, Diagnosis, GpuCeilings
 
 __all__ = ["diagnose", "run"]
 
 Say = Callable[[str], None]
 BUDGET_S = 15.0  # for the timed runs
-FIXING = 0.25  # of them again, for each of what a fix does before it is measured
 KEPT = (
     "while this program was diagnosed malloc was told to keep what is freed (mallopt), as the program takes no fresh "
     "pages by itself; from here on it keeps blocks up to 32 MiB, as far as it adapts by itself, and adapts no more"
@@ -152,33 +153,45 @@ def _observed(
     rough: bool,
 ) -> Diagnosis:
     first = first_run(program.run, say)  # before anything long is measured: it may raise
-    if uses_gpu(program.run):
-        from kernelworks.diagnose.gpu import diagnose_gpu
+    device = _device(program, ceilings, say, rough=rough)
+    timeline = device.observe(program.run, budget_s, say, first=first, memory=memory)
+    done = None
+    if fix and (rough or not timeline.loud):
+        forecaster = Forecaster(timeline, device, device.fixing * budget_s)
+        done = apply_fix(program, timeline.walls, forecaster, budget_s=budget_s, say=say)
+    say("sorting calls into regions, and racing the rows that a swap would take")
+    races = device.races(0.0 if done else RACES * budget_s, say)  # a fix has raced them
+    found = told(program.name, timeline, device, races, fix=done, rough=rough)
+    return _checked(found, timeline, counters, say) if counters else found
 
-        on = ceilings if isinstance(ceilings, GpuCeilings) else None
-        return diagnose_gpu(program, fix, on, budget_s, say, counters, rough=rough)
-    if ceilings is None:
-        say("what this machine can do")
-        ceilings = measured_ceilings(rough=True) if rough else measured_ceilings()
-    if not isinstance(ceilings, Ceilings):
+
+def _device(program: Program, ceilings: Ceilings | GpuCeilings | None, say: Say, *, rough: bool) -> Device:
+    """What the program runs on, with what that can do."""
+    gpu = uses_gpu(program.run)
+    if ceilings is None or (gpu and not isinstance(ceilings, GpuCeilings)):
+        say(f"what this {'GPU' if gpu else 'machine'} can do")
+        ceilings = _measured(gpu=gpu, rough=rough)
+    if not gpu and not isinstance(ceilings, Ceilings):
         raise TypeError("the program ran on the CPU, and ceilings are those of a GPU")
     say("what a call costs at least")
     floors = overhead.measure()
-    timeline = observe(program.run, floors, budget_s=budget_s, say=say, first=first, memory=memory)
-    threads = torch.get_num_threads()
-    say("sorting calls into regions")
-    with without_collection():
-        groups = account(timeline, floors, threads, ceilings)
-        parts = footer(groups, timeline.wall)
-    done = None
-    if fix and (rough or not timeline.loud):
-        from kernelworks.diagnose.fix import apply_fix
-        from kernelworks.diagnose.fix_cpu import CpuSide
+    if isinstance(ceilings, GpuCeilings):
+        return Gpu(ceilings, floors)
+    return Cpu(ceilings, floors, torch.get_num_threads())
 
-        side = CpuSide(timeline, floors, ceilings, budget_s=FIXING * budget_s)
-        done = apply_fix(program, timeline.walls, side, budget_s=budget_s, say=say)
-    with without_collection():
-        say("racing the rows that a swap would take")
-        races = Races(0.0 if done else RACES * budget_s, threads, say=say)  # a fix has raced them
-        found, problems = regions(groups, timeline.wall, races)
-    return told(program.name, timeline, ceilings, parts, found, problems, fix=done, rough=rough)
+
+def _measured(*, gpu: bool, rough: bool) -> Ceilings | GpuCeilings:
+    if gpu:
+        return measured_ceilings(device="cuda")
+    return measured_ceilings(rough=True) if rough else measured_ceilings()
+
+
+def _checked(found: Diagnosis, timeline: Timeline, counters: tuple[str, ...], say: Say) -> Diagnosis:
+    """With our model of kernels held against the hardware's counters, where there is a GPU."""
+    if found.gpu is None or not isinstance(timeline, GpuTimeline):
+        return found
+    say("reading counters")
+    torch.cuda.empty_cache()  # the other process needs the memory
+    counted, line = checks(timeline, counters[0], counters[1:])
+    times = dataclasses.replace(found.gpu, counters=counted)
+    return dataclasses.replace(found, gpu=times, findings=(*found.findings, line))

@@ -1,53 +1,71 @@
 """Where the wall clock went: every call and gap cut into parts, calls grouped into regions, all adding to the wall.
 
-The parts, in the footer's order:
+What the parts are is the device's to say (``on_cpu.PARTS``, ``on_gpu.PARTS``); these are everyone's:
 
 - **useful at ceiling**: the least time that the work of the modelled ops takes on this machine;
 - **memory excess**, **compute excess**: time beyond that in ops whose bound is memory, or arithmetic and elementary
   functions;
-- **dispatch**: the floor of a call into torch for every op and for what it calls, in Python and in C++, all the time
-  of ops that move no data, and that of ops whose work is less than one such floor;
-- **host and sync**: the program's own Python between ops, beyond that floor;
-- **native code outside torch**: between ops, NumPy's kernels say: not modelled;
-- **waiting**: between ops, the program's thread asleep: for a file, a lock, a clock;
-- **taken by other processes**: the program's threads could have run and had no core;
-- **other threads**: between ops, the program's thread asleep while other threads of the program worked;
-- **allocation (page faults)**: fresh pages touched inside ops, and large blocks given back between them;
-- **unexplained**: ops without a model, and time that no term above explains.
+- **unexplained**: ops without a model, and time that no term explains.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from kernelworks.ceilings.bound import DISPATCH_CALLS, Bound, regime
-from kernelworks.diagnose.limits import Reuse, limit
-from kernelworks.observe import watch
-from kernelworks.observe.overhead import PAGE, Floors
-from kernelworks.observe.timeline import Timeline, fault_share
+from kernelworks.observe.replay import Gap
+from kernelworks.observe.timeline import UNKNOWN, Ran, Timeline
 from kernelworks.observe.trace import Call, Place
-from kernelworks.records import Ceilings
 from kernelworks.work import NOTHING, Work
 from kernelworks.work.costs import work
+from kernelworks.work.reuse import Reuse
 from kernelworks.work.shapes import Signature, clusters, signature
 
-__all__ = ["PARTS", "Entry", "Group", "account", "footer", "grouped"]
+__all__ = [
+    "ALLOCATION", "COMPUTE", "FUSION", "MEMORY", "UNEXPLAINED", "USEFUL", "Entry", "Group", "Roofs", "account",
+    "footer",
+]  # fmt: skip
 
-USEFUL, MEMORY, COMPUTE = "useful at ceiling", "memory excess", "compute excess"
-DISPATCH, HOST, ALLOCATION, UNEXPLAINED = "dispatch", "host and sync", "allocation (page faults)", "unexplained"
-NATIVE, WAITING, OTHERS = "native code outside torch", "waiting", "other threads"
-TAKEN = "taken by other processes"
-UNSEEN = (NATIVE, WAITING, OTHERS, TAKEN)  # what no model speaks of
-PARTS = (USEFUL, MEMORY, COMPUTE, DISPATCH, HOST, NATIVE, WAITING, OTHERS, TAKEN, ALLOCATION, UNEXPLAINED)
+USEFUL, MEMORY, COMPUTE, UNEXPLAINED = "useful at ceiling", "memory excess", "compute excess", "unexplained"
+ALLOCATION = "allocation (page faults)"
+FUSION = "traffic that fusion would remove"  # of the useful time
+FLOORS = ("dispatch", "launch")  # the terms of a bound that are no work
+TINY = 0.1  # of a dispatch or a launch: with less work than that the bound explains nothing
 
-PYTHON, FREE = "python", "free memory"  # the regions of gaps
-# What was seen in a gap beside Python -> the part it counts to, which names its region too, and its regime.
-SEEN = {watch.NATIVE: (NATIVE, "native"), watch.WAITING: (WAITING, "waiting"), watch.OTHERS: (OTHERS, "threads")}
-TINY = 0.1
-GRAIN = 32768  # elements from which torch's elementwise kernels use several threads
+
+class Roofs(Protocol):
+    """What one device was measured to do, as an account asks."""
+
+    parts: ClassVar[tuple[str, ...]]  # of the footer, in order
+    overhead: ClassVar[str]  # of them the one that calls count to which do less work than it takes to make them
+    gaps: ClassVar[Mapping[str, tuple[str, str, str]]]  # cause of a gap -> name of its region, part, regime
+    unseen: ClassVar[frozenset[str]]  # parts that no model speaks of
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of the last cache."""
+
+    @property
+    def floor(self) -> float:
+        """Seconds of a dispatch or a launch."""
+
+    def unit(self, its: Work) -> Work:
+        """The work on the unit that does it."""
+
+    def limit(self, ran: Ran, its: Work, far: float) -> Bound:
+        """The least time of the work, with ``far`` of its input bytes from beyond the last cache."""
+
+    def bare(self, ran: Ran) -> str:
+        """The part of a call that moves no data."""
+
+    def overheads(self, ran: Ran, its: Work) -> Iterable[tuple[str, float]]:
+        """What a call takes beside its work, by part, in the order in which it is taken off."""
+
+    def fused(self, calls: Sequence[Call], works: Sequence[Work | None]) -> Sequence[float]:
+        """For each call the share of its bytes that one kernel for two of them would not move."""
 
 
 @dataclass
@@ -92,7 +110,7 @@ class Group:
 
     @property
     def parts(self) -> dict[str, float]:
-        total = dict.fromkeys(PARTS, 0.0)
+        total: dict[str, float] = {}
         for entry in self.entries:
             for name, value in entry.parts.items():
                 total[name] = total.get(name, 0.0) + value
@@ -129,28 +147,24 @@ class Group:
         return regime(entry.limit, entry.seconds)
 
 
-def account(timeline: Timeline, floors: Floors, threads: int, ceilings: Ceilings) -> list[Group]:
+def account(timeline: Timeline, on: Roofs) -> list[Group]:
     """All groups, the gaps included, longest first. Their parts add to the wall clock."""
+    ran = [one for one in timeline.entries() if one.worked]
     known: dict[int, Work | None] = {}
-    works = [_once(known, m.call, work) for m in timeline.moments]
-    run_bytes = sum(w.read + w.written for w in works if w)
-    reuse = Reuse(ceilings.cache_bytes.get("L3", 32 << 20), timeline.persistent, run_bytes)
-    faulting = fault_share(timeline.faults, (m.call for m in timeline.moments)) * floors.fault
-    pages = _FreedPages(timeline)
-    entries, gaps = [], []
-    for moment, its_work in zip(timeline.moments, works, strict=True):
-        its_limit = limit(its_work, reuse.far(moment.call, its_work), threads, ceilings) if its_work else None
-        dispatch = min(moment.gap, floors.gap)
-        parts = _inside(moment.call, moment.seconds, its_work, its_limit, floors, faulting, threads, ceilings)
-        parts[DISPATCH] = parts.get(DISPATCH, 0.0) + dispatch
-        entries.append(Entry(moment.call, moment.seconds + dispatch, its_work, its_limit, parts))
-        gaps.append((moment.call, moment.gap - dispatch, pages.seconds(moment.call.freed, floors)))
-    tail = Call("", 0, 0, place=Place())
-    gaps.append((tail, timeline.tail, pages.seconds(timeline.tail_freed, floors)))
-    found = [*grouped(entries), *_between(gaps, timeline.outside)]
-    if timeline.taken:
-        entry = Entry(Call("", 0, 0), timeline.taken, None, None, {TAKEN: timeline.taken})
-        found.append(Group(TAKEN, Place(), "", [entry], gap="taken"))
+    works = [None if one.call.name == UNKNOWN else _once(known, one.call, work) for one in ran]
+    reuse = Reuse(on.cache_bytes, timeline.persistent, sum(w.read + w.written for w in works if w))
+    shares = on.fused([one.call for one in ran], works)
+    entries = []
+    for one, its, share in zip(ran, works, shares, strict=True):
+        limit = None
+        if its is not None:
+            its = on.unit(its)
+            limit = on.limit(one, its, reuse.far(one.call, its))
+        parts = _inside(one, its, limit, share, on)
+        if one.entry:
+            parts[on.overhead] = parts.get(on.overhead, 0.0) + one.entry
+        entries.append(Entry(one.call, one.exclusive + one.entry, its, limit, parts, one.critical, one.names))
+    found = [*_grouped(entries), *_between(timeline.gaps(), on)]
     return sorted(found, key=lambda g: -g.seconds)
 
 
@@ -166,7 +180,7 @@ def _once(known: dict[int, T], call: Call, ask: Callable[[Call], T]) -> T:
     return known[call.like]
 
 
-def footer(groups: Iterable[Group], wall: float, parts: Iterable[str] = PARTS) -> dict[str, float]:
+def footer(groups: Iterable[Group], wall: float, parts: Iterable[str]) -> dict[str, float]:
     """Seconds by part in the order of ``parts``. They add to the wall clock: what no group holds is unexplained."""
     total = dict.fromkeys(parts, 0.0)
     for group in groups:
@@ -176,21 +190,12 @@ def footer(groups: Iterable[Group], wall: float, parts: Iterable[str] = PARTS) -
     return total
 
 
-def _inside(
-    call: Call,
-    seconds: float,
-    its: Work | None,
-    bound: Bound | None,
-    floors: Floors,
-    faulting: float,
-    threads: int,
-    ceilings: Ceilings,
-) -> dict[str, float]:
-    """The seconds inside one call, by part."""
-    if its is None or bound is None:
-        return {UNEXPLAINED: seconds}
+def _inside(ran: Ran, its: Work | None, limit: Bound | None, fused: float, on: Roofs) -> dict[str, float]:
+    """The seconds that one call has alone, by part."""
+    if its is None or limit is None:
+        return {UNEXPLAINED: ran.exclusive}
     parts: dict[str, float] = {}
-    rest = seconds
+    rest = ran.exclusive
 
     def take(name: str, most: float) -> None:
         nonlocal rest
@@ -200,37 +205,27 @@ def _inside(
             parts[name] = parts.get(name, 0.0) + taken
 
     if its.read + its.written == 0:
-        take(DISPATCH, seconds)
+        take(on.bare(ran), rest)
         return parts
-    terms = {name: value for name, value in bound.terms.items() if name != "dispatch"}
-    take(USEFUL, max(terms.values()))
-    wide = its.written >= GRAIN * 4 and threads > 1
-    take(ALLOCATION, call.place.faults * faulting)
-    take(DISPATCH, floors.span * call.events + (ceilings.fork_join_us * 1e-6 if wide else 0.0))
+    terms = {name: value for name, value in limit.terms.items() if name not in FLOORS}
     worst = max(terms, key=lambda name: terms[name])
-    floor = ceilings.dispatch_us * 1e-6
-    if terms[worst] < floor and seconds < DISPATCH_CALLS * floor:
-        take(DISPATCH, rest)
-    if terms[worst] < TINY * floor:  # too little work for its bound to explain that much time
+    useful = min(terms[worst], limit.seconds)
+    if worst == "memory":
+        take(FUSION, fused * useful)
+        useful *= 1 - fused
+    take(USEFUL, useful)
+    for name, seconds in on.overheads(ran, its):
+        take(name, seconds)
+    floor = on.floor * max(1, len(ran.jobs))
+    if terms[worst] < floor and ran.seconds < DISPATCH_CALLS * floor:
+        take(on.overhead, rest)
+    if terms[worst] < TINY * on.floor:  # too little work for its bound to explain that much time
         take(UNEXPLAINED, rest)
     take(MEMORY if worst == "memory" else COMPUTE, rest)
     return parts
 
 
-class _FreedPages:
-    """Seconds for giving blocks back, never for more pages than the run took fresh: malloc keeps the others."""
-
-    def __init__(self, timeline: Timeline) -> None:
-        freed = (sum(m.call.freed for m in timeline.moments) + timeline.tail_freed) / PAGE
-        calls = [m.call for m in timeline.moments]
-        taken = sum(call.place.faults for call in calls) * fault_share(timeline.faults, calls)
-        self.share = min(1.0, taken / freed) if freed else 0.0
-
-    def seconds(self, freed: int, floors: Floors) -> float:
-        return freed / PAGE * self.share * floors.free
-
-
-def grouped(entries: list[Entry]) -> list[Group]:
+def _grouped(entries: list[Entry]) -> list[Group]:
     """Calls by op, module, line and the likeness of their shapes."""
     alike: dict[tuple[str, str, str, bool], list[Entry]] = {}
     for entry in entries:
@@ -245,28 +240,19 @@ def grouped(entries: list[Entry]) -> list[Group]:
     return groups
 
 
-def _between(gaps: list[tuple[Call, float, float]], outside: watch.Outside | None) -> list[Group]:
-    """The gaps by the module of the call that follows: freeing memory, what was seen in them, and Python."""
+def _between(gaps: Iterable[Gap], on: Roofs) -> list[Group]:
+    """The gaps by their cause and the module of the call that the host was at, or that follows."""
     found: dict[tuple[str, str], Group] = {}
     slowest: dict[tuple[str, str], float] = {}
-    for number, (call, seconds, freeing) in enumerate(gaps):
-        freed = min(seconds, freeing)
-        pieces = [(FREE, ALLOCATION, freed, "allocation")]
-        rest = seconds - freed
-        if outside is not None:
-            at = outside.of(number)
-            for kind, (part, waits_on) in SEEN.items():
-                value = at.share(kind) * (seconds - freed)
-                rest -= value
-                pieces.append((part, part, value, waits_on))
-        pieces.append((PYTHON, HOST, rest, "host"))
-        for op, part, value, waits_on in pieces:
-            if value <= 0:
-                continue
-            key = (op, call.place.module)
-            group = found.setdefault(key, Group(op, call.place, "", gap=waits_on))
-            if value > slowest.get(key, 0.0):
-                slowest[key], group.place = value, call.place
-            work = None if part in UNSEEN else NOTHING
-            group.entries.append(Entry(call, value, work, None, {part: value}))
+    for gap in gaps:
+        if gap.seconds <= 0:
+            continue
+        name, part, waits_on = on.gaps[gap.kind]
+        call = gap.call or Call("", 0, 0, place=Place())
+        key = (name, call.place.module)
+        group = found.setdefault(key, Group(name, call.place, "", gap=waits_on))
+        if gap.seconds > slowest.get(key, 0.0):
+            slowest[key], group.place = gap.seconds, Place(call.place.module, call.place.source)
+        its = None if part in on.unseen else NOTHING
+        group.entries.append(Entry(call, gap.seconds, its, None, {part: gap.seconds}, gap.seconds))
     return list(found.values())

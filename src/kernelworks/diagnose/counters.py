@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 from kernelworks.bench import nsight
 from kernelworks.bench.nsight import read, refusal
-from kernelworks.diagnose.account_gpu import innermost, is_product, short
-from kernelworks.observe.replay import Span
-from kernelworks.observe.timeline_gpu import GpuTimeline
+from kernelworks.diagnose.on_gpu import innermost, is_product
+from kernelworks.observe.on_gpu import GpuTimeline
+from kernelworks.observe.replay import Span, short
 from kernelworks.records import CounterCheck
 from kernelworks.work import Work
 
@@ -55,7 +55,7 @@ def checks(timeline: GpuTimeline, target: str, args: Sequence[str]) -> tuple[tup
 
 def command(target: str, args: Sequence[str], first: int) -> list[str]:
     """What is run: the counters of KERNELS kernels of one run of the program, from its kernel number ``first`` on."""
-    program = [sys.executable, "-m", "kernelworks.observe.counted", target, *args]
+    program = [sys.executable, "-m", "kernelworks.observe.marked", target, *args]
     return nsight.command(METRICS, program, ["--launch-skip", str(first), "--launch-count", str(KERNELS)])
 
 

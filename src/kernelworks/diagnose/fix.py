@@ -1,7 +1,7 @@
 """Settle what the program calls, swap in what won, predict the gain, prove the outputs, measure in alternation, and
 give everything back.
 
-What is the same on every device; ``fix_cpu`` and ``fix_gpu`` say how a swapped program is surveyed and predicted there.
+The same on every device; ``forecast`` surveys and foretells the swapped program there.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from kernelworks.ceilings.quiet import Sifted, far_apart, sift
 from kernelworks.diagnose.agree import Agreement, compare
+from kernelworks.diagnose.forecast import Forecaster
+from kernelworks.diagnose.predict import Forecast
 from kernelworks.diagnose.roots import Roots, Swapped, find
 from kernelworks.observe.places import fold
 from kernelworks.observe.program import Program
 from kernelworks.records import Fix
 from kernelworks.settle import settle
 
-__all__ = ["Forecast", "Side", "alternate", "apply_fix", "lines", "noise_of"]
+__all__ = ["alternate", "apply_fix", "lines", "noise_of"]
 
 Say = Callable[[str], None]
 LEAST_ROUNDS = 2
@@ -28,40 +30,6 @@ LEAST_NOISE = 0.02  # of the wall clock: two runs of one program are seldom near
 MOST_SHARE = 2.0  # of the original's time: what is predicted beyond it is a disturbance, of no known size
 NOTHING = "nothing to be had here"
 SETTLING = 1.0  # of the budget, for races of the calls that are not known of this machine yet
-
-
-class Forecast(NamedTuple):
-    """What the swapped program will take, as a share of the original in the same minute, and how many of its calls of
-    ours had to be taken at their bound."""
-
-    share: float
-    unknown: int
-
-
-class Side(Protocol):
-    """What a device brings to a fix."""
-
-    most_rounds: int
-
-    def whole(self, program: Program) -> Program:
-        """The program, over when the device is done."""
-        ...
-
-    def before(self, program: Program) -> None:
-        """Called ahead of the swap."""
-        ...
-
-    def survey(self, program: Program) -> Any:
-        """What ``forecast`` wants to know of the swapped program; called while it is swapped."""
-        ...
-
-    def forecast(self, program: Program, roots: Roots, surveyed: Any) -> Forecast:
-        """What the swapped program will take; called when everything is as it was."""
-        ...
-
-    def notes(self) -> tuple[str, ...]:
-        """What a reader must know beside the figures."""
-        ...
 
 
 def noise_of(walls: Sequence[float]) -> float:
@@ -75,7 +43,7 @@ def _range(walls: Sequence[float]) -> str:
     return f"runs of the program as it is took {_ms(min(walls))} to {_ms(max(walls))}"
 
 
-def apply_fix(program: Program, walls: Sequence[float], side: Side, *, budget_s: float, say: Say) -> Fix:
+def apply_fix(program: Program, walls: Sequence[float], forecaster: Forecaster, *, budget_s: float, say: Say) -> Fix:
     """Everything that ``--fix`` does; afterwards every module is as it was.
 
     The calls that no timing speaks of yet are raced first, and what is swapped in is what won, op by op. What the
@@ -92,26 +60,34 @@ def apply_fix(program: Program, walls: Sequence[float], side: Side, *, budget_s:
         say(what)
 
     try:
-        return _applied(program, walls, side, budget_s=budget_s, say=step)
+        return _applied(program, walls, forecaster, budget_s=budget_s, say=step)
     except Exception as error:  # the program's, swapped or run once too often, or ours: the diagnosis stands
         wall = statistics.median(walls)
         text = str(error).strip().splitlines()
         said = f"{type(error).__name__}{f': {text[0][:300]}' if text else ''}"
         refused = f"it could not be carried out: {doing}: {said}"
-        notes = ("every module is as it was, and the rest of the diagnosis holds",)
-        return Fix((), (), wall, wall, 0.0, 0.0, 0.0, 0.0, False, 0, notes, refused=refused, against="")
+        note = "every module is as it was, and the rest of the diagnosis holds"
+        return _fix(wall, wall, notes=(note,), agrees=False, refused=refused)
 
 
-def _applied(program: Program, walls: Sequence[float], side: Side, *, budget_s: float, say: Say) -> Fix:
+def _fix(was: float, now: float, **found: Any) -> Fix:
+    """The record of a fix; by default of one that was not applied."""
+    applied: dict[str, Any] = {
+        "replaced": (), "left": (), "predicted_gain_s": 0.0, "error_before": 0.0, "error_after": 0.0, "agrees": True,
+        "rounds": 0, "against": "",
+    }  # fmt: skip
+    return Fix(before_s=was, after_s=now, gain_s=was - now, **applied | found)
+
+
+def _applied(program: Program, walls: Sequence[float], forecaster: Forecaster, *, budget_s: float, say: Say) -> Fix:
     wall = statistics.median(walls)
     say("finding the modules that the program calls")
     roots = find(program.run)
     if not roots.modules:
-        note = "the program calls no torch.nn.Module: nothing to swap"
-        return Fix((), (), wall, wall, 0.0, 0.0, 0.0, 0.0, True, 0, (note,), against="")
-    whole = side.whole(program)
+        return _fix(wall, wall, notes=("the program calls no torch.nn.Module: nothing to swap",))
+    whole = forecaster.whole(program)
     settled = _settled(whole, roots, SETTLING * budget_s, say)
-    side.before(whole)
+    forecaster.before(whole)
     say("building the rows that the swapped program needs")
     with Swapped(roots) as swapped:
         whole.run()
@@ -119,14 +95,14 @@ def _applied(program: Program, walls: Sequence[float], side: Side, *, budget_s: 
         left = lines((item.path, item.type, item.reason) for s in swapped.swaps for item in s.left)
         if not replaced:
             said = (f"{NOTHING}: of the program's calls there is none that a row of ours does quicker", *settled)
-            return Fix((), left, wall, wall, 0.0, 0.0, 0.0, 0.0, True, 0, said, against="")
+            return _fix(wall, wall, left=left, notes=said)
         say("surveying the swapped program")
-        surveyed = side.survey(whole)
-    say("replaying our ops one by one, to predict the gain")
-    forecast = side.forecast(whole, roots, surveyed)
-    notes = [*side.notes(), *settled]
+        surveyed = forecaster.survey(whole)
+    say("timing our ops one by one, to predict the gain")
+    forecast = forecaster.forecast(whole, roots, surveyed)
+    notes = [*forecaster.notes(), *settled]
     if forecast.unknown:
-        notes.append(f"{forecast.unknown} calls of ours could not be replayed: predicted from their bound")
+        notes.append(f"{forecast.unknown} calls of ours could not be timed by themselves: predicted from their bound")
     forecast = forecast._replace(share=min(forecast.share, MOST_SHARE))
     gain, noise, known = wall * (1 - forecast.share), noise_of(walls), not far_apart(walls)
     if not known:
@@ -134,10 +110,10 @@ def _applied(program: Program, walls: Sequence[float], side: Side, *, budget_s: 
     elif gain <= noise:
         notes.insert(0, f"{NOTHING}: {_expected(gain, noise, wall)}")
         notes.insert(1, "so it was not applied and nothing was measured")
-        return Fix(replaced, left, wall, wall, gain, 0.0, 0.0, 0.0, True, 0, tuple(notes), noise, against="")
+        return _fix(wall, wall, replaced=replaced, left=left, predicted_gain_s=gain, notes=tuple(notes), noise_s=noise)
     say("comparing the answers")
     agreement = compare(roots.samples, budget_s)
-    found = alternate(whole, roots, wall, budget_s, say, most=side.most_rounds)
+    found = alternate(whole, roots, wall, budget_s, say, most=forecaster.most_rounds)
     return _measured(forecast if known else None, agreement, found, replaced, left, notes)
 
 
@@ -180,13 +156,12 @@ def _measured(
         refused = "its outputs are worse than the original's" if agreement.against else "its outputs were not compared"
     elif now - was > noise and not found.loud:
         refused = f"swapped, the program is slower: {_ms(now)} after {_ms(was)}"
-    return Fix(
+    return _fix(
+        was,
+        now,
         replaced=replaced,
         left=left,
-        before_s=was,
-        after_s=now,
         predicted_gain_s=None if forecast is None else was * (1 - forecast.share),
-        gain_s=was - now,
         error_before=agreement.before,
         error_after=agreement.after,
         agrees=agreement.agrees,

@@ -10,7 +10,8 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelworks.diagnose.account import NATIVE, OTHERS, TAKEN, WAITING, Group
+from kernelworks.diagnose.account import Group
+from kernelworks.diagnose.on_cpu import NATIVE, OTHERS, TAKEN, WAITING
 from kernelworks.diagnose.patterns import patterns
 from kernelworks.diagnose.races import Promise, Races
 from kernelworks.diagnose.rules import RULES, Advice, Rule, View

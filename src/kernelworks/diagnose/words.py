@@ -10,16 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelworks.ceilings.quiet import Noise, far_apart
-from kernelworks.diagnose.account import FREE, PYTHON, TAKEN, UNEXPLAINED, USEFUL
+from kernelworks.diagnose.account import UNEXPLAINED, USEFUL
+from kernelworks.diagnose.on_cpu import FREE, PYTHON, TAKEN
 from kernelworks.diagnose.regions import SMALL, WIDER, Problem
 from kernelworks.observe.timeline import Timeline
-from kernelworks.observe.timeline_gpu import GpuTimeline
 from kernelworks.observe.trace import COMPILED
 from kernelworks.records import Fix, Region
 
 __all__ = ["Rough", "ambiguous", "findings", "sentence", "unmodelled"]
 
-NOISY_SCALE = 0.15  # profiled and plain runs further apart than this are said
 HARDLY, MOSTLY = 0.25, 0.9  # of the wall clock, modelled
 DOUBT = 0.1  # of the wall clock, unexplained
 VAGUE = 20.0  # percent, from which the ends of a rough interval may not lie tenfold apart
@@ -166,32 +165,26 @@ def unmodelled(found: Sequence[Region]) -> tuple[str, ...]:
     return tuple(f"{op}: {calls} calls, {_time(seconds)}" for op, (calls, seconds) in ordered)
 
 
-def findings(problems: Mapping[str, Problem], timeline: Timeline | GpuTimeline) -> tuple[str, ...]:
+def findings(problems: Mapping[str, Problem], timeline: Timeline) -> tuple[str, ...]:
     """The problems by the time they cost, and what to know about the measurement itself."""
     wall = timeline.wall
     ordered = sorted(problems.items(), key=lambda item: (-item[1].high, -item[1].allows))
     lines = [_problem(name, its, wall) for name, its in ordered if max(its.high, its.allows) >= SMALL * wall]
     if timeline.noisy:
         lines.append(f"{timeline.noisy} windows of runs were thrown away: others used the machine meanwhile")
-    if isinstance(timeline, GpuTimeline):
-        if abs(timeline.device - 1) > NOISY_SCALE / 2:
-            lines.append(
-                f"under the profiler kernels took {1 / timeline.device:.2f} times as long as without it, by the wall "
-                "clock; their times were scaled to fit"
-            )
-    elif abs(timeline.scale - 1) > NOISY_SCALE:
+    if abs(1 / timeline.stretched - 1) > timeline.may_differ:
         lines.append(
-            f"under the profiler, its own time taken off, the program took {_times(1 / timeline.scale)} as long as "
-            "without it; the times of single ops were scaled to fit"
+            f"under the profiler, its own time taken off, {timeline.slowed} took {_times(timeline.stretched)} as long "
+            "as without it; the times of single ops were scaled to fit"
         )
-    if isinstance(timeline, Timeline) and timeline.surveyed is not None:
+    if timeline.surveyed is not None:
         lines.append(
-            f"of {len(timeline.moments)} calls the first {timeline.surveyed} were surveyed, as the budget allows; the "
+            f"of {len(timeline.calls)} calls the first {timeline.surveyed} were surveyed, as the budget allows; the "
             "others are taken for calls of the same names among them"
         )
     if timeline.elsewhere:
         lines.append(f"{timeline.elsewhere} ops ran on other threads: not on the critical path, not counted")
-    if isinstance(timeline, Timeline) and timeline.outside is not None and timeline.outside.elsewhere:
+    if timeline.outside is not None and timeline.outside.elsewhere:
         lines.append(_elsewhere(timeline.outside.elsewhere))
     return tuple(lines)
 

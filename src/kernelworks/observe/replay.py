@@ -13,6 +13,7 @@ queue of ``DEPTH`` launches, beyond which the host waits.
 from __future__ import annotations
 
 import bisect
+import re
 import statistics
 from collections import deque
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from kernelworks.observe.trace import Call, DeviceWork, Runtime, Trace
 
 __all__ = [
     "ALLOCATION", "DISPATCH", "LAUNCH", "PYTHON", "SYNC", "Gap", "Job", "Pace", "Played", "Span", "Step",
-    "busy_seconds", "critical", "fitted", "gaps", "pace", "play", "steps",
+    "busy_seconds", "critical", "fitted", "gaps", "pace", "play", "short", "steps",
 ]  # fmt: skip
 
 PYTHON, DISPATCH, LAUNCH, SYNC, ALLOCATION = "python", "dispatch", "launch", "sync", "allocation"
@@ -359,3 +360,18 @@ def critical(program: Sequence[Step], played: Played) -> tuple[list[float], dict
         host[program[number].kind] += max(0.0, now - begun)
         now, number = min(now, begun), number - 1
     return on, host
+
+
+# ---------------------------------------------------------------- names
+
+
+def short(name: str) -> str:
+    """A kernel's name without its return type, namespaces and arguments."""
+    plain = name.removeprefix("void ").replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
+    head = plain.partition("<")[0].partition("(")[0]
+    inner = next((word for word in ("Functor", "Kernel", "_kernel") if word in plain[len(head) :]), "")
+    if inner and "elementwise" in head:
+        words = re.split(r"[<>,( ]+", plain)
+        what = next((w.rpartition("::")[2] for w in words[1:] if inner in w), "")
+        return f"{head.rpartition('::')[2]}<{what}>"
+    return head.rpartition("::")[2] if "Mem" not in head else plain.partition(" (")[0]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from kernelworks.observe.trace import Call
 from kernelworks.work.operands import Arguments, Operand
 
-__all__ = ["Signature", "clusters", "signature"]
+__all__ = ["Signature", "clusters", "rounded", "signature"]
 
 Signature = tuple[tuple[tuple[int, ...], str], ...]
 
@@ -23,6 +24,11 @@ def signature(call: Call) -> Signature:
             if isinstance(operand, Operand):
                 found.append((operand.shape, str(operand.dtype).removeprefix("torch.")))
     return tuple(found)
+
+
+def rounded(shapes: Signature) -> Any:
+    """Sizes by their power of two: calls of a growing cache look alike."""
+    return tuple((tuple(n.bit_length() for n in shape), dtype) for shape, dtype in shapes)
 
 
 def clusters(signatures: Sequence[Signature]) -> list[tuple[str, list[int]]]:

@@ -1,4 +1,4 @@
-"""``python -m kernelworks.observe.counted TARGET [ARGUMENTS]``: the program, one run of it between the marks that
+"""``python -m kernelworks.observe.marked TARGET [ARGUMENTS]``: the program, one run of it between the marks that
 ``counters`` has ncu look between."""
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import sys
 
 import torch
 
+from kernelworks.observe.on_gpu import waiting
 from kernelworks.observe.program import from_target
-from kernelworks.observe.timeline_gpu import waiting
 
 
 def main(arguments: list[str]) -> None:

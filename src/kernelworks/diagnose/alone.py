@@ -1,0 +1,61 @@
+"""What calls of our ops take by themselves, in the minute of a forecast: measured by ``captured`` on a CPU, on a GPU by
+``remade``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.choose import choose
+from kernelworks.observe.timeline import Cost
+from kernelworks.observe.trace import Call
+from kernelworks.op import Op
+from kernelworks.work.shapes import Signature, rounded, signature
+
+__all__ = ["OURS", "Alone", "Kind", "shapes_of", "takes_torchs"]
+
+OURS = "kernelworks::"
+Kind = tuple[str, Signature]  # a call's full name, and its shapes
+
+
+@dataclass
+class Alone:
+    """Costs by kind of call. Of the kinds in ``torchs`` the row that is taken is torch's own: a call of one costs what
+    torch's costs in the original, where that is known."""
+
+    costs: dict[Kind, Cost] = field(default_factory=dict)
+    torchs: set[Kind] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._near: dict[Any, list[Cost]] = {}
+        for (name, shapes), cost in self.costs.items():
+            self._near.setdefault((name, rounded(shapes)), []).append(cost)
+
+    def takes_torchs(self, call: Call) -> bool:
+        return (call.name, signature(call)) in self.torchs
+
+    def of(self, call: Call) -> Cost | None:
+        """The cost of the same op whose shapes are the call's, or nearly; None where there is none."""
+        shapes = signature(call)
+        exact = self.costs.get((call.name, shapes))
+        near = self._near.get((call.name, rounded(shapes)), [])
+        return exact or (sorted(near, key=lambda c: c.host + sum(c.kernels))[len(near) // 2] if near else None)
+
+
+def takes_torchs(op: Op, pass_: str, given: Sequence[Any], row: str | None) -> bool:
+    """Whether a forward call on these arguments would take torch's own row."""
+    return pass_ == "forward" and choose(op, op.request(pass_, tuple(given)), row).row.source is None
+
+
+def shapes_of(args: Sequence[Any]) -> Signature:
+    """As ``signature`` has them: of a list of tensors the first three."""
+    lists = [a[:3] if isinstance(a, (list, tuple)) else [a] for a in args]
+    return tuple((tuple(t.shape), _name(t.dtype)) for items in lists for t in items if isinstance(t, Tensor))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,143 @@
+"""Calls of our ops as a program on the CPU made them, timed by themselves.
+
+Each is run again on the program's own arguments, in the program's order, so that weights come from memory as they will,
+into outputs that exist: page faults are counted apart.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+
+from kernelworks.diagnose.alone import Alone, Kind, shapes_of, takes_torchs
+from kernelworks.observe.timeline import Cost
+from kernelworks.op import Op
+from kernelworks.work.costs import contracted
+from kernelworks.work.shapes import Signature, rounded
+
+__all__ = ["Capture", "Captured", "timed_alone"]
+
+MOST_BYTES = 1 << 30  # of arguments that are kept alive to be used again, weights not counted
+MOST_OF_A_KIND = 32
+PASSES = 5
+
+
+@dataclass(frozen=True)
+class Captured:
+    """One call of an op of ours, or of its backward, with its own arguments, by its full name."""
+
+    name: str
+    op: Op
+    pass_: str
+    args: tuple[Any, ...]
+    signature: Signature
+    torchs: bool = False  # the row that is taken is torch's own
+    row: str | None = None  # that was settled for it, where it was
+
+
+class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps the arguments of calls of our ops, below autograd: of each kind some, until they hold a gigabyte, and until
+    ``budget_s`` is over: then it leaves the program alone at its next call of a module, since being told of an op costs
+    many times a small one. Calls of kinds that it had not met by then count at their bound."""
+
+    sees_kernelworks = True
+
+    def __init__(self, persistent: Mapping[int, int], budget_s: float = math.inf) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.persistent, self.budget_s = persistent, budget_s
+        self.captured: list[Captured] = []
+        self._kinds: dict[Any, int] = {}
+        self._torchs: dict[Any, bool] = {}
+        self._held = 0
+        self._begun = 0.0
+        self._there = False
+
+    def __enter__(self) -> Any:
+        self._call: Callable[..., Any] = nn.Module.__call__
+        self._begun, self._there = time.perf_counter(), True
+        capture = self
+
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if time.perf_counter() - capture._begun > capture.budget_s:
+                capture._leave()
+            return capture._call(module, *args, **kwargs)
+
+        nn.Module.__call__ = call  # type: ignore[method-assign]
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        nn.Module.__call__ = self._call  # type: ignore[method-assign]
+        if self._there:
+            self._there = False
+            super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+
+    def _leave(self) -> None:
+        """Before the program's run is over, where no mode of its own stands above."""
+        if self._there and _get_current_dispatch_mode() is self:
+            self.__exit__(None, None, None)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "kernelworks" and self._held < MOST_BYTES:
+            self._keep(func._schema.name, args)
+        return func(*args, **(kwargs or {}))
+
+    def _keep(self, name: str, args: Any) -> None:
+        found = contracted(name)
+        if found is None or found[0].contract.mutates:
+            return
+        op, pass_ = found
+        shapes = shapes_of(args)
+        kind = (name, rounded(shapes))
+        self._kinds[kind] = self._kinds.get(kind, 0) + 1
+        if self._kinds[kind] <= MOST_OF_A_KIND:
+            count = len(op.passes[pass_].names)
+            given, row = tuple(args[:count]), args[count] if len(args) > count else None
+            same = (name, shapes, row)
+            if same not in self._torchs:
+                self._torchs[same] = takes_torchs(op, pass_, given, row)
+            self.captured.append(Captured(name, op, pass_, given, shapes, self._torchs[same], row))
+            held = (a for a in args if isinstance(a, Tensor))
+            self._held += sum(t.nbytes for t in held if t.untyped_storage().data_ptr() not in self.persistent)
+
+
+def timed_alone(captured: list[Captured], budget_s: float = math.inf) -> Alone:
+    """Seconds of each kind of call: medians over passes, of which there is one at the least, and no more once
+    ``budget_s`` is over."""
+    begin = time.perf_counter()
+    seconds: dict[Kind, list[float]] = {}
+    inference = any(isinstance(a, Tensor) and a.is_inference() for c in captured for a in c.args)
+    outputs: list[Any] = []
+    for turn in range(PASSES + 1):
+        if turn > 1 and time.perf_counter() - begin > budget_s:
+            break
+        with torch.inference_mode() if inference else torch.no_grad():
+            for i, call in enumerate(captured):
+                if not turn:
+                    outputs.append(None if call.pass_ == "backward" else _output(call.op, call))
+                    continue
+                start = time.perf_counter()
+                if call.pass_ == "backward":
+                    call.op.run("backward", call.args, row=call.row)
+                else:
+                    call.op(*call.args, out=outputs[i], row=call.row)
+                seconds.setdefault((call.name, call.signature), []).append(time.perf_counter() - start)
+    costs = {kind: Cost(statistics.median(values)) for kind, values in seconds.items()}
+    return Alone(costs, {(call.name, call.signature) for call in captured if call.torchs})
+
+
+def _output(op: Op, call: Captured) -> Any:
+    """What the call returns, to be written again; None where it cannot be given back as ``out``."""
+    result = op(*call.args, row=call.row)
+    try:
+        op(*call.args, out=result, row=call.row)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return result

@@ -1,0 +1,137 @@
+"""The CPU under diagnosis: what the parts of its wall clock are called, and what its account and its forecasts ask.
+
+The parts beside everyone's (``account``), in the footer's order:
+
+- **dispatch**: the floor of a call into torch for every op and for what it calls, in Python and in C++, all the time
+  of ops that move no data, and that of ops whose work is less than one such floor;
+- **host and sync**: the program's own Python between ops, beyond that floor;
+- **native code outside torch**: between ops, NumPy's kernels say: not modelled;
+- **waiting**: between ops, the program's thread asleep: for a file, a lock, a clock;
+- **other threads**: between ops, the program's thread asleep while other threads of the program worked;
+- **taken by other processes**: the program's threads could have run and had no core;
+- **allocation (page faults)**: fresh pages touched inside ops, and large blocks given back between them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from kernelworks.bench.faults import Memory
+from kernelworks.ceilings.bound import Bound
+from kernelworks.diagnose.account import ALLOCATION, COMPUTE, MEMORY, UNEXPLAINED, USEFUL
+from kernelworks.diagnose.alone import Alone
+from kernelworks.diagnose.captured import Capture, timed_alone
+from kernelworks.diagnose.limits import limit
+from kernelworks.diagnose.predict import REACHED
+from kernelworks.diagnose.races import Races
+from kernelworks.observe import on_cpu, replay, watch
+from kernelworks.observe.overhead import Floors
+from kernelworks.observe.timeline import Cost, Plain, Ran, Timeline
+from kernelworks.observe.trace import Call
+from kernelworks.records import Ceilings, GpuTime
+from kernelworks.work import Work
+from kernelworks.work.costs import work
+
+__all__ = ["FREE", "NATIVE", "OTHERS", "PARTS", "PYTHON", "TAKEN", "UNSEEN", "WAITING", "Cpu"]
+
+DISPATCH, HOST = "dispatch", "host and sync"
+NATIVE, WAITING, OTHERS = "native code outside torch", "waiting", "other threads"
+TAKEN = "taken by other processes"
+UNSEEN = frozenset({NATIVE, WAITING, OTHERS, TAKEN})  # what no model speaks of
+PARTS = (USEFUL, MEMORY, COMPUTE, DISPATCH, HOST, NATIVE, WAITING, OTHERS, TAKEN, ALLOCATION, UNEXPLAINED)
+
+PYTHON, FREE = "python", "free memory"  # the regions of gaps
+GAPS = {
+    replay.PYTHON: (PYTHON, HOST, "host"), replay.ALLOCATION: (FREE, ALLOCATION, "allocation"),
+    watch.NATIVE: (NATIVE, NATIVE, "native"), watch.WAITING: (WAITING, WAITING, "waiting"),
+    watch.OTHERS: (OTHERS, OTHERS, "threads"), on_cpu.TAKEN: (TAKEN, TAKEN, "taken"),
+}  # fmt: skip
+GRAIN = 32768  # elements from which torch's elementwise kernels use several threads
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """A ``device.Device``: this machine's cores, with so many threads."""
+
+    ceilings: Ceilings
+    floors: Floors
+    threads: int
+
+    parts: ClassVar[tuple[str, ...]] = PARTS
+    overhead: ClassVar[str] = DISPATCH
+    gaps: ClassVar[Mapping[str, tuple[str, str, str]]] = GAPS
+    unseen: ClassVar[frozenset[str]] = UNSEEN
+    most_rounds: ClassVar[int] = 5
+    fixing: ClassVar[float] = 0.25
+    takes_pages: ClassVar[bool] = True
+
+    # ---------------------------------------------------------------- what an account asks
+
+    @property
+    def cache_bytes(self) -> int:
+        return self.ceilings.cache_bytes.get("L3", 32 << 20)
+
+    @property
+    def floor(self) -> float:
+        return self.ceilings.dispatch_us * 1e-6
+
+    def unit(self, its: Work) -> Work:
+        return its
+
+    def limit(self, ran: Ran, its: Work, far: float) -> Bound:
+        return limit(its, far, self.threads, self.ceilings)
+
+    def bare(self, ran: Ran) -> str:
+        return DISPATCH
+
+    def overheads(self, ran: Ran, its: Work) -> Iterable[tuple[str, float]]:
+        wide = its.written >= GRAIN * 4 and self.threads > 1
+        yield ALLOCATION, ran.fresh
+        yield DISPATCH, ran.least + (self.ceilings.fork_join_us * 1e-6 if wide else 0.0)
+
+    def fused(self, calls: Sequence[Call], works: Sequence[Work | None]) -> Sequence[float]:
+        return [0.0] * len(calls)  # caches and page faults decide more: not told apart
+
+    # ---------------------------------------------------------------- a diagnosis
+
+    def observe(self, run: Callable[[], Any], budget_s: float, say: Callable[[str], None], **more: Any) -> Timeline:
+        first: Plain | None = more.get("first")
+        memory: Memory | None = more.get("memory")
+        return on_cpu.observe(run, self.floors, budget_s=budget_s, say=say, first=first, memory=memory)
+
+    def races(self, budget_s: float, say: Callable[[str], None] | None) -> Races:
+        return Races(budget_s, self.threads, say=say)
+
+    def told(self, timeline: Timeline) -> tuple[GpuTime | None, tuple[str, ...]]:
+        return None, ()
+
+    # ---------------------------------------------------------------- a forecast
+
+    def whole(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        return run
+
+    def peak_bytes(self, run: Callable[[], Any]) -> int | None:
+        return None
+
+    def capture(self, persistent: Mapping[int, int], budget_s: float) -> Capture:
+        return Capture(persistent, budget_s)
+
+    def alone(self, calls: Sequence[Call], capture: Any, budget_s: float) -> Alone:
+        found = timed_alone(capture.captured, budget_s)
+        capture.captured.clear()
+        return found
+
+    def at_its_bound(self, call: Call, host: float) -> Cost:
+        its = work(call)
+        bound = limit(its, 0.0, self.threads, self.ceilings).seconds if its is not None else 0.0
+        return Cost(max(bound / REACHED, self.floors.span * call.events))
+
+    def give_back(self) -> None:
+        gc.collect()
+        with contextlib.suppress(AttributeError, OSError):
+            ctypes.CDLL(None).malloc_trim(0)

@@ -1,0 +1,130 @@
+"""What holds on a CPU holds on a GPU: one protocol, one account, one prediction, whatever the device."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+from test_gpu import FLOORS, NAMES, gpu, timeline
+
+from kernelworks.diagnose.account import account, footer
+from kernelworks.diagnose.alone import Alone
+from kernelworks.diagnose.captured import Capture, timed_alone
+from kernelworks.diagnose.on_cpu import Cpu
+from kernelworks.diagnose.on_gpu import Gpu
+from kernelworks.diagnose.predict import Bounds, predict
+from kernelworks.observe import on_cpu
+from kernelworks.observe.timeline import Cost, Timeline
+from kernelworks.observe.trace import Call, Place, Trace
+from kernelworks.records import Ceilings
+from kernelworks.work.shapes import signature
+
+US = 1000  # ns
+
+
+@pytest.fixture(scope="session")
+def machine(ceilings: Ceilings) -> Ceilings:
+    return dataclasses.replace(ceilings, cache_bytes={"L3": 32 << 20})
+
+
+def _call(name: str, start: int, end: int, shape: tuple[int, ...] = (32, 64), **more: object) -> Call:
+    return Call(
+        name, start * US, end * US, shapes=[list(shape)], strides=[[shape[-1], 1]], dtypes=[torch.float32],
+        scalars=[None], place=Place("M", "m.py:1", 0, "M"), **more,
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+def _on_cpu(*calls: Call, end: int) -> on_cpu.CpuTimeline:
+    trace = Trace(0, end * US, list(calls), len(calls), 0, None)
+    return on_cpu.settle(end * 1e-6, [trace], trace, FLOORS)
+
+
+def _device(name: str, machine: Ceilings) -> tuple[Timeline, Cpu | Gpu]:
+    if name == "cpu":
+        line = _on_cpu(_call("aten::gelu", 10, 110), _call("aten::relu", 120, 220), end=400)
+        return line, Cpu(machine, FLOORS, 2)
+    return timeline(name), Gpu(gpu(), FLOORS)
+
+
+DEVICES = ("cpu", *NAMES)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_entries_and_gaps_add_to_the_wall_clock(name: str, machine: Ceilings) -> None:
+    line, device = _device(name, machine)
+    alone = sum(ran.exclusive + ran.entry for ran in line.entries())
+    assert alone + sum(gap.seconds for gap in line.gaps()) == pytest.approx(line.wall)
+    parts = footer(account(line, device), line.wall, device.parts)
+    assert tuple(parts) == device.parts and sum(parts.values()) == pytest.approx(line.wall)
+
+
+def test_a_cpu_is_a_host_that_waits_for_nothing(machine: Ceilings) -> None:
+    line, _ = _device("cpu", machine)
+    its = [(ran.before, ran.cost) for ran in line.entries()]
+    assert line.replay(its) == pytest.approx(line.wall)
+    half = line.wall - sum(ran.host for ran in line.entries()) / 2
+    assert line.replay([(before, Cost(cost.host / 2)) for before, cost in its]) == pytest.approx(half)
+
+
+@pytest.mark.parametrize("now", [0.5, 1.0, 1.7])
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_program_that_is_not_changed_gains_nothing(name: str, now: float, machine: Ceilings) -> None:
+    line, device = _device(name, machine)
+    assert predict(line, line.calls, Alone(), device, now=now * line.wall) == (pytest.approx(1.0, abs=1e-9), 0)
+
+
+@pytest.mark.parametrize("name", ["cpu", "large"])
+def test_torchs_own_row_costs_what_it_cost_in_the_original(name: str, machine: Ceilings) -> None:
+    """Whatever it took when it was timed by itself: the same function runs as before."""
+    line, device = _device(name, machine)
+    calls = [_renamed(c, "kernelworks::gelu") if c.name == "aten::gelu" else c for c in line.calls]
+    kinds = {("kernelworks::gelu", signature(c)) for c in calls if c.name == "kernelworks::gelu"}
+    costs = dict.fromkeys(kinds, Cost(1.0, (1.0,)))
+    assert predict(line, calls, Alone(costs, kinds), device) == (pytest.approx(1.0), 0)
+    assert predict(line, calls, Alone(costs), device).share > 10
+
+
+def _renamed(call: Call, name: str) -> Call:
+    return dataclasses.replace(call, name=name)
+
+
+def test_a_row_of_torchs_that_the_original_has_no_call_for_is_timed() -> None:
+    """A gate is two functions of torch's: its cost is what the row takes, not a bound."""
+    import kernelworks as kw
+
+    x = torch.randn(8, 64)
+    with Capture({}) as capture:
+        torch.ops.kernelworks.silu_mul(x, x, "torch")
+    alone = timed_alone(capture.captured)
+    assert kw.silu_mul is not None and alone.torchs == set(alone.costs) != set()
+
+
+def test_backward_calls_and_their_gaps_are_known_apart(machine: Ceilings) -> None:
+    """A product of one shape takes longer backwards, and autograd has no Python between ops."""
+    forward = [_call("aten::mm", 20 * i, 20 * i + 10) for i in range(1, 4)]
+    backward = [_call("aten::mm", 75 + 41 * i, 75 + 41 * i + 40, backward=True) for i in range(3)]
+    line, device = _on_cpu(*forward, *backward, end=240), Cpu(machine, FLOORS, 2)
+    tail = 240 - (75 + 2 * 41 + 40)
+    assert predict(line, forward, Alone(), device).share == pytest.approx((70 + tail) / 240, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["cpu", "tiny"])
+def test_a_call_that_nothing_was_timed_like_takes_its_bound_over_its_usual_share(
+    name: str, machine: Ceilings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours or torch's, and the host's part of it is that of calls of its op."""
+    line, device = _device(name, machine)
+    first = line.calls[0]
+    unseen = dataclasses.replace(first, shapes=[[1 << 12, 1 << 12]], strides=[[1 << 12, 1]], items=None)
+    asked: list[float] = []
+    real: Callable[[Bounds, Call, float], Cost] = type(device).at_its_bound
+    monkeypatch.setattr(
+        type(device), "at_its_bound", lambda self, call, host: asked.append(host) or real(self, call, host)
+    )
+    mine = [ran.host for ran in line.entries() if ran.call.name == first.name]
+    for call in (unseen, _renamed(unseen, "kernelworks::gelu")):
+        found = predict(line, [*line.calls, call], Alone(), device)
+        assert found.share > 1 and found.unknown == (call.name != first.name)
+    assert asked[0] == pytest.approx(sum(mine) / len(mine))
