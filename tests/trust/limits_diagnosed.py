@@ -55,6 +55,18 @@ def diagnosed(program: Callable[[], Any], others: float = 0.0) -> Any:
         return kw.diagnose(program, ceilings=record(), budget_s=0.1)
 
 
+def endless_fix() -> str:
+    from kernelworks.diagnose.roots import Roots, Swapped
+    from kernelworks.observe.budget import Over
+
+    modules = tuple(torch.nn.GELU() for _ in range(3))
+    try:
+        with Swapped(Roots(modules, (), fresh=False), most_s=1e-9):
+            return ""
+    except Over as over:
+        return f"it was not carried out: {over}"
+
+
 def asleep() -> str:
     return str(diagnosed(lambda: time.sleep(0.02)).sentence)
 
@@ -103,6 +115,8 @@ def on_a_gpu() -> str:
 PROGRAMS = [
     Limit("A budget is a finite number of seconds above 0.", lambda: kw.diagnose(x, budget_s=float("nan")), ValueError,
           "budget_s must be a finite number of seconds above 0"),
+    Limit("A fix that would take longer than its budget, beside the program's own runs, is refused.", endless_fix,
+          says="it was not carried out: swapping took longer than the budget"),
     Limit("torch's profiler cannot run beside a diagnosis.", profiled, RuntimeError, "torch's profiler is running"),
     Limit("An async program is not diagnosed in a running event loop.", async_in_a_loop, RuntimeError,
           "an event loop is running"),

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 PROGRAMS, ALL_PROGRAMS, TOGETHER = 60, 2000, 100
 OURS = {"linear", "layer_norm", "rms_norm", "gelu", "softmax", "silu_mul", "cross_entropy", "attention", "rope"}
+RARE = {"rope"}  # of which not every hundred programs have one that we take
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -46,7 +47,7 @@ def test_random_programs_behave_as_before(numbers: range, tmp_path: Path) -> Non
             least = reduced(source, row, tmp_path)
             found += [f"\nprogram {number} with {row}:", str(least), "", *faults(least, row, tmp_path)[0]]
     assert not found, "\n".join(found)
-    assert taken >= OURS
+    assert taken >= (OURS - RARE if numbers.start else OURS)
 
 
 # ---------------------------------------------------------------- the judge is judged

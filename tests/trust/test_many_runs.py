@@ -93,8 +93,9 @@ def test_a_fix_of_very_many_calls_keeps_its_own_share_of_the_budget(
         return forecast(forecaster, program, roots, surveyed)
 
     monkeypatch.setattr(sys.modules["kernelworks.observe.timeline"], "LEAST_SURVEYED", most)
+    monkeypatch.setattr(sys.modules["kernelworks.observe.timeline"], "SURVEY_S", 1.0)
     monkeypatch.setattr(Forecaster, "forecast", spied)
-    found = kw.diagnose(program, fix=True, ceilings=ceilings, budget_s=0.01, rough=True).fix
+    found = kw.diagnose(program, fix=True, ceilings=ceilings, budget_s=2.0, rough=True).fix
     assert found is not None and found.agrees and not found.refused.startswith("it could not")
     ((cut, calls),) = seen
     assert cut and calls >= 400

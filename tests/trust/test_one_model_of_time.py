@@ -143,12 +143,16 @@ class Foretold:
 
     share: float
     most_rounds: int = 3
+    looking_s: float = 0.0
 
     def whole(self, program: Program) -> Program:
         return program
 
     def before(self, program: Program) -> None:
         pass
+
+    def needs(self) -> float:
+        return self.looking_s
 
     def survey(self, program: Program) -> None:
         pass
@@ -187,7 +191,7 @@ def _fixed(share: float) -> Fix:
         with torch.no_grad():
             return model(x)  # type: ignore[no-any-return]
 
-    return apply_fix(Program("p", program), (0.100, 0.101, 0.099), Foretold(share), budget_s=0.1, say=lambda line: None)
+    return apply_fix(Program("p", program), (0.100, 0.101, 0.099), Foretold(share), budget_s=1.0, say=lambda line: None)
 
 
 @pytest.mark.parametrize("share", [0.985, 1.0, 1.2])

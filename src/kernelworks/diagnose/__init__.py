@@ -60,7 +60,8 @@ def diagnose(
         ceilings: what the machine can do; by default measured once (up to a minute) and cached.
         budget_s: seconds for the timed runs and for sorting their calls, and about as many again for a fix; at least
             one plain and one profiled run are made (for a fix some fifteen runs), and of a program of very many calls
-            the first are surveyed for all.
+            the first are surveyed for all. A fix that would take more beside the program's own runs is not carried
+            out, and says which budget would do.
         progress: called with one line of text at each step.
         rough: give figures where other processes use the machine too: their intervals are wide, and they are marked.
 

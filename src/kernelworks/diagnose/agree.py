@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ from kernelworks.contract import UNIT_ROUNDOFF
 from kernelworks.diagnose.answers import Answers, answers
 from kernelworks.diagnose.arms import ROUNDINGS, InFloat64, Perturbed
 from kernelworks.diagnose.copies import State
-from kernelworks.diagnose.roots import Sample
+from kernelworks.diagnose.roots import Sample, kind_of
 from kernelworks.models.swap import swap
 
 __all__ = ["FLOAT64", "ROUNDING", "Agreement", "compare"]
@@ -54,14 +55,15 @@ class _Nothing(Exception):
     """Nothing can be compared; the text says why."""
 
 
-def compare(samples: Sequence[Sample], budget_s: float = math.inf) -> Agreement:
+def compare(samples: Sequence[Sample], budget_s: float = math.inf, most_s: float = math.inf) -> Agreement:
     """Runs each sample through its module as it is, swapped, and in float64.
 
     It agrees where no error grows by more than a tenth for bfloat16 and float16, whose roundings between ops dominate,
     and threefold for float32, where it measures the order of summation, plus one rounding of the dtype; where integers
     and truth values are equal, but for those that the original's own rounding turns (ties of an argmax); and where NaN
     and infinities stand in the same places. Once ``budget_s`` is over, a module is judged by its first sample alone,
-    and the note says so. Raises nothing: what goes wrong is in the note.
+    and one that is like others but for its values by theirs, and the note says so; after ``most_s`` nothing is judged
+    any more, and that is no agreement. Raises nothing: what goes wrong is in the note.
     """
     if not samples:
         return Agreement(0.0, 0.0, False, "not compared: no module was called")
@@ -72,7 +74,17 @@ def compare(samples: Sequence[Sample], budget_s: float = math.inf) -> Agreement:
     found: list[Agreement] = []
     begin = time.perf_counter()
     modules = {id(s.module): s.module for s in shorter}
-    for module in modules.values():
+    kinds: set[Any] = set()
+    unseen = 0
+    for at, module in enumerate(modules.values()):
+        its, spent = kind_of(module), time.perf_counter() - begin
+        if spent > budget_s and its in kinds:
+            unseen += 1
+            continue
+        if spent > most_s:
+            left = f"{len(modules) - at} of {len(modules)} modules"
+            return Agreement(0.0, 0.0, False, f"not compared: the budget was over, and {left} were left")
+        kinds.add(its)
         try:
             state = State(module)
         except Exception as error:
@@ -94,6 +106,8 @@ def compare(samples: Sequence[Sample], budget_s: float = math.inf) -> Agreement:
                 found.append(verdict)
     if not found:
         return Agreement(0.0, 0.0, False, "not compared: nothing was replaced in the modules that can be compared")
+    if unseen:
+        notes.append(f"{unseen} modules were not compared, as the budget allows: others like them were")
     notes += [a.note for a in found if a.note]
     worst = max(found, key=lambda a: (bool(a.against) and not a.agrees, not a.against, a.after))
     return dataclasses.replace(worst, note="; ".join(dict.fromkeys(notes)))

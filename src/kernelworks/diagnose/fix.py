@@ -6,6 +6,7 @@ The same on every device; ``forecast`` surveys and foretells the swapped program
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import statistics
 import time
@@ -17,6 +18,7 @@ from kernelworks.diagnose.agree import Agreement, compare
 from kernelworks.diagnose.forecast import Forecaster
 from kernelworks.diagnose.predict import Forecast
 from kernelworks.diagnose.roots import Roots, Swapped, find
+from kernelworks.observe.budget import Budget, Over
 from kernelworks.observe.places import fold
 from kernelworks.observe.program import Program
 from kernelworks.records import Fix
@@ -30,6 +32,8 @@ LEAST_NOISE = 0.02  # of the wall clock: two runs of one program are seldom near
 MOST_SHARE = 2.0  # of the original's time: what is predicted beyond it is a disturbance, of no known size
 NOTHING = "nothing to be had here"
 SETTLING = 1.0  # of the budget, for races of the calls that are not known of this machine yet
+JUDGING = 40  # runs of the program, for comparing its modules: in float64, and with roundings added, a run is slower
+TURNS = 6  # how often the modules are swapped after the first time, at the least
 
 
 def noise_of(walls: Sequence[float]) -> float:
@@ -49,7 +53,8 @@ def apply_fix(program: Program, walls: Sequence[float], forecaster: Forecaster, 
     The calls that no timing speaks of yet are raced first, and what is swapped in is what won, op by op. What the
     swapped program will take is predicted before it is ever timed, as a share of what the original takes in the same
     minute. A swap that is predicted to bring nothing beyond the noise is not applied. One that is measured to lose more
-    than the noise, or whose outputs are worse, is refused. ``walls`` are the original's, plain.
+    than the noise, or whose outputs are worse, is refused. What would take longer than the budget, beside the program's
+    own runs, is not begun or not ended, and the fix is refused. ``walls`` are the original's, plain.
     Raises nothing but what ends a process: what goes wrong is why the fix is refused.
     """
     doing = "starting"
@@ -61,13 +66,14 @@ def apply_fix(program: Program, walls: Sequence[float], forecaster: Forecaster, 
 
     try:
         return _applied(program, walls, forecaster, budget_s=budget_s, say=step)
+    except Over as over:
+        refused = f"it was not carried out: {over}"
     except Exception as error:  # the program's, swapped or run once too often, or ours: the diagnosis stands
-        wall = statistics.median(walls)
         text = str(error).strip().splitlines()
         said = f"{type(error).__name__}{f': {text[0][:300]}' if text else ''}"
         refused = f"it could not be carried out: {doing}: {said}"
-        note = "every module is as it was, and the rest of the diagnosis holds"
-        return _fix(wall, wall, notes=(note,), agrees=False, refused=refused)
+    wall, note = statistics.median(walls), "every module is as it was, and the rest of the diagnosis holds"
+    return _fix(wall, wall, notes=(note,), agrees=False, refused=refused)
 
 
 def _fix(was: float, now: float, **found: Any) -> Fix:
@@ -81,21 +87,26 @@ def _fix(was: float, now: float, **found: Any) -> Fix:
 
 def _applied(program: Program, walls: Sequence[float], forecaster: Forecaster, *, budget_s: float, say: Say) -> Fix:
     wall = statistics.median(walls)
+    budget = Budget(budget_s, wall)
+    program = dataclasses.replace(program, run=budget.counted(program.run))
     say("finding the modules that the program calls")
-    roots = find(program.run)
+    roots = find(program.run, budget)
     if not roots.modules:
         return _fix(wall, wall, notes=("the program calls no torch.nn.Module: nothing to swap",))
     whole = forecaster.whole(program)
-    settled = _settled(whole, roots, SETTLING * budget_s, say)
-    forecaster.before(whole)
+    with budget.apart():  # it has a budget of its own
+        settled = _settled(whole, roots, SETTLING * budget_s, say)
+        forecaster.before(whole)
     say("building the rows that the swapped program needs")
-    with Swapped(roots) as swapped:
-        whole.run()
+    with Swapped(roots, most_s=budget_s) as swapped:
+        with budget.apart():  # so have compilers
+            whole.run()
         replaced = lines((r.path, r.type, ", ".join(r.ops)) for s in swapped.swaps for r in s.replaced)
         left = lines((item.path, item.type, item.reason) for s in swapped.swaps for item in s.left)
         if not replaced:
             said = (f"{NOTHING}: of the program's calls there is none that a row of ours does quicker", *settled)
             return _fix(wall, wall, left=left, notes=said)
+        budget.ask("predicting what a swap brings", forecaster.needs() + TURNS * swapped.taking)
         say("surveying the swapped program")
         surveyed = forecaster.survey(whole)
     say("timing our ops one by one, to predict the gain")
@@ -112,7 +123,9 @@ def _applied(program: Program, walls: Sequence[float], forecaster: Forecaster, *
         notes.insert(1, "so it was not applied and nothing was measured")
         return _fix(wall, wall, replaced=replaced, left=left, predicted_gain_s=gain, notes=tuple(notes), noise_s=noise)
     say("comparing the answers")
-    agreement = compare(roots.samples, budget_s)
+    agreement = compare(roots.samples, budget_s, budget_s + JUDGING * wall)
+    if roots.alike:
+        notes.append(f"{roots.alike} modules were not compared: others of their kind were")
     found = alternate(whole, roots, wall, budget_s, say, most=forecaster.most_rounds)
     return _measured(forecast if known else None, agreement, found, replaced, left, notes)
 
@@ -120,7 +133,7 @@ def _applied(program: Program, walls: Sequence[float], forecaster: Forecaster, *
 def _settled(program: Program, roots: Roots, budget_s: float, say: Say) -> tuple[str, ...]:
     """Races what the program's modules call, with every op in place; one line on what was found."""
     say("settling what the program's calls take")
-    with Swapped(roots, every=True):
+    with Swapped(roots, every=True, most_s=budget_s):
         found = settle(program.run, progress=say, budget_s=budget_s)
     return (*found.notes, str(found).splitlines()[-1])
 

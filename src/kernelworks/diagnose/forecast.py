@@ -47,6 +47,10 @@ class Forecaster:
         """Called ahead of the swap."""
         self.peaks = [self.device.peak_bytes(program.run)]
 
+    def needs(self) -> float:
+        """Seconds for a survey of the first calls, a record of all of them, and sorting them into what they cost."""
+        return 2 * self.timeline.looking_s
+
     def survey(self, program: Program) -> Surveyed:
         """What ``forecast`` wants to know of the swapped program; called while it is swapped."""
         self.peaks.append(self.device.peak_bytes(program.run))

@@ -8,6 +8,7 @@ The parts beside everyone's (``account``), in the footer's order:
 - **native code outside torch**: between ops, NumPy's kernels say: not modelled;
 - **waiting**: between ops, the program's thread asleep: for a file, a lock, a clock;
 - **other threads**: between ops, the program's thread asleep while other threads of the program worked;
+- **between ops, not watched**: Python, native code or waiting, where the budget was over before that was asked;
 - **taken by other processes**: the program's threads could have run and had no core;
 - **allocation (page faults)**: fresh pages touched inside ops, and large blocks given back between them.
 """
@@ -37,19 +38,21 @@ from kernelworks.records import Ceilings, GpuTime
 from kernelworks.work import Work
 from kernelworks.work.costs import work
 
-__all__ = ["FREE", "NATIVE", "OTHERS", "PARTS", "PYTHON", "TAKEN", "UNSEEN", "WAITING", "Cpu"]
+__all__ = ["FREE", "NATIVE", "OTHERS", "PARTS", "PYTHON", "TAKEN", "UNSEEN", "UNWATCHED", "WAITING", "Cpu"]
 
 DISPATCH, HOST = "dispatch", "host and sync"
 NATIVE, WAITING, OTHERS = "native code outside torch", "waiting", "other threads"
+UNWATCHED = "between ops, not watched"
 TAKEN = "taken by other processes"
-UNSEEN = frozenset({NATIVE, WAITING, OTHERS, TAKEN})  # what no model speaks of
-PARTS = (USEFUL, MEMORY, COMPUTE, DISPATCH, HOST, NATIVE, WAITING, OTHERS, TAKEN, ALLOCATION, UNEXPLAINED)
+UNSEEN = frozenset({NATIVE, WAITING, OTHERS, UNWATCHED, TAKEN})  # what no model speaks of
+PARTS = (USEFUL, MEMORY, COMPUTE, DISPATCH, HOST, NATIVE, WAITING, OTHERS, UNWATCHED, TAKEN, ALLOCATION, UNEXPLAINED)
 
 PYTHON, FREE = "python", "free memory"  # the regions of gaps
 GAPS = {
     replay.PYTHON: (PYTHON, HOST, "host"), replay.ALLOCATION: (FREE, ALLOCATION, "allocation"),
     watch.NATIVE: (NATIVE, NATIVE, "native"), watch.WAITING: (WAITING, WAITING, "waiting"),
     watch.OTHERS: (OTHERS, OTHERS, "threads"), on_cpu.TAKEN: (TAKEN, TAKEN, "taken"),
+    on_cpu.UNWATCHED: (UNWATCHED, UNWATCHED, "unwatched"),
 }  # fmt: skip
 GRAIN = 32768  # elements from which torch's elementwise kernels use several threads
 

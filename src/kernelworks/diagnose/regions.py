@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelworks.diagnose.account import Group
-from kernelworks.diagnose.on_cpu import NATIVE, OTHERS, TAKEN, WAITING
+from kernelworks.diagnose.on_cpu import NATIVE, OTHERS, TAKEN, UNWATCHED, WAITING
 from kernelworks.diagnose.patterns import patterns
 from kernelworks.diagnose.races import Promise, Races
 from kernelworks.diagnose.rules import RULES, Advice, Rule, View
@@ -28,6 +28,7 @@ WIDER = 0.5  # by which share of itself each end of a rough interval moves out
 UNMODELLED = {
     NATIVE: "native code outside torch: not seen, so nothing is said of it",
     WAITING: "the program's thread waited (a file, a lock, a clock): not seen, so nothing is said of it",
+    UNWATCHED: "Python, native code or waiting: not told apart, as the budget was over",
     TAKEN: "other processes had the cores: not this program's doing",
     OTHERS: "the program's thread waited for other threads of the program: their ops are not modelled",
 }

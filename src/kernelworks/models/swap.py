@@ -12,7 +12,7 @@ import functools
 import inspect
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from types import FunctionType, MethodType, TracebackType
 from typing import Any
@@ -197,7 +197,7 @@ def swap(model: nn.Module, *, settle: Callable[[], Any] | bool = False, verbose:
     return result
 
 
-def swap_beside(model: nn.Module, others: frozenset[int], *, every: bool = False) -> Swap:
+def swap_beside(model: nn.Module, others: Set[int], *, every: bool = False) -> Swap:
     """``swap`` of what is not swapped yet in a model some modules of which (by ``id``) belong to another swap too.
     Undo such swaps in the reverse of their order. With ``every`` whatever an op can say is put in place, also where
     no timing says that it is quicker: so that it may be measured."""
@@ -208,7 +208,7 @@ def swap_beside(model: nn.Module, others: frozenset[int], *, every: bool = False
     return result
 
 
-def _fill(result: Swap, others: frozenset[int], *, every: bool) -> None:
+def _fill(result: Swap, others: Set[int], *, every: bool) -> None:
     try:
         _Walk(result, others, every=every).run()
     except BaseException:
@@ -269,7 +269,7 @@ def _sizes(op: str, module: nn.Module | None) -> dict[str, int]:
 class _Walk:
     """One pass over the modules of a model."""
 
-    def __init__(self, result: Swap, others: frozenset[int], *, every: bool) -> None:
+    def __init__(self, result: Swap, others: Set[int], *, every: bool) -> None:
         self.result = result
         self.others = others
         self.every = every or environment.choosing() == "listed"

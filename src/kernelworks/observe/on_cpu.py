@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from kernelworks.bench.faults import Memory, minor_faults
 from kernelworks.ceilings.quiet import sift
 from kernelworks.observe import watch
+from kernelworks.observe.budget import Budget
 from kernelworks.observe.overhead import PAGE, Floors
 from kernelworks.observe.replay import ALLOCATION, PYTHON, Gap
 from kernelworks.observe.timeline import (
@@ -34,11 +36,12 @@ from kernelworks.observe.timeline import (
 from kernelworks.observe.trace import Call, Trace, join, without_collection
 from kernelworks.observe.watch import outside, watched
 
-__all__ = ["TAKEN", "CpuTimeline", "Moment", "observe", "settle"]
+__all__ = ["TAKEN", "UNWATCHED", "CpuTimeline", "Moment", "observe", "settle"]
 
 Say = Callable[[str], None]
 
 TAKEN = "taken"  # the cause of a gap: other processes had the cores
+UNWATCHED = "unwatched"  # nobody asked what it was, as the budget was over
 MOST_ROUNDS = 3
 RUNS_A_ROUND = 5  # what a round costs, in plain runs: one plain, one profiled, and sorting its calls
 FEW_FAULTS = 0.03  # of the wall clock
@@ -117,7 +120,7 @@ class CpuTimeline(Timeline):
                 value = at.share(kind) * (seconds - freed)
                 rest -= value
                 yield Gap(kind, value, call)
-        yield Gap(PYTHON, rest, call)
+        yield Gap(UNWATCHED if self.unwatched else PYTHON, rest, call)
 
     def _release(self) -> float:
         """Seconds a byte for giving blocks back, never for more pages than the run took fresh: malloc keeps others."""
@@ -154,11 +157,14 @@ def observe(
     memory: Memory | None = None,
 ) -> CpuTimeline:
     """Runs the program plain, then profiled, as often as ``budget_s`` allows (1 to 3 times each, after the ``first``
-    run), and once more to survey shapes and places. Raises what the program raises.
+    run), and once more to survey shapes and places; and as the budget allows, to see what it does between ops. Raises
+    what the program raises.
 
     A program that causes no page faults when it runs plain keeps its ``memory`` from then on: the profiler's own
     allocations between the program's would cause it tens of thousands."""
     first = first or first_run(run, say)
+    budget = Budget(budget_s, first.wall)
+    run = budget.counted(run)
     rounds = max(1, min(MOST_ROUNDS, int(budget_s / max(RUNS_A_ROUND * first.wall, 1e-9))))
     patience, tries = PATIENCE * budget_s, 1 if budget_s < RUNS_A_ROUND * first.wall else 3 * rounds
     plain = sift(
@@ -170,9 +176,13 @@ def observe(
         (memory or Memory()).keep()
         plain_run(run)
 
+    looking: list[float] = []
+
     def under_the_profiler() -> tuple[Trace, int]:
-        before = minor_faults()
-        return timed(run), minor_faults() - before
+        before, begun = minor_faults(), time.perf_counter()
+        trace = timed(run)
+        looking.append(time.perf_counter() - begun)
+        return trace, minor_faults() - before
 
     profiled = sift(
         under_the_profiler, rounds, tries=tries, deadline_s=patience, enough_s=budget_s / 2,
@@ -193,11 +203,16 @@ def observe(
             taken=wall * statistics.median(n.taken_s / n.wall_s if n.wall_s else 0.0 for n in plain.noises),
         )
     timeline = dataclasses.replace(
-        timeline, noise=(profiled if profiled.loud else plain).noise, loud=plain.loud or profiled.loud
+        timeline,
+        noise=(profiled if profiled.loud else plain).noise,
+        loud=plain.loud or profiled.loud,
+        looking_s=max(0.0, min(looking) - wall),
     )
     own = timeline.tail + sum(max(0.0, moment.gap - floors.gap) for moment in timeline.moments)
     if own < NOTABLE_GAPS * wall:
         return timeline
+    if budget.left < timeline.looking_s:
+        return dataclasses.replace(timeline, unwatched=True)
     say("watching what the program does between ops")
     traces, looks = watched(run)
     names = [moment.call.name for moment in timeline.moments]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -123,13 +124,15 @@ def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say
     say("timing every kernel")
     profiled = [timed(whole, gpu=True) for _ in range(3)][1:]
     say("surveying shapes and places")
+    begun = time.perf_counter()
     # Without the device: the profiler's tree leaves out the ops that start while a kernel of its thread is running.
     survey, persistent = surveyed(whole, most_surveyed(budget_s, first))
     wall, walls = plain_walls(plain.samples)
     with without_collection():
         quickest = min(profiled, key=lambda t: t.end - t.start)
         timeline = settle(wall, quickest, survey, floors, persistent=persistent, walls=walls, noisy=plain.thrown)
-    return dataclasses.replace(timeline, noise=plain.noise, loud=plain.loud)
+    looking = time.perf_counter() - begun - wall
+    return dataclasses.replace(timeline, noise=plain.noise, loud=plain.loud, looking_s=max(0.0, looking))
 
 
 def settle(

@@ -115,6 +115,8 @@ class Timeline(abc.ABC):
     loud: bool = False  # no window was quiet
     surveyed: int | None = None  # how many calls were surveyed, for all others like them; None where all were
     outside: Outside | None = None  # what the gaps were made of; None where nothing was asked
+    unwatched: bool = False  # that was not asked, as the budget was over
+    looking_s: float = 0.0  # that one run took longer because it was looked at, and for reading what was seen
     taken: float = 0.0  # seconds of a run for which its threads had no core, because others had them
     pace: Pace = AT_ONCE
 

@@ -34,7 +34,13 @@ __all__ = [
 
 MOST_ROWS = 12  # on the terminal; the JSON and the page hold every region
 # Parts that are not shown where a program has nothing of them.
-SILENT = ("native code outside torch", "waiting", "other threads", "taken by other processes")
+SILENT = (
+    "native code outside torch",
+    "waiting",
+    "other threads",
+    "between ops, not watched",
+    "taken by other processes",
+)
 WORTH_HAVING = 0.005  # of the wall clock
 ROUGH = " rough"  # behind the figures of every line, where others used the machine
 NOTABLE = 0.001  # of the wall clock: what takes less has no line of its own

@@ -28,7 +28,7 @@ CAUSES = {
     "useful": "useful", "memory": "memory", "compute": "compute", "transcendental": "transcendental",
     "dispatch": "dispatch", "launch": "dispatch", "host": "host", "allocation": "allocation", "latency": "latency",
     "sync": "latency", "fusion": "transcendental", "ridge": "compute",
-    "native": "transcendental", "waiting": "latency", "threads": "latency", "taken": "muted",
+    "native": "transcendental", "waiting": "latency", "threads": "latency", "watched": "unexplained", "taken": "muted",
     "unexplained": "unexplained", "unmodelled": "unexplained", "ambiguous": "unexplained",
 }  # fmt: skip
 LEVEL_VARIABLES = {"L1": "useful", "L2": "allocation", "L3": "compute", "DRAM": "memory", "HBM": "memory"}

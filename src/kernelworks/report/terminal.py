@@ -37,6 +37,7 @@ STYLES = {
     "native": "bright_magenta",
     "waiting": "bright_blue",
     "threads": "bright_cyan",
+    "watched": "bright_black",
     "taken": "bright_green",
     "unmodelled": "bright_black",
     "unexplained": "bright_black",

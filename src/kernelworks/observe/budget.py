@@ -1,0 +1,72 @@
+"""How long looking at a program may take, beside the program's own runs: what would take longer is left and said."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Budget", "Over"]
+
+
+class Over(Exception):
+    """The budget is over; the text says before what, and which budget would do."""
+
+
+@dataclass
+class Budget:
+    """``seconds`` for all that is done to a program. Its own runs come on top: whoever gives few seconds for a program
+    that runs for minutes still wants it run. Each counts for ``wall`` seconds, what it takes by itself; what it took
+    longer, being looked at, was for looking."""
+
+    seconds: float
+    wall: float
+    runs: int = 0
+    free: float = 0.0  # seconds of what has a bound of its own
+    begun: float = field(default_factory=time.perf_counter)
+
+    def counted(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """The program, each run of which is counted."""
+
+        def whole() -> Any:
+            self.runs += 1
+            return run()
+
+        return whole
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        """What is done within has a bound of its own, and is not counted."""
+        begun, runs = time.perf_counter(), self.runs
+        try:
+            yield
+        finally:
+            self.free += time.perf_counter() - begun - (self.runs - runs) * self.wall
+
+    @property
+    def left(self) -> float:
+        """Seconds; below 0 where the budget is over."""
+        return self.seconds + self.free + self.runs * self.wall - (time.perf_counter() - self.begun)
+
+    def ask(self, doing: str, needs: float = 0.0) -> None:
+        """Raises Over where fewer than ``needs`` seconds are left to do it in."""
+        left = self.left
+        if left < needs or left < 0:
+            more = self.seconds + max(needs - left, -left)
+            raise Over(
+                f"{doing} takes about {needs:.2g} s beside the program's own runs, more than is left of the budget of "
+                f"{self.seconds:g} s: a budget of {_rounded_up(2 * more)} s would do"
+                if left >= 0
+                else f"the budget of {self.seconds:g} s was over before the end of {doing}: a budget of "
+                f"{_rounded_up(4 * more)} s may do"
+            )
+
+
+def _rounded_up(seconds: float) -> int:
+    """To a figure that a user would write."""
+    for step in (1, 2, 5, 10, 20, 30, 60):
+        if seconds <= step:
+            return step
+    return int(-(-seconds // 60) * 60)

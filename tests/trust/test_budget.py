@@ -1,0 +1,131 @@
+"""A fix of very many modules or calls ends within its budget, beside the program's own runs, and says so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import kernelworks as kw
+from kernelworks.diagnose.agree import compare
+from kernelworks.diagnose.roots import find
+from kernelworks.observe.budget import Budget, Over
+from kernelworks.records import Ceilings
+
+X = torch.randn(2, 16)
+MANY = 4000
+
+
+@pytest.fixture(autouse=True)
+def without_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def _one_model_often() -> Callable[[], None]:
+    model = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.LayerNorm(16))
+
+    def program() -> None:
+        for _ in range(MANY // 3):
+            model(X)
+
+    return program
+
+
+def _many_modules() -> Callable[[], None]:
+    modules = [nn.GELU() for _ in range(MANY)]
+
+    def program() -> None:
+        for module in modules:
+            module(X)
+
+    return program
+
+
+def _fresh_modules() -> Callable[[], None]:
+    def program() -> None:
+        for _ in range(MANY):
+            nn.GELU()(X)
+
+    return program
+
+
+PROGRAMS = {
+    "one model, called often": _one_model_often,
+    "many modules": _many_modules,
+    "fresh modules": _fresh_modules,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_fix_ends_and_says_why(name: str, ceilings: Ceilings) -> None:
+    program = PROGRAMS[name]()
+    begun = time.perf_counter()
+    program()
+    wall = time.perf_counter() - begun
+    found = kw.diagnose(program, fix=True, budget_s=0.2, ceilings=ceilings, rough=True)
+    took = time.perf_counter() - begun
+    assert found.fix is not None and "budget" in found.fix.refused, found.fix
+    assert "budget" in found.sentence
+    assert took < 60 * wall + 10, f"{took:.1f} s, a run takes {wall:.2f} s"
+
+
+def test_modules_of_a_run_are_found_in_time_that_grows_with_their_number() -> None:
+    seconds = []
+    for number in (2000, 16000):
+        modules = [nn.Identity() for _ in range(number)]
+        begun = time.process_time()
+        found = find(lambda modules=modules: [module(X) for module in modules])  # type: ignore[misc]
+        seconds.append(time.process_time() - begun)
+        assert len(found.modules) == number and len(found.samples) == 32 and found.alike == number - 32
+    assert seconds[1] < 24 * seconds[0], seconds  # quadratic would be 64 times
+
+
+def test_where_the_budget_ends_while_the_program_runs_it_runs_on_alone() -> None:
+    ran = []
+
+    def program() -> None:
+        for number in range(50):
+            nn.Identity()(X)
+            time.sleep(0.001)
+            ran.append(number)
+
+    with pytest.raises(Over, match=r"finding the modules.*budget of"):
+        find(program, Budget(0.001, 0.01))
+    assert ran == list(range(50)) and nn.Module.__call__.__qualname__.startswith("Module.")
+
+
+def test_a_programs_own_runs_do_not_count() -> None:
+    budget = Budget(0.05, 0.02)
+    run = budget.counted(lambda: time.sleep(0.02))
+    for _ in range(10):
+        run()
+    assert 0 < budget.left <= 0.05
+    with budget.apart():
+        time.sleep(0.1)
+    assert budget.left > 0
+    budget.ask("nothing")
+    with pytest.raises(Over, match=r"looking takes about 3 s .* budget of 10 s would do"):
+        budget.ask("looking", 3.0)
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.act = nn.LayerNorm(16), nn.GELU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.norm(x))  # type: ignore[no-any-return]
+
+
+def test_of_modules_that_are_alike_the_budget_has_some_compared() -> None:
+    modules = [Scaled() for _ in range(8)]
+    samples = find(lambda: [module(X) for module in modules]).samples
+    assert len(samples) == 8
+    found = compare(samples, 0.0)
+    assert found.agrees and "7 modules were not compared" in found.note
+    none = compare(samples, 0.0, 0.0)
+    assert not none.agrees and "not compared: the budget was over" in none.note
