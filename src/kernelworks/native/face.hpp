@@ -6,6 +6,7 @@
 // than Python's is at work (Dynamo's).
 #pragma once
 
+#include <array>
 #include <unordered_map>
 
 #include "entry.hpp"
@@ -13,12 +14,12 @@
 namespace kw {
 
 struct Parameter {
-    PyObject* name;          // interned
-    PyObject* preset;        // the default, or null where there must be a value
-    Py_ssize_t place;        // by position, or -1
-    bool by_name;            // may be given by its name
-    char kind;               // of value: T tensor, i int, f float, b bool, s str; ? for out and row, which are any
-    bool optional;           // may be None
+    PyObject* name;    // interned
+    PyObject* preset;  // the default, or null where there must be a value
+    int8_t place;      // by position, or -1
+    bool by_name;      // may be given by its name
+    char kind;         // of value: T tensor, i int, f float, b bool, s str; ? for out and row, which are any
+    bool optional;     // may be None
 };
 
 struct Face {
@@ -29,6 +30,14 @@ struct Face {
 };
 
 inline std::unordered_map<PyObject*, Face> faces;
+
+// The face of a function that has one. Calls come in rows of the same few functions.
+inline const Face& face_of(PyObject* function) {
+    static std::array<std::pair<PyObject*, const Face*>, 16> recent;
+    auto& [known, face] = recent[(reinterpret_cast<uintptr_t>(function) >> 5) % recent.size()];
+    if (known != function) known = function, face = &faces.find(function)->second;  // which stays where it is
+    return *face;
+}
 
 inline bool fits(const Parameter& parameter, PyObject* value) {
     if (value == Py_None && parameter.optional) return true;
@@ -44,7 +53,7 @@ inline bool fits(const Parameter& parameter, PyObject* value) {
 
 inline PyObject* face_call(PyObject* function, PyObject* const* args, size_t flagged, PyObject* names) {
     constexpr size_t MOST = 16;
-    const Face& face = faces.find(function)->second;
+    const Face& face = face_of(function);
     Py_ssize_t given = PyVectorcall_NARGS(flagged), named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
     size_t count = face.parameters.size();
     PyObject* values[MOST] = {};
@@ -109,7 +118,7 @@ inline PyObject* faced(PyObject*, PyObject* args) {
             return nullptr;
         Py_INCREF(name);
         PyUnicode_InternInPlace(&name);
-        face.parameters.push_back({name, has ? Py_NewRef(preset) : nullptr, place, by_name != 0, static_cast<char>(kind), optional != 0});
+        face.parameters.push_back({name, has ? Py_NewRef(preset) : nullptr, static_cast<int8_t>(place), by_name != 0, static_cast<char>(kind), optional != 0});
     }
     if (known == faces.end()) {
         Py_INCREF(function);  // as long as the process lives, as public functions do

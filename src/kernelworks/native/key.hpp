@@ -25,22 +25,47 @@ const std::vector<DynamicLayer>& getDynamicLayerStack();
 
 namespace kw {
 
+// A global of a module of torch's in Python. Looked up where its module has changed since the last time: the look-up
+// itself would touch a dozen lines of memory that a call has no other use for.
+class Global {
+  public:
+    Global() = default;
+    Global(PyObject* module, const char* name)  // as long as the process lives
+        : names_(Py_NewRef(PyModule_GetDict(module))), name_(PyUnicode_InternFromString(name)) {}
+
+    template <class Test>
+    bool is(Test test) {
+#if PY_VERSION_HEX < 0x030D0000
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+        uint64_t version = reinterpret_cast<PyDictObject*>(names_)->ma_version_tag;
+#pragma GCC diagnostic pop
+        if (version == seen_) return held_;
+        seen_ = version;
+#endif
+        PyObject* value = PyDict_GetItemWithError(names_, name_);
+        held_ = value != nullptr && test(value);
+        return held_;
+    }
+
+  private:
+    PyObject *names_ = nullptr, *name_ = nullptr;
+    uint64_t seen_ = 0;
+    bool held_ = false;
+};
+
 struct World {
-    uint64_t memory = 0;            // dispatch keys of plain memory
-    PyObject *profiler = nullptr;   // the dictionaries of torch.autograd.profiler and of torch.autograd.forward_ad
-    PyObject *forward_ad = nullptr;
-    PyObject *enabled = nullptr;    // the names looked up there
-    PyObject *level = nullptr;
+    uint64_t memory = 0;  // dispatch keys of plain memory
+    Global profiler, forward_ad;
 
     // Whether somebody has to see torch's own operators, or ours as one of torch's. In doubt, yes.
-    bool watched() const {
+    bool watched() {
         if (c10::impl::TorchDispatchModeTLS::any_modes_set() || at::impl::PythonTorchFunctionTLS::stack_len() > 0 ||
             !at::functorch::getDynamicLayerStack().empty() ||
             c10::impl::tls_local_dispatch_key_set().included_.has(c10::DispatchKey::Tracer))
             return true;
-        if (PyDict_GetItemWithError(profiler, enabled) != Py_False) return true;
-        PyObject* at = PyDict_GetItemWithError(forward_ad, level);
-        return at == nullptr || PyLong_AsLong(at) >= 0;
+        return !profiler.is([](PyObject* on) { return on == Py_False; }) ||
+               !forward_ad.is([](PyObject* level) { return PyLong_AsLong(level) < 0; });
     }
 
     bool plain(const at::Tensor& t) const { return (t.key_set().raw_repr() & ~memory) == 0; }

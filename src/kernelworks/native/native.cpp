@@ -136,10 +136,9 @@ PyTypeObject TableType = [] {
 static PyObject* setup(PyObject*, PyObject* const* given, Py_ssize_t count) {
     if (count != 3) return PyErr_Format(PyExc_TypeError, "setup(memory, profiler, forward_ad)");
     uint64_t memory = PyLong_AsUnsignedLongLong(given[0]);
-    PyObject *profiler = PyModule_GetDict(given[1]), *forward_ad = PyModule_GetDict(given[2]);
     if (PyErr_Occurred()) return nullptr;
-    world = {memory, Py_NewRef(profiler), Py_NewRef(forward_ad),
-             PyUnicode_InternFromString("_is_profiler_enabled"), PyUnicode_InternFromString("_current_level")};
+    if (!PyModule_Check(given[1]) || !PyModule_Check(given[2])) return PyErr_Format(PyExc_TypeError, "setup takes modules");
+    world = {memory, {given[1], "_is_profiler_enabled"}, {given[2], "_current_level"}};
     Py_RETURN_NONE;
 }
 

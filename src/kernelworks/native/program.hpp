@@ -152,6 +152,17 @@ inline c10::IValue constant_of(PyObject* value, const c10::Type& type) {
     throw python_error();
 }
 
+// Python's lock let go of, as torch's own functions do while they work.
+class Unlocked {
+  public:
+    Unlocked() : state_(PyEval_SaveThread()) {}
+    ~Unlocked() { PyEval_RestoreThread(state_); }
+    Unlocked(const Unlocked&) = delete;
+
+  private:
+    PyThreadState* state_;
+};
+
 inline PyObject* program_call(PyObject* self, PyObject* const* args, size_t flagged, PyObject* names) {
     HANDLE_TH_ERRORS
     const auto& program = *reinterpret_cast<Program*>(self);
@@ -161,10 +172,10 @@ inline PyObject* program_call(PyObject* self, PyObject* const* args, size_t flag
     for (Py_ssize_t i = 0; i < program.count; ++i)  // taken while Python's lock is held
         inputs.push_back(THPVariable_Check(args[i]) ? THPVariable_Unpack(args[i]) : at::Tensor());
     {
-        pybind11::gil_scoped_release other_threads_run;
+        Unlocked other_threads_run;
         for (const auto& step : *program.steps) results.push_back(step->call(inputs, results));
     }
-    if (program.one) return THPVariable_Wrap(results[(*program.outputs)[0]]);
+    if (program.one) return THPVariable_Wrap(std::move(results[(*program.outputs)[0]]));
     PyObject* made = PyTuple_New(static_cast<Py_ssize_t>(program.outputs->size()));
     for (size_t i = 0; made != nullptr && i < program.outputs->size(); ++i)
         PyTuple_SET_ITEM(made, static_cast<Py_ssize_t>(i), THPVariable_Wrap(results[(*program.outputs)[i]]));
