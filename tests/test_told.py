@@ -7,14 +7,23 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from kernelworks.bench.forecast import limit
 from kernelworks.contract import Request, TensorSpec
+from kernelworks.diagnose.rows import called
+from kernelworks.models.calls import _stand_in
 from kernelworks.models.outlook import _request
+from kernelworks.models.shipped import TORCHS
+from kernelworks.observe.places import Survey
+from kernelworks.observe.trace import record
 from kernelworks.op import OPS, Op
 from kernelworks.records import Ceilings, GpuCeilings
-from machines import gpu_record, record
+from kernelworks.spelling import by_operator, spelled
+from machines import gpu_record
+from machines import record as cpu_record
 from rows import ALL_OPS, label
+from spelled import example
 
 OF_PRODUCTS = 24.0  # flop a byte: what is read and written once and not multiplied as matrices stays far below
 
@@ -40,7 +49,7 @@ def test_indices_have_a_limit(op: Op) -> None:
                 assert request.args[other].shape[dim] > 0
 
 
-@pytest.mark.parametrize("known", [record(), gpu_record()], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("known", [cpu_record(), gpu_record()], ids=["cpu", "gpu"])
 def test_products_are_bounded_by_the_units_of_their_dtype(known: Ceilings | GpuCeilings) -> None:
     """A loss from hidden states is nearly all products of matrices."""
     op, device = OPS["linear_cross_entropy"], "cuda" if isinstance(known, GpuCeilings) else "cpu"
@@ -54,3 +63,39 @@ def test_products_are_bounded_by_the_units_of_their_dtype(known: Ceilings | GpuC
     rate = {"cpu": 400e9, "cuda": 800e12}[device]  # of products in bfloat16
     assert bounds[torch.float32].seconds > 1.9 * bounds[torch.bfloat16].seconds
     assert bounds[torch.bfloat16].terms["compute"] == pytest.approx(flop / rate, rel=0.05)
+
+
+SWAPPED = [name for name, spelling in spelled().items() if not spelling.left]
+
+
+@pytest.mark.parametrize("name", SWAPPED)
+def test_a_spelling_alone_is_enough_for_a_swap(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has no function of its own in ``models/calls.py`` is asked and answered like what has."""
+    spelling = spelled()[name]
+    op, function = spelling.op, _stand_in(spelling)
+    given = example(spelling)
+    op.entry.settle()
+    reached, call = [], op.call
+    monkeypatch.setattr(op, "call", lambda *args: reached.append(name) or call(*args))
+    with torch.no_grad():
+        torch.testing.assert_close(function(**given), TORCHS[name](**given))
+        assert reached == [name]
+        wide = {n: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for n, v in given.items()}
+        torch.testing.assert_close(function(**wide), TORCHS[name](**wide), rtol=0, atol=0)
+        assert reached == [name]
+    with pytest.raises(TypeError):
+        function(**given, colour=1)
+    compiled = torch.compile(lambda **named: function(**named), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(**given), TORCHS[name](**given))
+
+
+@pytest.mark.parametrize("name", SWAPPED)
+def test_each_swapped_function_is_found_by_its_operator(name: str) -> None:
+    spelling = spelled()[name]
+    assert by_operator(f"aten::{spelling.operator}") is spelling
+    given = example(spelling)
+    with torch.no_grad():
+        seen = record(lambda: TORCHS[name](**given), survey=Survey()).calls
+    found = [c.load() for c in seen if by_operator(c.name) is spelling]
+    assert [called(c, lambda operand: torch.empty(operand.shape)) is not None for c in found] in ([True], [])
+    assert found or name == "linear_cross_entropy"  # which torch makes of other operators

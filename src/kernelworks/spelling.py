@@ -13,6 +13,7 @@ with exactly that signature which returns the op's arguments, or the reason why 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 import typing
@@ -24,13 +25,14 @@ from torch import Tensor
 
 from kernelworks.arrays import borrowed, foreign, given_back
 from kernelworks.contract import ABSENT
+from kernelworks.op import OPS
 from kernelworks.watching import stop_for
 from kernelworks.written import check_out, put
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["ABSENT", "SIZES", "Array", "Spelling", "last_alone", "shown"]
+__all__ = ["ABSENT", "SIZES", "Array", "Spelling", "by_operator", "last_alone", "operator_of", "shown", "spelled"]
 
 Array = TypeVar("Array", Tensor, "np.ndarray[Any, Any]")
 """What an op takes, it gives back."""
@@ -50,6 +52,10 @@ class Spelling:
     the op's name of an argument that torch calls otherwise, ``joined`` the op's arguments that say in another way what
     one of torch's says, so that a call may hold one of the two. ``own`` is the op's signature where the two put
     different things in one place; it returns the op's arguments. ``call`` is ``op.call`` where the op needs no other.
+
+    ``name`` is the function's in ``torch.nn.functional``, or else in ``torch``: by default the op's. ``operator`` is
+    that of the aten operator that it calls, ``forms`` what the profiler does not record of such a call, as it may have
+    been. ``left`` says why a swap leaves torch's function where it stands; "" where it does not.
     """
 
     def __init__(
@@ -62,7 +68,13 @@ class Spelling:
         joined: Mapping[str, str] | None = None,
         own: Callable[..., tuple[Any, ...]] | None = None,
         call: Callable[..., Any] | None = None,
+        name: str = "",
+        operator: str = "",
+        forms: tuple[Mapping[str, Any], ...] = ({},),
+        left: str = "",
     ) -> None:
+        self.name = name or op.name
+        self.operator, self.forms, self.left = operator or self.name, forms, left
         self.op, self.function, self.ours, self.call = op, function, ours, call or op.call
         self.same, self.joined = dict(same), dict(joined or {})
         self.theirs = {name: torchs for torchs, name in same.items()}
@@ -98,7 +110,7 @@ class Spelling:
             torchs.update((n, v) for n, v in zip(self.positional, positional, strict=False) if v is not ABSENT)
         if out is None and row is None and (not torchs or torchs.keys() <= self.known):
             first = placed[0] if placed else torchs.get(self.names[0])
-            if isinstance(first, Tensor) and not (self.bools and self._odd(placed, torchs)):
+            if isinstance(first, Tensor) and not (self.bools and self.odd(placed, torchs)):
                 try:
                     asked = self.ours(*placed, **torchs)
                 except TypeError:
@@ -107,7 +119,7 @@ class Spelling:
                     return self._served(asked, placed, torchs, None)
         return self._in_full(placed, torchs, out, row)
 
-    def _odd(self, positional: tuple[Any, ...], named: Mapping[str, Any]) -> str:
+    def odd(self, positional: tuple[Any, ...], named: Mapping[str, Any]) -> str:
         """An argument that torch takes as a truth value and nothing else, and that is none."""
         for name, place in self.bools:
             value = named.get(name, positional[place] if place < len(positional) else False)
@@ -119,7 +131,7 @@ class Spelling:
         if foreign((*positional, *named.values(), out)):
             return self._through_tensors(positional, named, out, row)
         given, more = self._bound(positional, named)
-        odd = self._odd((), given)
+        odd = self.odd((), given)
         asked = f"{odd} is no bool" if odd else self.ours(**given)
         if more:
             asked = self._join(asked, given, more)
@@ -270,6 +282,27 @@ def shown(function: Callable[..., Any], op: Any) -> None:
     if op.spelling is not None and doc and op.spelling.written() not in doc:
         function.__doc__ = f"{doc.rstrip()}\n\n    As torch's: ``{op.spelling.written()}``.\n"
     op.entry.face(function, ABSENT)
+
+
+def spelled() -> dict[str, Spelling]:
+    """The spellings of all ops that torch has a function for, by the function's name."""
+    return {s.name: s for op in OPS.values() if (s := op.spelling) is not None and s.function is not None}
+
+
+def by_operator(name: str) -> Spelling | None:
+    """The spelling of the op that says what an aten operator of this name does; None where none does."""
+    return _by_operator(len(OPS)).get(name.removeprefix("aten::"))
+
+
+def operator_of(op: str) -> str:
+    """The aten operator that does what an op of this name does, where torch has one; else the name itself."""
+    spelling = OPS[op].spelling if op in OPS else None
+    return op if spelling is None else str(spelling.operator)
+
+
+@functools.lru_cache(1)
+def _by_operator(count: int) -> dict[str, Spelling]:
+    return {spelling.operator: spelling for spelling in spelled().values()}
 
 
 def last_alone(normalized_shape: Any, input: Tensor) -> bool:

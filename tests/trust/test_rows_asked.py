@@ -15,12 +15,13 @@ from torch import Tensor
 
 from kernelworks import certificates
 from kernelworks.choose import choose
-from kernelworks.diagnose.rows import SPELLINGS, row_for
+from kernelworks.diagnose.rows import row_for
 from kernelworks.explanation import what_it_asks
 from kernelworks.models.calls import FUNCTIONS
 from kernelworks.observe.places import Survey
 from kernelworks.observe.trace import record
 from kernelworks.op import OPS
+from kernelworks.spelling import by_operator
 
 
 def _x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -87,7 +88,7 @@ def test_the_row_named_is_the_row_that_a_swapped_call_takes(
         expected = _by_the_swapped_call(lambda: FUNCTIONS[function](*args, **kwargs))
     found = [row_for(c.load(), torch.get_num_threads()) for c in trace.calls]
     named = [c.name.removeprefix("aten::") for c in trace.calls]
-    spelled = [row for row, op in zip(found, named, strict=True) if op in SPELLINGS]
+    spelled = [row for row, op in zip(found, named, strict=True) if by_operator(op) is not None]
     assert spelled == [expected]
     assert (proved == "all") >= bool(expected)
 

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple, Protocol
 from kernelworks.diagnose.alone import OURS, Alone
 from kernelworks.observe.timeline import UNKNOWN, Cost, Pages, Ran, Timeline
 from kernelworks.observe.trace import Call
+from kernelworks.spelling import operator_of
 from kernelworks.work.shapes import rounded, signature
 
 __all__ = ["Bounds", "Forecast", "predict"]
 
-TORCHS = {"attention": "scaled_dot_product_attention", "cross_entropy": "cross_entropy_loss"}  # where names differ
 REACHED = 0.6  # of its bound, by a call that nothing was timed like
 
 
@@ -95,8 +95,7 @@ class _Costs:
         """What the call costs in the original; None for one that is not made there."""
         found = self.known.cost(call)
         if found is None and self.alone.takes_torchs(call):
-            op = call.name.removeprefix(OURS)
-            found = self.known.cost(replace(call, name=f"aten::{TORCHS.get(op, op)}"))
+            found = self.known.cost(replace(call, name=f"aten::{operator_of(call.name.removeprefix(OURS))}"))
         return None if found is None else found.at(self.pace)
 
 

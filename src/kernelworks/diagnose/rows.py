@@ -22,37 +22,13 @@ from kernelworks.contract import Request
 from kernelworks.models.calls import FUNCTIONS, REDUCTIONS
 from kernelworks.observe.trace import Call
 from kernelworks.op import Op
+from kernelworks.spelling import by_operator
 from kernelworks.watching import reached
 from kernelworks.work.operands import Arguments, Operand
 
-__all__ = ["SPELLINGS", "Asked", "Spelling", "asked", "called", "row_for"]
+__all__ = ["Asked", "asked", "called", "row_for"]
 
 
-@dataclass(frozen=True)
-class Spelling:
-    """How an aten op is called from ``torch.nn.functional``: the function, and its names for the op's arguments."""
-
-    function: str
-    names: tuple[str, ...]
-
-
-# aten op -> the function that torch's users call for it. A swapped model calls FUNCTIONS[function] in its place.
-SPELLINGS: dict[str, Spelling] = {
-    "linear": Spelling("linear", ("input", "weight", "bias")),
-    "scaled_dot_product_attention": Spelling(
-        "scaled_dot_product_attention",
-        ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"),
-    ),
-    "gelu": Spelling("gelu", ("input",)),
-    "softmax": Spelling("softmax", ("input", "dim", "dtype")),
-    "layer_norm": Spelling("layer_norm", ("input", "normalized_shape", "weight", "bias", "eps")),
-    "rms_norm": Spelling("rms_norm", ("input", "normalized_shape", "weight", "eps")),
-    "cross_entropy_loss": Spelling(
-        "cross_entropy", ("input", "target", "weight", "reduction", "ignore_index", "label_smoothing")
-    ),
-}
-# What the profiler does not record of a call, as it may have been.
-FORMS: dict[str, tuple[Mapping[str, Any], ...]] = {"gelu": ({}, {"approximate": "tanh"})}
 REDUCTION_CODES = dict(enumerate(("none", "mean", "sum")))  # ATen/core/Reduction.h
 Make = Callable[[Operand], Tensor]
 
@@ -89,7 +65,8 @@ def asked(call: Call, threads: int, device: str = "cpu", kind: str | None = None
     Of what the call may be, that counts of which there is a timing.
     """
     found: list[Asked] = []
-    for form in FORMS.get(call.name.removeprefix("aten::"), ({},)):
+    spelling = by_operator(call.name)
+    for form in spelling.forms if spelling is not None else ():
         try:
             with FakeTensorMode(), torch.no_grad():
                 made = called(call, lambda operand: _without_data(operand, device), form=form)
@@ -120,20 +97,27 @@ def called(
     """The call as its user wrote it, through ``functions``, on tensors that ``make`` makes, with what else it may have
     been given (``form``); None where it has no spelling or ``functions`` (a mapping, or ``torch.nn.functional``) has no
     such function."""
-    spelling = SPELLINGS.get(call.name.removeprefix("aten::"))
-    if spelling is None:
+    spelling = by_operator(call.name)
+    function = None if spelling is None else _called(functions, spelling.name)
+    if spelling is None or function is None:
         return None
+    given = Arguments(call)
     named: dict[str, Any] = {}
-    for name, item in zip(spelling.names, Arguments(call).items, strict=False):
+    for argument, item in zip(given.schema.arguments if given.schema else (), given.items, strict=False):
+        name = spelling.names[0] if argument.name == "self" else argument.name
         value = make(item) if isinstance(item, Operand) else item
         if name == "reduction" and isinstance(value, int):
             value = REDUCTION_CODES.get(value, REDUCTIONS[0])
-        if value is not None:
+        if value is not None and name in spelling.known:
             named[name] = value
-    function = (
-        functions.get(spelling.function) if isinstance(functions, dict) else getattr(functions, spelling.function)
+    return functools.partial(function, **named, **(form or {}))
+
+
+def _called(functions: Any, name: str) -> Callable[..., Any] | None:
+    found: Callable[..., Any] | None = (
+        functions.get(name) if isinstance(functions, dict) else getattr(functions, name, None)
     )
-    return None if function is None else functools.partial(function, **named, **(form or {}))
+    return found
 
 
 def _without_data(operand: Operand, device: str) -> Tensor:

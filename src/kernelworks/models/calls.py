@@ -14,6 +14,7 @@ runs. A compiler makes one kernel of several small ones by itself, of which no t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ from kernelworks.ops.position.rope import OP as ROPE
 from kernelworks.ops.reduction.cross_entropy import OP as CROSS_ENTROPY
 from kernelworks.ops.reduction.softmax import OP as SOFTMAX
 from kernelworks.plain import PLAIN, is_plain, overridden
+from kernelworks.spelling import Spelling, spelled
 
 __all__ = [
     "FUNCTIONS", "REFUSED", "attends", "cross_entropy", "expressible", "fusible", "gelu", "layer_norm", "linear",
@@ -56,7 +58,10 @@ _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
 
 
-_cross_entropy, _gelu, _layer_norm, _linear, _rms_norm, _attention, _silu, _softmax = TORCHS.values()
+_cross_entropy, _gelu, _layer_norm, _linear, _rms_norm, _silu, _softmax = (
+    TORCHS[name] for name in ("cross_entropy", "gelu", "layer_norm", "linear", "rms_norm", "silu", "softmax")
+)
+_attention = TORCHS["scaled_dot_product_attention"]
 
 # How an op's contract refuses arguments: then they are torch's, to take or to refuse in its own words.
 REFUSED = (TypeError, ValueError)
@@ -339,13 +344,42 @@ def rotary(
     return result
 
 
-# What stands in for torch.nn.functional's functions in a rebound forward, by their name there.
+def _stand_in(spelling: Spelling) -> Callable[..., Any]:
+    """Torch's function by the op that its spelling says is the same, asked as the functions above ask."""
+    op, ours, torchs_own = spelling.op, spelling.ours, TORCHS[spelling.name]
+    schema = torch._C.parse_schema(op.passes["forward"].schema)
+    places = [i for i, a in enumerate(schema.arguments) if str(a.type) in ("Tensor", "Optional[Tensor]")]
+    first, alone = places[0], len(places) == 1
+
+    def swapped(*given: Any, **named: Any) -> Any:
+        try:
+            asked = None if spelling.bools and spelling.odd(given, named) else ours(*given, **named)
+            if asked.__class__ is tuple and (
+                expressible(asked[first]) if alone else _expressible([asked[i] for i in places])
+            ):
+                return op.call(*asked, None, None)
+        except REFUSED:  # torch's to take, or to refuse in its own words
+            pass
+        return torchs_own(*given, **named)
+
+    return functools.update_wrapper(swapped, ours, assigned=())
+
+
+def _expressible(tensors: list[Any]) -> bool:
+    """``expressible``, where some of the tensors may hold integers."""
+    floating = [t for t in tensors if isinstance(t, Tensor) and t.dtype.is_floating_point]
+    if not floating or not expressible(*floating):
+        return False
+    device = floating[0].get_device()
+    others = [t for t in tensors if t is not None and not any(t is f for f in floating)]
+    return all((type(t) in PLAIN or _standing_in(t)) and t.get_device() == device for t in others)
+
+
+# What stands in for torch's functions in a rebound forward, by their name there: those above, which take their
+# arguments apart as quickly as they can or ask for more than the op's spelling does, and all others by their spelling.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "cross_entropy": cross_entropy,
-    "gelu": gelu,
-    "layer_norm": layer_norm,
-    "linear": linear,
-    "rms_norm": rms_norm,
-    "scaled_dot_product_attention": scaled_dot_product_attention,
-    "softmax": softmax,
-}
+    name: _stand_in(s) for name, s in spelled().items() if not s.left
+} | {
+    f.__name__: f
+    for f in (cross_entropy, gelu, layer_norm, linear, rms_norm, scaled_dot_product_attention, softmax)
+}  # fmt: skip

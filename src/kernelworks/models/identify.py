@@ -151,7 +151,7 @@ def check(module: nn.Module | None, function: Any, seen: Seen, more: frozenset[s
             and (module is None or not hasattr(type(module), name))
         ):
             raise Unproved(f"it uses {name}")
-    seen.calls |= set(code.co_names) & TORCHS.keys()
+    seen.calls |= set(code.co_names) & TORCHS.keys() & vars(F).keys()
     if any(getattr(F, name) is not TORCHS[name] for name in seen.calls):
         raise Unproved("torch's function is not what stands there")
 

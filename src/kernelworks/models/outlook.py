@@ -20,11 +20,9 @@ from kernelworks import environment
 from kernelworks.choose import choose, known
 from kernelworks.contract import FLOATS, Case, Request, TensorSpec, spec
 from kernelworks.op import OPS, Op
+from kernelworks.spelling import spelled
 
 __all__ = ["Outlook", "Outlooks", "outlook", "setting_of"]
-
-# What a call of torch.nn.functional is called there -> our op, where the two differ.
-_OPS = {"scaled_dot_product_attention": "attention"}
 
 
 @dataclass(frozen=True)
@@ -80,9 +78,9 @@ def setting_of(model: nn.Module, path: str) -> tuple[torch.dtype, str]:
 def outlook(
     name: str, dtype: torch.dtype, device: str, sizes: Mapping[str, int] | None = None, *, kind: str | None = None
 ) -> Outlook:
-    """What calls of an op in this dtype on this type of device, of these sizes, will run. ``kind`` is a kind of machine
-    in place of this one."""
-    op = OPS[_OPS.get(name, name)]
+    """What calls of an op in this dtype on this type of device, of these sizes, will run. The name is the op's, or
+    that of torch's function. ``kind`` is a kind of machine in place of this one."""
+    op = OPS[name] if name in OPS else spelled()[name].op
     if dtype not in FLOATS:
         return Outlook(name, ("torch",), f"{str(dtype).removeprefix('torch.')} has no row of ours")
     device = "cpu" if device == "meta" else device

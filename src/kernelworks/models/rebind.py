@@ -209,7 +209,7 @@ class Rebinder:
         if id(value) in _modules():
             used = tuple(sorted(attributes & set(calls.FUNCTIONS)))
             if value is torch and "functional" not in attributes:
-                used = tuple(n for n in used if n == "softmax")
+                used = tuple(n for n in used if id(getattr(torch, n, None)) in _functions())
             if value is torch.nn and "functional" not in attributes:
                 used = ()
             return (_modules()[id(value)], used, ()) if used else None

@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from kernelworks.spelling import spelled
+
 __all__ = ["FORWARDS", "TORCHS", "comes_with", "forward_of", "unwrapped"]
 
 
 def _function(name: str) -> Any:
-    """The function that torch ships as ``torch.nn.functional.<name>``, or where a user put another there before this
-    module was read, an object that nothing is identical to."""
+    """The function that torch ships as ``torch.nn.functional.<name>``, or else as ``torch.<name>``; where a user put
+    another there before this module was read, an object that nothing is identical to."""
+    if not hasattr(F, name):
+        found = getattr(torch, name)
+        return found if isinstance(found, BuiltinFunctionType) and found.__name__ == name else object()
     found = getattr(F, name)
     code = getattr(found, "__code__", None)
     if code is not None and code.co_filename == F.__file__ and code.co_name == name:
@@ -37,12 +42,10 @@ def _forward(cls: type[nn.Module]) -> Any:
     return found if same else object()
 
 
+# Of the functions that a swap looks for: those that an op of ours says the same as, and the gate's activation.
 TORCHS: dict[str, Any] = {
-    name: _function(name)
-    for name in (
-        "cross_entropy", "gelu", "layer_norm", "linear", "rms_norm", "scaled_dot_product_attention", "silu", "softmax",
-    )
-}  # fmt: skip
+    name: _function(name) for name in (*(name for name, s in spelled().items() if not s.left), "silu")
+}
 
 FORWARDS: dict[type[nn.Module], Any] = {
     cls: _forward(cls)

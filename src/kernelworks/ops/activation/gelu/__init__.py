@@ -113,4 +113,7 @@ OP = Op(
     mutants=MUTANTS,
 )
 
-SPELLING = Spelling(OP, F.gelu, lambda input, *, approximate="none": (input, approximate), {"input": "x"})
+SPELLING = Spelling(
+    OP, F.gelu, lambda input, *, approximate="none": (input, approximate), {"input": "x"},
+    forms=({}, {"approximate": "tanh"}),
+)  # fmt: skip

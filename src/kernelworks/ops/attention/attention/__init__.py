@@ -453,4 +453,5 @@ SPELLING = Spelling(
     _ours,
     {"query": "q", "key": "k", "value": "v"},
     joined={"causal": "is_causal", "mask": "attn_mask"},
+    name="scaled_dot_product_attention",
 )

@@ -204,4 +204,4 @@ def _ours(
     return input, target, ignore_index, reduction
 
 
-SPELLING = Spelling(OP, F.cross_entropy, _ours, {"input": "logits"})
+SPELLING = Spelling(OP, F.cross_entropy, _ours, {"input": "logits"}, operator="cross_entropy_loss")
