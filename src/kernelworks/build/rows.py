@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import importlib
@@ -23,7 +24,16 @@ from kernelworks.contract import Request, Row
 from kernelworks.machine import machine
 from kernelworks.plain import leaves
 
-__all__ = ["as_float64", "cpp_rows", "cuda_row", "in_float64", "into", "python_row", "triton_row"]
+__all__ = [
+    "as_float64",
+    "cpp_rows",
+    "cuda_row",
+    "in_float64",
+    "into",
+    "python_row",
+    "triton_row",
+    "with_forward_of",
+]
 
 Launch = Callable[..., Any]
 Guard = Callable[[Request], str | None]
@@ -145,6 +155,28 @@ def cuda_row(
         passes=passes,
         device="cuda",
         prepare=functools.partial(_prepare, module),
+    )
+
+
+def with_forward_of(forward: Row, backward: Row) -> Row:
+    """A row that runs the forward of one and the backward of another, under the latter's name; its certificate speaks
+    for both, and where either declines it does."""
+
+    def of(pass_: str) -> Row:
+        return forward if pass_ == "forward" else backward
+
+    def prepare(pass_: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
+        found = of(pass_).prepare
+        return found(pass_, args) if found else None
+
+    return dataclasses.replace(
+        backward,
+        passes=("forward", "backward"),
+        load=lambda pass_: of(pass_).load(pass_),
+        guard=lambda request: backward.guard(request) or forward.guard(request),
+        hash=lambda: hashlib.sha256(f"{forward.hash()} {backward.hash()}".encode()).hexdigest(),
+        toolchain=lambda: f"{forward.toolchain()}, {backward.toolchain()}",
+        prepare=prepare,
     )
 
 

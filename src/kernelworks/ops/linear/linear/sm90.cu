@@ -29,6 +29,8 @@
     KW_FEW(T, type, 2, 8, 4, 2, 2)   \
     KW_FEW(T, type, 2, 16, 2, 2, 2)  \
     KW_FEW(T, type, 4, 8, 4, 2, 1)   \
+    KW_MANY(T, type, 8, 4, 1, 4, 6)  \
+    KW_MANY(T, type, 8, 8, 1, 4, 4)  \
     KW_MANY(T, type, 8, 8, 2, 4, 2)  \
     KW_MANY(T, type, 16, 8, 2, 2, 2) \
     KW_BLOCKED(blocked_##type, T)

@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks.aten import aten
-from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, triton_row
+from kernelworks.build.rows import cpp_rows, cuda_row, in_float64, into, python_row, triton_row, with_forward_of
 from kernelworks.build.sharing import shared
 from kernelworks.contract import Request
 from kernelworks.op import Op, Pass
 from kernelworks.ops.layout import as_rows
+from kernelworks.ops.norm.layer_norm import sm90_backward
 from kernelworks.ops.norm.layer_norm.contract import CONTRACT, reference
 from kernelworks.ops.norm.layer_norm.mutants import MUTANTS
 from kernelworks.spelling import ABSENT, Array, Spelling, last_alone
@@ -166,11 +167,18 @@ def _fits_registers(request: Request) -> str | None:
     return None if n <= LONGEST_GPU_ROW else f"takes rows of up to {LONGEST_GPU_ROW} elements, got {n}"
 
 
+ROOM = Path(__file__).parent
+TRITON = triton_row(ROOM, guard=_fits_registers)
+HOPPER = cuda_row(
+    ROOM, source="sm90_backward.cu", name="sm90_backward", guard=sm90_backward.guard, passes=("backward",)
+)
+
 OP = Op(
     CONTRACT,
     [
-        triton_row(Path(__file__).parent, guard=_fits_registers),
-        *cpp_rows(Path(__file__).parent, forward=_forward, backward=_backward),
+        with_forward_of(TRITON, HOPPER),
+        TRITON,
+        *cpp_rows(ROOM, forward=_forward, backward=_backward),
         python_row("torch", _torch, _torch_backward),
         python_row("reference", in_float64(reference), functools.partial(_torch_backward, compute=torch.float64)),
     ],

@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 
 from kernelworks.cases import draw, normal, row_cases
 from kernelworks.contract import (
+    FLOATS,
     UNIT_ROUNDOFF,
     Case,
     Contract,
@@ -164,12 +165,22 @@ DEVICE_CASES = (
         Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"))  # type: ignore[misc]
         for m, n in (
             (40000, 64), (4099, 128), (5003, 768), (3001, 1024), (1500, 2048), (1501, 3072), (701, 4096), (700, 5120),
-            (600, 6144), (300, 8192), (301, 12000), (300, 16384), (40, 20000), (40, 32768), (20, 65536),
+            (600, 6144), (300, 8192), (301, 12000), (300, 16384), (40, 20000), (40, 32768), (20, 65536), (1501, 8200),
+            (901, 16384),
         )
     ),
-    Case(
-        "mean 1e4, 300x4096",
-        lambda g, d: _make(g, d, (300, 4096), "normal") | {"x": normal(g, d, 300, 4096, mean=1e4)},
+    *(
+        Case(
+            f"mean {mean}, {m}x{n}",
+            lambda g, d, m=m, n=n, mean=mean: _make(g, d, (m, n), "normal")
+            | {"x": normal(g, d, m, n, mean=float(mean))},  # type: ignore[misc]
+            dtypes=(torch.float32, torch.bfloat16) if mean == "1e7" else FLOATS,
+        )
+        for mean, m, n in (("1e4", 300, 4096), ("1e7", 1201, 4096), ("1e7", 3001, 1280), ("1e4", 500, 16384))
+    ),
+    *(  # more rows than a program may add up
+        Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"), dtypes=(torch.bfloat16,))  # type: ignore[misc]
+        for m, n in ((70000, 512),)
     ),
 )  # fmt: skip
 

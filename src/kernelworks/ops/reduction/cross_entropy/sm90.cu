@@ -1,12 +1,14 @@
 // cross_entropy on Hopper: a row of logits is spread over a cluster of blocks and stays in their registers from the
-// moment it is read until its gradient is written. The blocks' warps hand each other their maxima and sums through
-// shared memory, across the cluster; a barrier of the cluster is all that they wait for. Integers arrive as 64 bits.
+// moment it is read until its gradient is written. The blocks' warps write their maxima and sums into each other's
+// shared memory, whose barriers count the bytes: a barrier of the cluster would also wait for the gradients of the row
+// before to reach memory. Integers arrive as 64 bits.
 using i64 = long long;
 using u16 = unsigned short;
 using u32 = unsigned int;
+using u64 = unsigned long long;
 
-constexpr int THREADS = 256, WARPS = THREADS / 32, MOST_BLOCKS = 16;
 constexpr int VECTORS = 8;  // of 16 bytes that a thread holds
+constexpr int MOST_WARPS = 128;  // of a cluster
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 
 struct Words {
@@ -111,14 +113,31 @@ __device__ u32 blocks_in_cluster() {
     asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(count));
     return count;
 }
-__device__ void tell(const void* here, u32 block, float top, float total) {
-    u32 local = static_cast<u32>(__cvta_generic_to_shared(here)), there;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(local), "r"(block));
-    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(there), "f"(top), "f"(total) : "memory");
+__device__ u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
+__device__ void barrier_init(u32 barrier) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier)); }
+__device__ void barrier_expect(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-__device__ void arrive_first() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ void barrier_wait(u32 barrier, u32 phase) {
+    asm volatile(
+        "{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra GONE;\nbra AGAIN;\nGONE:\n}" ::"r"(barrier), "r"(phase)
+        : "memory");
+}
+// Writes a pair into the same place of another block's shared memory, whose barrier counts the bytes.
+__device__ void tell(u32 here, u32 barrier, u32 block, float top, float total) {
+    asm volatile(
+        "{\n.reg .b32 there, told;\nmapa.shared::cluster.u32 there, %0, %2;\nmapa.shared::cluster.u32 told, %1, %2;\n"
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [there], {%3, %4}, [told];\n}" ::"r"(here),
+        "r"(barrier), "r"(block), "f"(top), "f"(total)
+        : "memory");
+}
 __device__ void arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ void wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+// Kernels that follow each other closely: blocks start while the kernel before ends, and wait for what it wrote.
+__device__ void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 __device__ float max_of_warp(float v) {
     for (int lane = 16; lane; lane /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, lane));
@@ -134,119 +153,150 @@ __device__ float finite_or_zero(float top) { return top == -infinity() ? 0.0f : 
 
 // ---------------------------------------------------------------- rows
 
-struct Row {
+struct Rows {
     const void* logits;
     const i64* target;
     const void* grad;  // into the loss: one number, or one a row; 1 where null
     const int* count;  // what it is divided by; 1 where null
     void* gradient;    // may be the logits; null where only the loss is wanted
     double* losses;
-    i64 stride, grad_stride, N, per_block, ignore_index, ones;
+    i64 stride, grad_stride, M, N, per_block, ignore_index, ones;
 };
 
-// A cluster a row; a block takes `per_block` elements on end, a multiple of those in 16 bytes. With `ones`, rows into
-// which 1 flows are right already.
-template <class T, bool EXACT>
-__device__ __forceinline__ void one_row(const Row& a) {
+// A cluster a row, then the row that many clusters on; a block takes `per_block` elements on end, a multiple of those in
+// 16 bytes. With `ones`, rows into which 1 flows are right already.
+template <class T, bool EXACT, int THREADS>
+__device__ __forceinline__ void every_row(const Rows& a) {
     using Element = typename T::Element;
-    constexpr int EACH = 4 * T::PER_WORD;
-    __shared__ float2 told[MOST_BLOCKS * WARPS];
-    int blocks = static_cast<int>(blocks_in_cluster()), rank = static_cast<int>(rank_in_cluster());
-    i64 row = blockIdx.x / blocks;
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    constexpr int EACH = 4 * T::PER_WORD, WARPS = THREADS / 32;
+    __shared__ alignas(16) float2 told[2][MOST_WARPS];  // of two rows: nobody writes where another still reads
+    __shared__ alignas(8) u64 heard[2];
+    let_next_kernel_start();
+    // Where the rows are counted, that is the kernel before: all that others wrote is there since it began.
+    if (!a.count || a.ones) wait_for_kernel_before();
     const Element* grad = static_cast<const Element*>(a.grad);
-    float flow = grad ? value_of<T>(grad + row * a.grad_stride) : 1.0f;
-    if (a.ones && flow == 1.0f) return;
-    i64 wanted = a.target[row];
+    if (a.ones && a.grad_stride == 0 && value_of<T>(grad) == 1.0f) return;
+    int blocks = static_cast<int>(blocks_in_cluster()), rank = static_cast<int>(rank_in_cluster());
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (blocks > 1) {
+        if (threadIdx.x == 0) {
+            barrier_init(shared_address(&heard[0])), barrier_init(shared_address(&heard[1]));
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        }
+        arrive();
+    }
+    bool first_row = true;  // until all blocks are known to run
     int begin = rank * static_cast<int>(a.per_block), end = min(begin + static_cast<int>(a.per_block), static_cast<int>(a.N));
     int first = begin + static_cast<int>(threadIdx.x) * EACH;
-    Element* gradient = static_cast<Element*>(a.gradient);
-    if (gradient) gradient += row * a.N;
-    if (wanted == a.ignore_index) {
-        if (gradient)
-            for (int v = 0; v < VECTORS; ++v) {
-                int at = first + v * THREADS * EACH;
-                if (at < end) *reinterpret_cast<uint4*>(gradient + at) = uint4{0, 0, 0, 0};
-            }
-        if (a.losses && rank == 0 && threadIdx.x == 0) a.losses[row] = 0.0;
-        return;
-    }
-    arrive_first();
-    const Element* logits = static_cast<const Element*>(a.logits) + row * a.stride;
-    Words held[VECTORS];
+    i64 step = gridDim.x / blocks, row = blockIdx.x / blocks;
+    // Of a row's target and its logit each is a trip to memory: they are asked for a row ahead.
+    auto logit = [&](i64 of, i64 wanted) {
+        bool is_class = wanted >= 0 && wanted < a.N;
+        const Element* logits = static_cast<const Element*>(a.logits) + of * a.stride;
+        return is_class ? value_of<T>(logits + wanted) : __int_as_float(0x7fc00000);
+    };
+    u32 turn = 0, phase = 0;
+    i64 wanted = row < a.M ? a.target[row] : 0, next = 0;
+    float own = row < a.M ? logit(row, wanted) : 0.0f, next_own = 0.0f;
+    for (; row < a.M; row += step, wanted = next, own = next_own) {
+        Words held[VECTORS];
 #pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-        int at = first + v * THREADS * EACH;
-        for (u32& word : held[v].w) word = T::LOWEST;
-        if (at < end)
-            asm volatile("ld.global.L1::no_allocate.v4.b32 {%0,%1,%2,%3}, [%4];"
-                         : "=r"(held[v].w[0]), "=r"(held[v].w[1]), "=r"(held[v].w[2]), "=r"(held[v].w[3])
-                         : "l"(logits + at));
-    }
-    bool is_class = wanted >= 0 && wanted < a.N;
-    float own = is_class ? value_of<T>(logits + wanted) : __int_as_float(0x7fc00000);
-    float factor = is_class ? flow : own;
-    if (a.count) factor = __fdiv_rn(factor, static_cast<float>(*a.count));
-
-    u32 tops = T::LOWEST;
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v)
-        for (u32 word : held[v].w) tops = T::larger(tops, word);
-    float top = max_of_warp(fmaxf(T::get(tops, 0), T::get(tops, T::PER_WORD - 1)));
-    float shift = finite_or_zero(top), sums[2] = {0.0f, 0.0f};
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v)
-        for (u32 word : held[v].w)
-            for (int i = 0; i < T::PER_WORD; ++i) sums[i] += exp2_quick((T::get(word, i) - shift) * LOG2E);
-    float total = sum_of_warp(sums[0] + sums[1]);
-    wait();  // all blocks of the cluster run now
-    if (lane < blocks) tell(told + rank * WARPS + warp, lane, top, total);
-    arrive();
-    wait();
-
-    float2 others[MOST_BLOCKS * WARPS / 32];
-    top = -infinity();
-#pragma unroll
-    for (int i = 0; i < MOST_BLOCKS * WARPS / 32; ++i) {
-        others[i] = 32 * i + lane < blocks * WARPS ? told[32 * i + lane] : float2{-infinity(), 0.0f};
-        top = fmaxf(top, others[i].x);
-    }
-    top = max_of_warp(top), total = 0.0f;
-#pragma unroll
-    for (int i = 0; i < MOST_BLOCKS * WARPS / 32; ++i) total += others[i].y * exp_exact(others[i].x - top);
-    total = sum_of_warp(total);
-    if (a.losses && rank == 0 && threadIdx.x == 0)
-        a.losses[row] = log(static_cast<double>(total)) + (static_cast<double>(top) - static_cast<double>(own));
-    if (!gradient) return;
-    float scale = __frcp_rn(total), each = scale * factor, of_own = (exp_exact(own - top) * scale - 1.0f) * factor;
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-        int at = first + v * THREADS * EACH;
-        if (at >= end) break;
-        Words out;
-        for (int w = 0; w < 4; ++w) {
-            float low = stretched<EXACT>(T::get(held[v].w[w], 0) - top, each), high = 0.0f;
-            if (T::PER_WORD == 2) high = stretched<EXACT>(T::get(held[v].w[w], 1) - top, each);
-            out.w[w] = T::put(low, high);
+        for (int v = 0; v < VECTORS; ++v) {
+            int at = first + v * THREADS * EACH;
+            for (u32& word : held[v].w) word = T::LOWEST;
+            if (at < end)
+                asm volatile("ld.global.L1::no_allocate.v4.b32 {%0,%1,%2,%3}, [%4];"
+                             : "=r"(held[v].w[0]), "=r"(held[v].w[1]), "=r"(held[v].w[2]), "=r"(held[v].w[3])
+                             : "l"(static_cast<const Element*>(a.logits) + row * a.stride + at));
         }
-        *reinterpret_cast<uint4*>(gradient + at) = uint4{out.w[0], out.w[1], out.w[2], out.w[3]};
+        bool more = row + step < a.M;
+        if (more) next = a.target[row + step];
+        float flow = grad ? value_of<T>(grad + row * a.grad_stride) : 1.0f;
+        Element* gradient = static_cast<Element*>(a.gradient);
+        if (gradient) gradient += row * a.N;
+        bool right = a.ones && flow == 1.0f;
+        if (right || wanted == a.ignore_index) {
+            if (!right && gradient)
+                for (int v = 0; v < VECTORS; ++v) {
+                    int at = first + v * THREADS * EACH;
+                    if (at < end) *reinterpret_cast<uint4*>(gradient + at) = uint4{0, 0, 0, 0};
+                }
+            if (!right && a.losses && rank == 0 && threadIdx.x == 0) a.losses[row] = 0.0;
+            if (more) next_own = logit(row + step, next);
+            continue;
+        }
+        bool is_class = wanted >= 0 && wanted < a.N;
+
+        u32 tops = T::LOWEST;
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v)
+            for (u32 word : held[v].w) tops = T::larger(tops, word);
+        float top = max_of_warp(fmaxf(T::get(tops, 0), T::get(tops, T::PER_WORD - 1)));
+        float shift = finite_or_zero(top), sums[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v)
+            for (u32 word : held[v].w)
+                for (int i = 0; i < T::PER_WORD; ++i) sums[i] += exp2_quick((T::get(word, i) - shift) * LOG2E);
+        float total = sum_of_warp(sums[0] + sums[1]);
+        if (more) next_own = logit(row + step, next);
+        if (blocks > 1) {
+            u32 now = shared_address(&heard[turn]);
+            if (first_row) wait(), first_row = false;
+            if (threadIdx.x == 0) barrier_expect(now, 8 * WARPS * blocks);
+            if (lane < blocks) tell(shared_address(&told[turn][rank * WARPS + warp]), now, lane, top, total);
+            barrier_wait(now, phase);
+        } else {
+            if (lane == 0) told[turn][warp] = float2{top, total};
+            __syncthreads();
+        }
+        top = -infinity(), total = 0.0f;
+        for (int i = lane; i < blocks * WARPS; i += 32) top = fmaxf(top, told[turn][i].x);
+        top = max_of_warp(top);
+        for (int i = lane; i < blocks * WARPS; i += 32) total += told[turn][i].y * exp_exact(told[turn][i].x - top);
+        total = sum_of_warp(total);
+        phase ^= turn, turn ^= 1;
+        if (a.losses && rank == 0 && threadIdx.x == 0)
+            a.losses[row] = log(static_cast<double>(total)) + (static_cast<double>(top) - static_cast<double>(own));
+        if (!gradient) continue;
+        float factor = is_class ? flow : own;
+        if (a.count) {
+            wait_for_kernel_before();
+            factor = __fdiv_rn(factor, static_cast<float>(*static_cast<const volatile int*>(a.count)));
+        }
+        float scale = __frcp_rn(total), each = scale * factor, of_own = (exp_exact(own - top) * scale - 1.0f) * factor;
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v) {
+            int at = first + v * THREADS * EACH;
+            if (at >= end) break;
+            Words out;
+            for (int w = 0; w < 4; ++w) {
+                float low = stretched<EXACT>(T::get(held[v].w[w], 0) - top, each), high = 0.0f;
+                if (T::PER_WORD == 2) high = stretched<EXACT>(T::get(held[v].w[w], 1) - top, each);
+                out.w[w] = T::put(low, high);
+            }
+            *reinterpret_cast<uint4*>(gradient + at) = uint4{out.w[0], out.w[1], out.w[2], out.w[3]};
+        }
+        // The thread that wrote the target's place writes there again.
+        int own_at = static_cast<int>(wanted) - begin;
+        if (is_class && own_at >= 0 && own_at < end - begin && own_at / EACH % THREADS == static_cast<int>(threadIdx.x))
+            put_one<T>(gradient + wanted, of_own);
     }
-    // The thread that wrote the target's place writes there again.
-    int own_at = static_cast<int>(wanted) - begin;
-    if (is_class && own_at >= 0 && own_at < end - begin && own_at / EACH % THREADS == static_cast<int>(threadIdx.x))
-        put_one<T>(gradient + wanted, of_own);
+    if (blocks > 1 && first_row) wait();
 }
 
-#define KW_ROWS(suffix, T, EXACT, BLOCKS)                                                                       \
-    extern "C" __global__ __launch_bounds__(THREADS, BLOCKS) void rows_##suffix(                                \
-        const void* logits, const i64* target, const void* grad, const int* count, void* gradient, double* losses, \
-        i64 stride, i64 grad_stride, i64 N, i64 per_block, i64 ignore_index, i64 ones) {                        \
-        one_row<T, EXACT>(Row{logits, target, grad, count, gradient, losses, stride, grad_stride, N, per_block, \
-                              ignore_index, ones});                                                             \
+#define KW_ROWS(suffix, T, EXACT, THREADS)                                                                            \
+    extern "C" __global__ __launch_bounds__(THREADS, 1024 / THREADS) void rows_##suffix##_##THREADS(                   \
+        const void* logits, const i64* target, const void* grad, const int* count, void* gradient, double* losses,     \
+        i64 stride, i64 grad_stride, i64 M, i64 N, i64 per_block, i64 ignore_index, i64 ones) {                        \
+        every_row<T, EXACT, THREADS>(Rows{logits, target, grad, count, gradient, losses, stride, grad_stride, M, N,    \
+                                          per_block, ignore_index, ones});                                             \
     }
-KW_ROWS(bfloat16, Bf16, false, 4)
-KW_ROWS(float16, F16, false, 4)
-KW_ROWS(float32, F32, true, 4)
+KW_ROWS(bfloat16, Bf16, false, 256)
+KW_ROWS(float16, F16, false, 256)
+KW_ROWS(float32, F32, true, 256)
+KW_ROWS(bfloat16, Bf16, false, 512)
+KW_ROWS(float16, F16, false, 512)
+KW_ROWS(float32, F32, true, 512)
 
 // ---------------------------------------------------------------- counts and the reduction, one block each
 
@@ -265,6 +315,7 @@ __device__ N sum_of_block(N v) {
 // How many rows are not ignored.
 extern "C" __global__ __launch_bounds__(ALONE) void count_rows(const i64* target, int* count, i64 M, i64 ignore_index) {
     int found = 0;
+    let_next_kernel_start();
     for (i64 i = threadIdx.x; i < M; i += ALONE) found += target[i] != ignore_index;
     found = sum_of_block(found);
     if (threadIdx.x == 0) *count = found;
@@ -275,6 +326,7 @@ template <class T>
 __device__ void reduce(const double* losses, const i64* target, typename T::Element* loss, i64 M, i64 ignore, i64 reduction) {
     double sum = 0.0;
     int counted = 0;
+    wait_for_kernel_before();
     for (i64 i = threadIdx.x; i < M; i += ALONE) {
         if (reduction == 0) put_one<T>(loss + i, static_cast<float>(losses[i]));
         sum += losses[i];

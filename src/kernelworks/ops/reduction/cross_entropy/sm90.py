@@ -17,8 +17,10 @@ from kernelworks.ops.reduction.cross_entropy.contract import REDUCTIONS
 __all__ = ["backward", "forward", "guard", "resumed", "training"]
 
 SOURCE = Path(__file__).with_suffix(".cu")
-THREADS, VECTORS, BYTES = 256, 8, 16  # as in the source: of a block, and what a thread holds
+THREADS, VECTORS, BYTES = (256, 512), 8, 16  # as in the source: of a block, and what a thread holds
 MOST_BLOCKS = 16  # of a cluster
+TOGETHER = 1024  # threads of a multiprocessor
+TURNS = 4  # rows of a cluster: what the next needs of memory beside its logits is asked for meanwhile
 FEWEST = 4096  # elements of a row; below, a block has too little to do
 
 
@@ -31,7 +33,7 @@ def guard(request: Request) -> str | None:
     """Why these kernels do not take a request, or None."""
     logits = request.args["logits"]
     (m, n), each = logits.shape, _each(logits.dtype)
-    most = MOST_BLOCKS * THREADS * VECTORS * each
+    most = MOST_BLOCKS * THREADS[0] * VECTORS * each
     if not FEWEST <= n <= most:
         return f"takes {FEWEST} to {most} classes in {logits.dtype}"
     if n % each or logits.stride[1] != 1 or (m > 1 and logits.stride[0] % each):
@@ -42,7 +44,14 @@ def guard(request: Request) -> str | None:
 @functools.cache
 def _kernel(name: str, dtype: torch.dtype | None, threads: int, cluster: int = 1) -> Kernel:
     suffix = "" if dtype is None else "_" + str(dtype).removeprefix("torch.")
-    return Kernel(SOURCE, name + suffix, threads=threads, cluster=cluster)
+    if name == "rows":
+        suffix += f"_{threads}"
+    return Kernel(SOURCE, name + suffix, threads=threads, cluster=cluster, overlap=name != "count_rows")
+
+
+@functools.cache
+def _multiprocessors(device: torch.device) -> int:
+    return 132 if device.type == "meta" else torch.cuda.get_device_properties(device).multi_processor_count
 
 
 class Rows:
@@ -55,8 +64,11 @@ class Rows:
             self.logits = self.logits.clone(memory_format=torch.contiguous_format)
         self.target, self.ignore_index, self.reduction = target.contiguous(), ignore_index, reduction
         self.stride = self.logits.stride(0) if self.m > 1 else self.n
-        self.blocks = 1
-        while self.blocks * THREADS * VECTORS * each < self.n:
+        self.threads, self.blocks = THREADS[0], 1
+        held = VECTORS * each  # by a thread
+        if THREADS[0] * held < self.n <= THREADS[1] * held:
+            self.threads = THREADS[1]  # one block, which need not tell others anything
+        while self.blocks * self.threads * held < self.n:
             self.blocks *= 2
         self.per_block = -(-self.n // (self.blocks * each)) * each
         self.count: Tensor | None = None
@@ -72,11 +84,17 @@ class Rows:
     ) -> None:  # fmt: skip
         """Row losses and the gradient for ``grad`` (1 where it is None), those that are given. With ``ones``, rows into
         which 1 flows are left as they are."""
-        if self.m:
-            _kernel("rows", self.logits.dtype, THREADS, self.blocks)(
-                (self.m * self.blocks, 1, 1), self.logits, self.target, grad, self.count, gradient, losses, self.stride,
-                int(grad is not None and grad.dim() == 1), self.n, self.per_block, self.ignore_index, int(ones),
-            )  # fmt: skip
+        if not self.m:
+            return
+        # As many clusters as run at once have rows to themselves; of more rows each gets some.
+        at_once = max(1, TOGETHER // self.threads * _multiprocessors(self.logits.device) // self.blocks)
+        clusters = max(min(self.m, at_once), -(-self.m // TURNS))
+        if ones:  # most often all rows are right already, and blocks that need not start at all cost time
+            clusters = min(clusters, at_once)
+        _kernel("rows", self.logits.dtype, self.threads, self.blocks)(
+            (clusters * self.blocks, 1, 1), self.logits, self.target, grad, self.count, gradient, losses, self.stride,
+            int(grad is not None and grad.dim() == 1), self.m, self.n, self.per_block, self.ignore_index, int(ones),
+        )  # fmt: skip
 
     def losses(self) -> Tensor:
         """Room for the rows' losses."""
@@ -109,9 +127,9 @@ def _gradient(logits: Tensor) -> Tensor:
 def backward(
     grad: Tensor, logits: Tensor, target: Tensor, ignore_index: int, reduction: str, out: Any = None
 ) -> Tensor:
-    rows, gradient = Rows(logits, target, ignore_index, reduction), _gradient(logits)
-    rows.counted()
-    rows.run(gradient, None, grad.contiguous())
+    rows, gradient, flow = Rows(logits, target, ignore_index, reduction), _gradient(logits), grad.contiguous()
+    rows.counted()  # the kernel before the next, which relies on that
+    rows.run(gradient, None, flow)
     return gradient if out is None else out.copy_(gradient)
 
 

@@ -1,0 +1,503 @@
+// The gradients of layer_norm on Hopper, for 16-bit elements. Rows come in by bulk copies into a ring in shared
+// memory, where they are read twice: by four warps that measure them, and by sixteen that turn them into gradients and
+// keep a block's shares of the gradients of weight and bias in registers over all its rows. So a row comes in while the
+// next is measured and the one before is turned, and memory never waits for a sum. A second kernel adds the shares.
+//
+// A group of the sixteen warps takes a row: as many as hold its columns at V pieces of 16 bytes a thread. A block has as
+// many groups as fit, each with its own ring. The four measure the groups' rows in turn. Two blocks of a cluster with one
+// group each join their shares before they leave. Integers arrive as 64 bits.
+using u16 = unsigned short;
+using u32 = unsigned;
+using u64 = unsigned long long;
+using i64 = long long;
+
+constexpr int TURNING = 512, MEASURING = 128, THREADS = TURNING + MEASURING;
+constexpr int WARPS = TURNING / 32, MEASURERS = MEASURING / 32, MOST_STAGES = 8;
+constexpr int EACH = 8;  // elements in 16 bytes
+
+// Shared memory: barriers (rows that have come, rows that are measured), the measures of rows, what measuring warps tell
+// each other, the weight, the rings.
+constexpr int PLACES = WARPS * MOST_STAGES;  // no group has more stages, and no more than WARPS groups exist
+constexpr int COME = 0, MEASURED = COME + 8 * PLACES, TOLD = MEASURED + 8 * PLACES, SAID = 16;  // SAID: bytes a warp
+constexpr int WEIGHT = TOLD + MEASURERS * SAID;
+
+// Variances outside have overflowed or lost bits in float32.
+constexpr float LEAST = 0x1p-90f, MOST = 0x1p100f, SMALLEST = 0x1p-126f;
+
+struct Words {
+    u32 w[4];
+};
+
+// ---------------------------------------------------------------- elements, two in a word
+
+struct Bf16 {
+    static constexpr u32 ONES = 0x3f803f80u;
+    static __device__ float get(u32 word, int i) { return __uint_as_float(i ? word & 0xffff0000u : word << 16); }
+    static __device__ u32 put(float low, float high) {
+        u32 word;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+        return word;
+    }
+};
+struct F16 {
+    static constexpr u32 ONES = 0x3c003c00u;
+    static __device__ float get(u32 word, int i) {
+        float value;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(static_cast<u16>(i ? word >> 16 : word)));
+        return value;
+    }
+    static __device__ u32 put(float low, float high) {
+        u32 word;
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+        return word;
+    }
+};
+
+// ---------------------------------------------------------------- instructions that C++ has no words for
+
+inline __device__ void barrier_init(u32 barrier) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier)); }
+inline __device__ void barrier_expect(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+inline __device__ void barrier_arrive(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+inline __device__ void barrier_wait(u32 barrier, u32 phase) {
+    asm volatile(
+        "{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra GONE;\nbra AGAIN;\nGONE:\n}" ::"r"(barrier), "r"(phase)
+        : "memory");
+}
+inline __device__ void copy(u32 to, const void* from, u32 bytes, u32 barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
+        "r"(bytes), "r"(barrier)
+        : "memory");
+}
+inline __device__ u32 blocks_in_cluster() {
+    u32 count;
+    asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(count));
+    return count;
+}
+// Of all threads of the cluster that have not ended; what they wrote before is there after.
+inline __device__ void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+// Writes four numbers where another block of the cluster has this place of shared memory.
+inline __device__ void send(const float* here, u32 block, const float* v) {
+    asm volatile(
+        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+        "st.shared::cluster.v4.f32 [there], {%2, %3, %4, %5};\n}" ::"r"(static_cast<u32>(__cvta_generic_to_shared(here))),
+        "r"(block), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
+        : "memory");
+}
+inline __device__ void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+inline __device__ void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+// ---------------------------------------------------------------- warps that measure a row together
+
+struct Team {
+    unsigned char* memory;
+    int warps, number, lane, warp;
+
+    __device__ void sync() const {
+        if (warps == 1)
+            __syncwarp();
+        else
+            asm volatile("bar.sync %0, %1;" ::"r"(1 + number), "r"(32 * warps) : "memory");
+    }
+    // Any reduction of a few values, each in every thread and the same there.
+    template <int COUNT, class Value, class Join>
+    __device__ void all(Value (&v)[COUNT], Join join) const {
+#pragma unroll
+        for (int across = 16; across; across /= 2)
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) v[i] = join(v[i], __shfl_xor_sync(~0u, v[i], across));
+        if (warps == 1) return;
+        static_assert(sizeof(Value) * COUNT <= SAID);
+        auto told = [&](int by) { return reinterpret_cast<Value*>(memory + TOLD + by * SAID); };
+        sync();
+        if (lane == 0)
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) told(warp)[i] = v[i];
+        sync();
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            v[i] = told(number * warps)[i];
+            for (int w = 1; w < warps; ++w) v[i] = join(v[i], told(number * warps + w)[i]);
+        }
+    }
+    template <int COUNT>
+    __device__ void sums(float (&v)[COUNT]) const {
+        all(v, [](float a, float b) { return a + b; });
+    }
+    __device__ float sum(float v) const {
+        float one[1] = {v};
+        sums(one);
+        return one[0];
+    }
+    __device__ float largest(float v) const {
+        float one[1] = {v};
+        all(one, [](float a, float b) { return fmaxf(a, b); });
+        return one[0];
+    }
+};
+
+// A power of two that brings the larger of `largest` and sqrt(eps) near 1; 1 where that is infinite.
+inline __device__ float power_of_two(float largest, float eps) {
+    int exponent = __float_as_int(fmaxf(largest, sqrtf(eps))) & 0x7f800000;
+    return exponent == 0x7f800000 ? 1.0f : __int_as_float(min(max(0x7f000000 - exponent, 0x00800000), 0x7e800000));
+}
+// Floats in the order of unsigned integers.
+inline __device__ u32 ordered(float v) {
+    u32 bits = __float_as_uint(v);
+    return bits ^ (bits >> 31 ? ~0u : 0x80000000u);
+}
+inline __device__ float unordered(u32 bits) { return __uint_as_float(bits ^ (bits >> 31 ? 0x80000000u : ~0u)); }
+
+// ---------------------------------------------------------------- a row
+
+// What a row is turned with: z = (x scale - centre) r - shift; the gradient of x is (g weight) slope + z less + least.
+struct Measures {
+    float scale, centre, r, shift, slope, less, least, none;
+};
+static_assert(sizeof(Measures) == 32);
+
+// A row in shared memory.
+template <class T>
+struct Row {
+    const u16 *x, *grad, *weight;
+    int N, begin, step;  // a thread takes EACH elements every `step`
+
+    template <class Use>
+    __device__ void each(Use use) const {
+#pragma unroll 1
+        for (int at = begin; at < N; at += step)
+#pragma unroll 1
+            for (int word = 0; word < EACH / 2; ++word)
+                for (int i = 0; i < 2; ++i)
+                    use(T::get(reinterpret_cast<const u32*>(x + at)[word], i),
+                        T::get(reinterpret_cast<const u32*>(grad + at)[word], i) *
+                            T::get(reinterpret_cast<const u32*>(weight + at)[word], i));
+    }
+};
+
+// With z = ((x scale - centre) - shift) / sqrt(variance), c = mean(gw z).
+inline __device__ Measures measures(float scale, float centre, float shift, float variance, float c, float mean_g) {
+    float r = rsqrtf(variance), slope = r * scale;
+    return Measures{scale, centre, r, shift * r, slope, -c * slope, -mean_g * slope, 0.0f};
+}
+
+// For rows that one round of sums did not do: a mean beyond the spread, squares that leave float32.
+template <class T>
+__device__ __forceinline__ Measures centred_again(const Team& team, const Row<T>& row, float mean, float mean_g, float eps) {
+    float n = static_cast<float>(row.N), scale = 1.0f, centre = mean, shift = 0.0f, m[2];
+    auto moments = [&]() {  // of x scale - centre - shift
+        m[0] = m[1] = 0.0f;
+        row.each([&](float x, float) {
+            float d = (x * scale - centre) - shift;
+            m[0] += d, m[1] += d * d;
+        });
+        team.sums(m);
+        m[0] /= n, m[1] /= n;
+    };
+    moments();
+    shift = m[0];
+    float variance = m[1] - shift * shift + eps;
+    if (!(64.0f * shift * shift < variance && variance > LEAST && variance < MOST)) {
+        float largest = 0.0f, sum = 0.0f;
+        row.each([&](float x, float) { largest = fmaxf(largest, fabsf(x)); });
+        scale = power_of_two(team.largest(largest), eps);
+        row.each([&](float x, float) { sum += x * scale; });
+        mean = team.sum(sum) / n;
+        // Differences from the element nearest the mean are exact where x lies close together.
+        u64 nearest[1] = {~0ull};
+        row.each([&](float x, float) {
+            u64 distance = __float_as_uint(fabsf(x * scale - mean));
+            nearest[0] = min(nearest[0], distance << 32 | ordered(x * scale));
+        });
+        team.all(nearest, [](u64 a, u64 b) { return min(a, b); });
+        centre = unordered(static_cast<u32>(nearest[0]));
+        shift = 0.0f;
+        moments();
+        shift = m[0];
+        moments();
+        shift += m[0];
+        // Where all of x is equal the variance is 0 and eps may underflow: 0 / 0 must not come of it.
+        variance = m[1] - m[0] * m[0] + fmaxf(eps * scale * scale, eps > 0.0f ? SMALLEST : 0.0f);
+    }
+    float r = rsqrtf(variance), dot = 0.0f;
+    row.each([&](float x, float g) { dot += ((x * scale - centre) - shift) * r * g; });
+    return measures(scale, centre, shift, variance, team.sum(dot) / n, mean_g);
+}
+
+struct Problem {
+    const u16 *grad, *x, *weight;  // weight: null for ones
+    u16* grad_x;
+    float* partial;  // shares of the gradients of weight (and bias), [1 or 2, blocks, N]; null where nobody wants them
+    i64 grad_stride, x_stride;
+    int M, N, warps, stages;
+    float eps;
+};
+
+// Where the rows of a block's groups lie, and when they are there.
+struct Places {
+    unsigned char *memory, *rings;
+    int groups, step, stages;
+    u32 row_bytes;
+
+    __device__ Places(const Problem& a, unsigned char* memory)
+        : memory(memory), rings(memory + WEIGHT + (2 * a.N + 127) / 128 * 128), groups(WARPS / a.warps),
+          step(gridDim.x * groups), stages(a.stages), row_bytes(2 * a.N) {}
+    __device__ int first(int group) const { return blockIdx.x + gridDim.x * group; }
+    __device__ unsigned char* row(int group, int stage) const { return rings + (group * stages + stage) * 2 * row_bytes; }
+    __device__ u32 barrier(int kind, int group, int stage) const {
+        return static_cast<u32>(__cvta_generic_to_shared(memory)) + kind + 8 * (group * MOST_STAGES + stage);
+    }
+    __device__ Measures* measures(int group, int stage) const {
+        return reinterpret_cast<Measures*>(rings + groups * stages * 2 * row_bytes) + group * stages + stage;
+    }
+};
+
+inline __device__ void fetch(const Problem& a, const Places& at, int group, int row, int stage) {
+    u32 to = static_cast<u32>(__cvta_generic_to_shared(at.row(group, stage))), barrier = at.barrier(COME, group, stage);
+    barrier_expect(barrier, 2 * at.row_bytes);
+    copy(to, a.x + row * a.x_stride, at.row_bytes, barrier);
+    copy(to + at.row_bytes, a.grad + row * a.grad_stride, at.row_bytes, barrier);
+}
+
+inline __device__ Words words(const u16* p) {
+    uint4 q = *reinterpret_cast<const uint4*>(p);
+    return Words{{q.x, q.y, q.z, q.w}};
+}
+
+// The warps that measure: teams take the groups in turn, each row as one round of sums gives it or, rarely, more.
+template <class T>
+__device__ __forceinline__ void measure(const Problem& a, const Places& at, int warp, int lane) {
+    int warps = at.groups < MEASURERS ? MEASURERS / at.groups : 1, teams = MEASURERS / warps;
+    Team team{at.memory, warps, warp / warps, lane, warp};
+    if (team.number >= teams) return;
+    const u16* weight = reinterpret_cast<const u16*>(at.memory + WEIGHT);
+    int begin = (warp % warps * 32 + lane) * EACH, stride = warps * 32 * EACH, stage = 0;
+    float inverse = 1.0f / static_cast<float>(a.N);
+    u32 phase = 0;
+    for (i64 turn = 0; at.first(team.number) + turn < a.M; turn += at.step) {
+        for (int group = team.number; group < at.groups && at.first(group) + turn < a.M; group += teams) {
+            const u16* x = reinterpret_cast<const u16*>(at.row(group, stage));
+            const u16* grad = x + a.N;
+            barrier_wait(at.barrier(COME, group, stage), phase);
+            float two[4][2] = {}, sums[4];
+#pragma unroll 4
+            for (int i = begin; i < a.N; i += stride) {
+                Words p = words(x + i), o = words(grad + i), w = words(weight + i);
+#pragma unroll
+                for (int j = 0; j < EACH; ++j) {
+                    float e = T::get(p.w[j / 2], j % 2), g = T::get(o.w[j / 2], j % 2) * T::get(w.w[j / 2], j % 2);
+                    two[0][j % 2] = fmaf(e, e, two[0][j % 2]);
+                    two[1][j % 2] = fmaf(e, g, two[1][j % 2]);
+                    two[2][j % 2] += e, two[3][j % 2] += g;
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < 4; ++i) sums[i] = two[i][0] + two[i][1];
+            team.sums(sums);
+            float centre = sums[2] * inverse, mean_g = sums[3] * inverse;
+            float variance = sums[0] * inverse - centre * centre + a.eps;
+            bool fine = fabsf(sums[1]) < __int_as_float(0x7f800000) && centre * centre <= variance;
+            float c = (sums[1] * inverse - centre * mean_g) * rsqrtf(variance);
+            Measures m = measures(1.0f, centre, 0.0f, variance, c, mean_g);
+            if (!(fine && variance > LEAST && variance < MOST))
+                m = centred_again<T>(team, Row<T>{x, grad, weight, a.N, begin, stride}, centre, mean_g, a.eps);
+            if (begin == 0) {
+                *at.measures(group, stage) = m;
+                barrier_arrive(at.barrier(MEASURED, group, stage));
+            }
+        }
+        if (++stage == at.stages) stage = 0, phase ^= 1;
+    }
+}
+
+// The warps that turn rows into gradients, V pieces of 16 bytes of a row a thread.
+template <class T, int V>
+__device__ __forceinline__ void turn(const Problem& a, const Places& at, int warp, int lane) {
+    int group = warp / a.warps, member = (warp % a.warps) * 32 + lane, stride = a.warps * 32 * EACH, stage = 0;
+    bool works = group < at.groups, whole = member * EACH + (V - 1) * stride < a.N;  // only the last piece may be none
+    const u16* weight = reinterpret_cast<const u16*>(at.memory + WEIGHT) + member * EACH;
+    float of_weight[V][EACH] = {}, of_bias[V][EACH] = {};
+    u32 phase = 0;
+    for (int row = works ? at.first(group) : a.M; row < a.M; row += at.step) {
+        const u16* x = reinterpret_cast<const u16*>(at.row(group, stage)) + member * EACH;
+        const u16* grad = x + a.N;
+        u16* to = a.grad_x + static_cast<i64>(row) * a.N + member * EACH;
+        barrier_wait(at.barrier(COME, group, stage), phase);
+        barrier_wait(at.barrier(MEASURED, group, stage), phase);
+        const Measures m = *at.measures(group, stage);
+#pragma unroll
+        for (int v = 0; v < V; ++v) {
+            if (v + 1 == V && !whole) break;
+            Words p = words(x + v * stride), o = words(grad + v * stride), w = words(weight + v * stride);
+            float d[EACH];
+#pragma unroll
+            for (int i = 0; i < EACH; ++i) {
+                float e = T::get(p.w[i / 2], i % 2), g = T::get(o.w[i / 2], i % 2), z = fmaf(fmaf(e, m.scale, -m.centre), m.r, -m.shift);
+                of_weight[v][i] = fmaf(g, z, of_weight[v][i]);
+                of_bias[v][i] += g;
+                d[i] = fmaf(g * T::get(w.w[i / 2], i % 2), m.slope, fmaf(z, m.less, m.least));
+            }
+            *reinterpret_cast<uint4*>(to + v * stride) =
+                uint4{T::put(d[0], d[1]), T::put(d[2], d[3]), T::put(d[4], d[5]), T::put(d[6], d[7])};
+        }
+        if (a.warps == 1)
+            __syncwarp();
+        else
+            asm volatile("bar.sync %0, %1;" ::"r"(1 + MEASURERS + group), "r"(32 * a.warps) : "memory");
+        if (member == 0 && row + static_cast<i64>(at.stages) * at.step < a.M) fetch(a, at, group, row + at.stages * at.step, stage);
+        if (++stage == at.stages) stage = 0, phase ^= 1;
+    }
+    if (!a.partial) return;
+
+    int pair = blocks_in_cluster(), shares = gridDim.x / pair, rank = blockIdx.x % pair;
+    float* share = a.partial + static_cast<i64>(blockIdx.x / pair) * a.N;
+    i64 next = static_cast<i64>(shares) * a.N;
+    float* parts = reinterpret_cast<float*>(at.rings);  // [groups, 2, N]
+    auto all_here = [] { asm volatile("bar.sync 15, %0;" ::"n"(TURNING) : "memory"); };
+    if (at.groups > 1) {
+        all_here();
+        share = parts + group * 2 * a.N;
+        next = a.N;
+    }
+    int middle = a.N / 2;  // of the pair, one block takes the columns before it and the other those from there on
+    if (pair == 2) {
+        cluster_barrier();  // the other block's ring is free
+#pragma unroll
+        for (int v = 0; v < V; ++v) {
+            int at_column = member * EACH + v * stride;
+            if (!works || (v + 1 == V && !whole) || (at_column < middle) == (rank == 0)) continue;
+#pragma unroll
+            for (int i = 0; i < EACH; i += 4) {
+                send(parts + at_column + i, rank ^ 1, &of_weight[v][i]);
+                send(parts + a.N + at_column + i, rank ^ 1, &of_bias[v][i]);
+            }
+        }
+        cluster_barrier();
+    }
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+        int at_column = member * EACH + v * stride;
+        if (!works || (v + 1 == V && !whole) || (pair == 2 && (at_column < middle) != (rank == 0))) continue;
+        auto put = [&](float* to, const float* sums, const float* sent) {
+            float4 sum{sums[0], sums[1], sums[2], sums[3]};
+            if (pair == 2) sum.x += sent[0], sum.y += sent[1], sum.z += sent[2], sum.w += sent[3];
+            *reinterpret_cast<float4*>(to) = sum;
+        };
+#pragma unroll
+        for (int i = 0; i < EACH; i += 4) {
+            put(share + at_column + i, &of_weight[v][i], parts + at_column + i);
+            put(share + next + at_column + i, &of_bias[v][i], parts + a.N + at_column + i);
+        }
+    }
+    if (at.groups == 1) return;
+    all_here();
+    for (int i = 4 * threadIdx.x; i < 2 * a.N; i += 4 * TURNING) {
+        float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 4
+        for (int g = 0; g < at.groups; ++g) {
+            float4 part = *reinterpret_cast<const float4*>(parts + g * 2 * a.N + i);
+            sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+        }
+        int which = i >= a.N;
+        i64 row = static_cast<i64>(which) * gridDim.x + blockIdx.x;  // groups of a block, and no pair
+        *reinterpret_cast<float4*>(a.partial + row * a.N + i - which * a.N) = sum;
+    }
+}
+
+template <class T, int V>
+__device__ __forceinline__ void gradients(const Problem& a) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    let_next_kernel_start();
+    Places at(a, memory);
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (threadIdx.x == 0) {
+        for (int g = 0; g < at.groups; ++g)
+            for (int s = 0; s < at.stages; ++s) barrier_init(at.barrier(COME, g, s)), barrier_init(at.barrier(MEASURED, g, s));
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+    __syncthreads();
+    wait_for_kernel_before();
+    if (lane == 0)  // the first rows: warp after warp, so that they are all on their way at once
+        for (int place = warp; place < at.groups * at.stages; place += THREADS / 32) {
+            i64 row = at.first(place % at.groups) + static_cast<i64>(place / at.groups) * at.step;
+            if (row < a.M) fetch(a, at, place % at.groups, static_cast<int>(row), place / at.groups);
+        }
+    for (int i = threadIdx.x * EACH; i < a.N; i += THREADS * EACH)
+        *reinterpret_cast<uint4*>(memory + WEIGHT + 2 * i) =
+            a.weight ? *reinterpret_cast<const uint4*>(a.weight + i) : uint4{T::ONES, T::ONES, T::ONES, T::ONES};
+    __syncthreads();
+    if (warp >= WARPS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
+        measure<T>(a, at, warp - WARPS, lane);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
+        turn<T, V>(a, at, warp, lane);
+    }
+}
+
+// ---------------------------------------------------------------- the shares
+
+constexpr int COLUMNS = 32, DEEP = 32, SUM_THREADS = COLUMNS / 4 * DEEP, BATCH = 5;
+
+// Adds the shares of COLUMNS columns in a fixed order: BATCH at a time, and those sums in float64, for a conversion takes as
+// long as four loads. A block a strip; y: which gradient.
+template <class T>
+__device__ __forceinline__ void column_sums(const float* partial, u16* of_weight, u16* of_bias, int shares, int N) {
+    __shared__ double parts[DEEP][COLUMNS];
+    int four = threadIdx.x % (COLUMNS / 4), deep = threadIdx.x / (COLUMNS / 4);
+    int column = blockIdx.x * COLUMNS + 4 * four;
+    u16* to = blockIdx.y ? of_bias : of_weight;
+    double sums[4] = {};
+    wait_for_kernel_before();
+    if (column < N) {
+        const float* from = partial + static_cast<i64>(blockIdx.y) * shares * N + column;
+        for (int first = deep; first < shares; first += BATCH * DEEP) {
+            float4 batch{0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+            for (int i = 0; i < BATCH; ++i) {
+                int s = first + i * DEEP;
+                float4 v{0.0f, 0.0f, 0.0f, 0.0f};
+                if (s < shares) v = *reinterpret_cast<const float4*>(from + static_cast<i64>(s) * N);
+                batch.x += v.x, batch.y += v.y, batch.z += v.z, batch.w += v.w;
+            }
+            sums[0] += batch.x, sums[1] += batch.y, sums[2] += batch.z, sums[3] += batch.w;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) parts[deep][4 * four + i] = sums[i];
+    __syncthreads();
+    column = blockIdx.x * COLUMNS + threadIdx.x;
+    if (threadIdx.x >= COLUMNS || column >= N || !to) return;
+    double sum = 0.0;
+#pragma unroll
+    for (int i = 0; i < DEEP; ++i) sum += parts[i][threadIdx.x];
+    to[column] = static_cast<u16>(T::put(static_cast<float>(sum), 0.0f));
+}
+
+#define KW_GRADIENTS(type, T, V)                                                                                      \
+    extern "C" __global__ __launch_bounds__(THREADS, 1) void gradients_##type##_##V(                                  \
+        const u16* grad, const u16* x, const u16* weight, u16* grad_x, float* partial, i64 grad_stride, i64 x_stride, \
+        i64 M, i64 N, i64 warps, i64 stages, float eps) {                                                             \
+        gradients<T, V>(Problem{grad, x, weight, grad_x, partial, grad_stride, x_stride, static_cast<int>(M),         \
+                                static_cast<int>(N), static_cast<int>(warps), static_cast<int>(stages), eps});        \
+    }
+#define KW_COLUMN_SUMS(type, T)                                                                                       \
+    extern "C" __global__ __launch_bounds__(SUM_THREADS) void column_sums_##type(                                     \
+        const float* partial, u16* of_weight, u16* of_bias, i64 shares, i64 N) {                                      \
+        column_sums<T>(partial, of_weight, of_bias, static_cast<int>(shares), static_cast<int>(N));                   \
+    }
+KW_GRADIENTS(bfloat16, Bf16, 3)
+KW_GRADIENTS(bfloat16, Bf16, 4)
+KW_COLUMN_SUMS(bfloat16, Bf16)
+KW_GRADIENTS(float16, F16, 3)
+KW_GRADIENTS(float16, F16, 4)
+KW_COLUMN_SUMS(float16, F16)

@@ -1,0 +1,126 @@
+"""The gradients of layer_norm on Hopper, in CUDA C++: rows in a ring in shared memory, shares of sums in registers."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.build.cuda import Kernel
+from kernelworks.contract import Request
+from kernelworks.ops.layout import as_rows
+
+__all__ = ["backward", "guard"]
+
+SOURCE = Path(__file__).with_suffix(".cu")
+# As in the source: threads of a block, warps that turn rows, elements in 16 bytes, pieces of 16 bytes a thread, rows on
+# their way, bytes before the weight and of a row's measures, columns of a strip and threads of the second kernel.
+THREADS, WARPS, EACH, PIECES, MOST_STAGES, WEIGHT, MEASURES = 640, 16, 8, (3, 4), 8, 2112, 32
+COLUMNS, SUM_THREADS = 32, 256
+SHARED = 227 * 1024
+DTYPES = (torch.bfloat16, torch.float16)
+SHORTEST = 4104  # elements of a row: up to 4096, two of Triton's programs a multiprocessor hold theirs in registers
+LONGEST = WARPS * 32 * EACH * max(PIECES)  # what a block holds of a row
+PAIRED = 8192  # elements from which on two blocks join their shares, so that half is written and read
+LONGEST_SUM = 64  # rows that a group adds up in float32: what the bound of the gradients leaves room for
+
+
+def guard(request: Request) -> str | None:
+    """Why these kernels do not take a request, or None."""
+    x = request.args["x"]
+    n = x.shape[-1]
+    if x.dtype not in DTYPES:
+        return "takes bfloat16 and float16"
+    if not SHORTEST <= n <= LONGEST or n % EACH:
+        return f"takes rows of {SHORTEST} to {LONGEST} elements, in whole 16 bytes"
+    return None if 0 < x.numel < 2**31 * n else "takes 1 to 2^31 rows"
+
+
+@functools.cache
+def _shape(n: int) -> tuple[int, int, int, int]:
+    """For rows of n: pieces a thread, warps a row, rows on their way, bytes of shared memory. Most columns under way
+    win, then most threads."""
+
+    def columns(pieces: int) -> int:
+        return WARPS // _warps(n, pieces) * n
+
+    pieces = max((p for p in PIECES if _warps(n, p) <= WARPS), key=columns)
+    warps = _warps(n, pieces)
+    before, turn = WEIGHT + -(-2 * n // 128) * 128, WARPS // warps * (2 * 2 * n + MEASURES)
+    stages = min(MOST_STAGES, (SHARED - before) // turn)
+    return pieces, warps, stages, before + stages * turn
+
+
+def _warps(n: int, pieces: int) -> int:
+    """Of a row of n."""
+    return -(-n // (32 * EACH * pieces))
+
+
+@functools.cache
+def _kernels(dtype: torch.dtype, n: int) -> tuple[Kernel, Kernel, int, int]:
+    """The kernels for rows of n, the warps of a row, and how many rows are on their way."""
+    pieces, warps, stages, shared = _shape(n)
+    name, paired = str(dtype).removeprefix("torch."), n > PAIRED and warps > WARPS // 2
+    gradients = Kernel(
+        SOURCE, f"gradients_{name}_{pieces}", threads=THREADS, shared=shared, cluster=2 if paired else 1, overlap=True
+    )
+    return gradients, Kernel(SOURCE, f"column_sums_{name}", threads=SUM_THREADS, overlap=True), warps, stages
+
+
+@functools.cache
+def _multiprocessors(device: torch.device) -> int:
+    return 132 if device.type == "meta" else torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _stride(rows: Tensor) -> int:
+    """Between rows, of what ``as_rows`` gave."""
+    return rows.stride(0) if rows.dim() == 2 else rows.shape[-1]
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """Rows of whole 16 bytes at an address of whole 16 bytes; a copy where x's are not."""
+    rows = as_rows(x)
+    return rows.clone(memory_format=torch.contiguous_format) if _stride(rows) % EACH or rows.data_ptr() % 16 else rows
+
+
+def _blocks(m: int, warps: int, pair: int, device: torch.device) -> int:
+    """One a multiprocessor, in pairs where these are paired, and more only where sums would grow too long."""
+    processors, groups = _multiprocessors(device), WARPS // warps
+    blocks = min(processors, m)
+    if m > LONGEST_SUM * groups * blocks:
+        blocks = -(-m // (LONGEST_SUM * groups * processors)) * processors
+    return blocks + blocks % pair
+
+
+def backward(
+    grad: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, needs: list[bool],
+    out: Any = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """As the room's other launches: the gradients of x, weight and bias, the last two empty where not wanted."""
+    n = x.shape[-1]
+    grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out[0]
+    grad_weight = x.new_empty(n if weight is not None and needs[1] else 0)
+    grad_bias = x.new_empty(n if bias is not None and needs[2] else 0)
+    to_weight, to_bias = (g if g.numel() else None for g in (grad_weight, grad_bias))
+    wanted = to_weight is not None or to_bias is not None
+    rows, grads = _aligned(x), _aligned(grad)
+    m = rows.numel() // n
+    gradients, sums, warps, stages = _kernels(x.dtype, n)
+    blocks = _blocks(m, warps, gradients.cluster, x.device)
+    shares = blocks // gradients.cluster
+    if weight is not None and (not weight.is_contiguous() or weight.data_ptr() % 16):
+        weight = weight.clone(memory_format=torch.contiguous_format)
+    partial = torch.empty((2, shares, n), dtype=torch.float32, device=x.device) if wanted else None
+    target = grad_x if grad_x.data_ptr() % 16 == 0 else torch.empty_like(grad_x)
+    gradients(
+        (blocks, 1, 1), grads, rows, weight, target, partial, _stride(grads), _stride(rows), m, n, warps, stages,
+        float(eps),
+    )  # fmt: skip
+    if partial is not None:
+        sums((-(-n // COLUMNS), 2, 1), partial, to_weight, to_bias, shares, n)
+    if target is not grad_x:
+        grad_x.copy_(target)
+    return grad_x, grad_weight, grad_bias
