@@ -38,12 +38,14 @@ NAMED: dict[str, str] = {
     "tiles, window 150 top_left, D=128;tiles, window 130 top_left, D=64",
     "attention.triton": "tiles, whole@bfloat16;Lq=33 Lk=200 causal;decode D=16;mask and causal;"
     "few queries, split@bfloat16;Lk=509@bfloat16",
-    "cross_entropy.sm90": "sum N=4096;mean N=4096, 1 flows in;48x32000 mean;37x128256 mean;20x151936 sum",
+    "cross_entropy.sm90": "sum N=4096;mean N=4096, 1 flows in;48x32000 mean;40x16384 sum@float32;37x128256 mean",
     "cross_entropy.triton": "sum N=32003, 1 flows in;none N=32003;48x32000 mean;many rows;mean N=4097;"
     "none N=33, 1 flows in;3x300001 mean",
-    "linear.sm90": "M=17 N=8 K=8;M=129 N=72 K=64;M=300 N=520 K=264;M=8 N=1001 K=264;M=11 N=1000 K=1032;"
+    "layer_norm.sm90_backward": "701x4608@bfloat16;700x5120@float16;300x8192@float16;901x16384@bfloat16;"
+    "mean 1e4, 500x16384@bfloat16;600x6144@bfloat16;301x12000@float16",
+    "linear.sm90": "M=300 N=520 K=264;M=8 N=1001 K=264;M=11 N=1000 K=1032;"
     "M=1 N=1000 K=1032;M=1 N=1 K=4096;M=1 N=1001 K=14344;M=2 N=4099 K=2056;M=2 N=521 K=8200;M=4 N=523 K=8200;"
-    "M=1 N=28672 K=8192",
+    "M=1 N=28672 K=8192;M=5 N=520 K=4616;M=8 N=4096 K=4096",
     "softmax.triton": "many rows;long and climbing;dim 1 of [2, 4500, 3];dim 0 of [300, 70];dim 1 of [2, 9001];N=4096;"
     "50x32769",
 }
