@@ -5,7 +5,8 @@
 //
 // A group of the sixteen warps takes a row: as many as hold its columns at V pieces of 16 bytes a thread. A block has as
 // many groups as fit, each with its own ring. The four measure the groups' rows in turn. Two blocks of a cluster with one
-// group each join their shares before they leave. Integers arrive as 64 bits.
+// group each join their shares before they leave, by stores whose bytes a barrier counts: a barrier of the cluster would
+// also wait for the last gradients to reach memory. Integers arrive as 64 bits.
 using u16 = unsigned short;
 using u32 = unsigned;
 using u64 = unsigned long long;
@@ -15,11 +16,12 @@ constexpr int TURNING = 512, MEASURING = 128, THREADS = TURNING + MEASURING;
 constexpr int WARPS = TURNING / 32, MEASURERS = MEASURING / 32, MOST_STAGES = 8;
 constexpr int EACH = 8;  // elements in 16 bytes
 
-// Shared memory: barriers (rows that have come, rows that are measured), the measures of rows, what measuring warps tell
-// each other, the weight, the rings.
+// Shared memory: barriers (rows that have come, rows that are measured; of a pair: the other's ring is free, its sums have
+// come), what measuring warps tell each other, the weight, the rings, the measures of rows.
 constexpr int PLACES = WARPS * MOST_STAGES;  // no group has more stages, and no more than WARPS groups exist
-constexpr int COME = 0, MEASURED = COME + 8 * PLACES, TOLD = MEASURED + 8 * PLACES, SAID = 16;  // SAID: bytes a warp
-constexpr int WEIGHT = TOLD + MEASURERS * SAID;
+constexpr int COME = 0, MEASURED = COME + 8 * PLACES, FREE = MEASURED + 8 * PLACES, SENT = FREE + 8;
+constexpr int TOLD = SENT + 8, SAID = 16;  // SAID: bytes a warp
+constexpr int WEIGHT = (TOLD + MEASURERS * SAID + 127) / 128 * 128;  // bulk copies to whole 16 bytes alone are slow
 
 // Variances outside have overflowed or lost bits in float32.
 constexpr float LEAST = 0x1p-90f, MOST = 0x1p100f, SMALLEST = 0x1p-126f;
@@ -74,24 +76,34 @@ inline __device__ void copy(u32 to, const void* from, u32 bytes, u32 barrier) {
         "r"(bytes), "r"(barrier)
         : "memory");
 }
+inline __device__ u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 inline __device__ u32 blocks_in_cluster() {
     u32 count;
     asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(count));
     return count;
 }
-// Of all threads of the cluster that have not ended; what they wrote before is there after.
-inline __device__ void cluster_barrier() {
-    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-}
-// Writes four numbers where another block of the cluster has this place of shared memory.
-inline __device__ void send(const float* here, u32 block, const float* v) {
+// Of all threads of the cluster. Relaxed: barriers have a fence of their own, and otherwise it would be one of all memory.
+inline __device__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+inline __device__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+// Arrives at another block's barrier; what this block has read so far may then be written over there. (Said as a release of
+// the cluster it would be a fence of all memory.)
+inline __device__ void arrive_at(u32 barrier, u32 block) {
     asm volatile(
         "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-        "st.shared::cluster.v4.f32 [there], {%2, %3, %4, %5};\n}" ::"r"(static_cast<u32>(__cvta_generic_to_shared(here))),
-        "r"(block), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
+        "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier), "r"(block)
         : "memory");
 }
+// Writes four numbers where another block of the cluster has this place of shared memory; its barrier counts the bytes.
+inline __device__ void send(const float* here, u32 barrier, u32 block, const float* v) {
+    asm volatile(
+        "{\n.reg .b32 there, told;\nmapa.shared::cluster.u32 there, %0, %2;\nmapa.shared::cluster.u32 told, %1, %2;\n"
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, [told];\n}" ::"r"(
+            shared_address(here)),
+        "r"(barrier), "r"(block), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
+        : "memory");
+}
+// Of all warps of a block, each in its own part of the program.
+inline __device__ void block_barrier() { asm volatile("bar.sync 0;" ::: "memory"); }
 inline __device__ void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 inline __device__ void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
@@ -253,7 +265,7 @@ struct Places {
     __device__ int first(int group) const { return blockIdx.x + gridDim.x * group; }
     __device__ unsigned char* row(int group, int stage) const { return rings + (group * stages + stage) * 2 * row_bytes; }
     __device__ u32 barrier(int kind, int group, int stage) const {
-        return static_cast<u32>(__cvta_generic_to_shared(memory)) + kind + 8 * (group * MOST_STAGES + stage);
+        return shared_address(memory) + kind + 8 * (group * MOST_STAGES + stage);
     }
     __device__ Measures* measures(int group, int stage) const {
         return reinterpret_cast<Measures*>(rings + groups * stages * 2 * row_bytes) + group * stages + stage;
@@ -261,7 +273,7 @@ struct Places {
 };
 
 inline __device__ void fetch(const Problem& a, const Places& at, int group, int row, int stage) {
-    u32 to = static_cast<u32>(__cvta_generic_to_shared(at.row(group, stage))), barrier = at.barrier(COME, group, stage);
+    u32 to = shared_address(at.row(group, stage)), barrier = at.barrier(COME, group, stage);
     barrier_expect(barrier, 2 * at.row_bytes);
     copy(to, a.x + row * a.x_stride, at.row_bytes, barrier);
     copy(to + at.row_bytes, a.grad + row * a.grad_stride, at.row_bytes, barrier);
@@ -318,6 +330,23 @@ __device__ __forceinline__ void measure(const Problem& a, const Places& at, int 
     }
 }
 
+// What a thread has of the sums down the columns, four at a time, of the first `pieces` of its V.
+template <int V, class Use>
+__device__ __forceinline__ void fours(
+    const float (&of_weight)[V][EACH], const float (&of_bias)[V][EACH], int pieces, int first, int stride, Use use) {
+#pragma unroll
+    for (int v = 0; v < V; ++v)
+        if (v < pieces)
+#pragma unroll
+            for (int i = 0; i < EACH; i += 4) use(first + v * stride + i, &of_weight[v][i], &of_bias[v][i]);
+}
+
+inline __device__ void put(float* to, const float* sums, const float* more) {
+    float4 sum{sums[0], sums[1], sums[2], sums[3]};
+    if (more) sum.x += more[0], sum.y += more[1], sum.z += more[2], sum.w += more[3];
+    *reinterpret_cast<float4*>(to) = sum;
+}
+
 // The warps that turn rows into gradients, V pieces of 16 bytes of a row a thread.
 template <class T, int V>
 __device__ __forceinline__ void turn(const Problem& a, const Places& at, int warp, int lane) {
@@ -326,84 +355,83 @@ __device__ __forceinline__ void turn(const Problem& a, const Places& at, int war
     const u16* weight = reinterpret_cast<const u16*>(at.memory + WEIGHT) + member * EACH;
     float of_weight[V][EACH] = {}, of_bias[V][EACH] = {};
     u32 phase = 0;
-    for (int row = works ? at.first(group) : a.M; row < a.M; row += at.step) {
-        const u16* x = reinterpret_cast<const u16*>(at.row(group, stage)) + member * EACH;
-        const u16* grad = x + a.N;
-        u16* to = a.grad_x + static_cast<i64>(row) * a.N + member * EACH;
-        barrier_wait(at.barrier(COME, group, stage), phase);
-        barrier_wait(at.barrier(MEASURED, group, stage), phase);
-        const Measures m = *at.measures(group, stage);
+    // All groups go through as many turns, also those that have a row less: racecheck counts a thread's barriers.
+    u32 M = works ? a.M : 0;
+    for (u32 turn = blockIdx.x; turn < M; turn += at.step) {
+        u32 row = turn + gridDim.x * group;
+        if (row < M) {
+            const u16* x = reinterpret_cast<const u16*>(at.row(group, stage)) + member * EACH;
+            const u16* grad = x + a.N;
+            u16* to = a.grad_x + static_cast<i64>(row) * a.N + member * EACH;
+            barrier_wait(at.barrier(COME, group, stage), phase);
+            barrier_wait(at.barrier(MEASURED, group, stage), phase);
+            const Measures m = *at.measures(group, stage);
 #pragma unroll
-        for (int v = 0; v < V; ++v) {
-            if (v + 1 == V && !whole) break;
-            Words p = words(x + v * stride), o = words(grad + v * stride), w = words(weight + v * stride);
-            float d[EACH];
+            for (int v = 0; v < V; ++v) {
+                if (v + 1 == V && !whole) break;
+                Words p = words(x + v * stride), o = words(grad + v * stride), w = words(weight + v * stride);
+                float d[EACH];
 #pragma unroll
-            for (int i = 0; i < EACH; ++i) {
-                float e = T::get(p.w[i / 2], i % 2), g = T::get(o.w[i / 2], i % 2), z = fmaf(fmaf(e, m.scale, -m.centre), m.r, -m.shift);
-                of_weight[v][i] = fmaf(g, z, of_weight[v][i]);
-                of_bias[v][i] += g;
-                d[i] = fmaf(g * T::get(w.w[i / 2], i % 2), m.slope, fmaf(z, m.less, m.least));
+                for (int i = 0; i < EACH; ++i) {
+                    float e = T::get(p.w[i / 2], i % 2), g = T::get(o.w[i / 2], i % 2), z = fmaf(fmaf(e, m.scale, -m.centre), m.r, -m.shift);
+                    of_weight[v][i] = fmaf(g, z, of_weight[v][i]);
+                    of_bias[v][i] += g;
+                    d[i] = fmaf(g * T::get(w.w[i / 2], i % 2), m.slope, fmaf(z, m.less, m.least));
+                }
+                *reinterpret_cast<uint4*>(to + v * stride) =
+                    uint4{T::put(d[0], d[1]), T::put(d[2], d[3]), T::put(d[4], d[5]), T::put(d[6], d[7])};
             }
-            *reinterpret_cast<uint4*>(to + v * stride) =
-                uint4{T::put(d[0], d[1]), T::put(d[2], d[3]), T::put(d[4], d[5]), T::put(d[6], d[7])};
         }
         if (a.warps == 1)
             __syncwarp();
         else
             asm volatile("bar.sync %0, %1;" ::"r"(1 + MEASURERS + group), "r"(32 * a.warps) : "memory");
-        if (member == 0 && row + static_cast<i64>(at.stages) * at.step < a.M) fetch(a, at, group, row + at.stages * at.step, stage);
+        row += at.stages * at.step;
+        if (member == 0 && row < M) fetch(a, at, group, static_cast<int>(row), stage);
         if (++stage == at.stages) stage = 0, phase ^= 1;
     }
     if (!a.partial) return;
 
-    int pair = blocks_in_cluster(), shares = gridDim.x / pair, rank = blockIdx.x % pair;
-    float* share = a.partial + static_cast<i64>(blockIdx.x / pair) * a.N;
-    i64 next = static_cast<i64>(shares) * a.N;
-    float* parts = reinterpret_cast<float*>(at.rings);  // [groups, 2, N]
-    auto all_here = [] { asm volatile("bar.sync 15, %0;" ::"n"(TURNING) : "memory"); };
-    if (at.groups > 1) {
-        all_here();
-        share = parts + group * 2 * a.N;
-        next = a.N;
-    }
-    int middle = a.N / 2;  // of the pair, one block takes the columns before it and the other those from there on
-    if (pair == 2) {
-        cluster_barrier();  // the other block's ring is free
-#pragma unroll
-        for (int v = 0; v < V; ++v) {
-            int at_column = member * EACH + v * stride;
-            if (!works || (v + 1 == V && !whole) || (at_column < middle) == (rank == 0)) continue;
-#pragma unroll
-            for (int i = 0; i < EACH; i += 4) {
-                send(parts + at_column + i, rank ^ 1, &of_weight[v][i]);
-                send(parts + a.N + at_column + i, rank ^ 1, &of_bias[v][i]);
+    int pieces = !works ? 0 : whole ? V : V - 1;
+    // A group's sums take the place of its first two rows, which nobody reads any more.
+    float* parts = reinterpret_cast<float*>(at.row(group, 0));
+    if (at.groups == 1) {
+        int pair = blocks_in_cluster(), shares = gridDim.x / pair, rank = blockIdx.x % pair;
+        // Of a pair, one block takes the columns before the middle and the other those from there on.
+        auto mine = [&](int column) { return pair == 1 || (column < a.N / 2) == (rank == 0); };
+        if (pair == 2) {
+            u32 free = at.barrier(FREE, 0, 0), sent = at.barrier(SENT, 0, 0);
+            if (works && member == 0) {
+                barrier_expect(sent, 2 * sizeof(float) * (a.N / 2));
+                arrive_at(free, rank ^ 1);  // the group has met after its last row
             }
+            barrier_wait(free, 0);
+            fours(of_weight, of_bias, pieces, member * EACH, stride, [&](int column, const float* weights, const float* biases) {
+                if (mine(column)) return;
+                send(parts + column, sent, rank ^ 1, weights);
+                send(parts + a.N + column, sent, rank ^ 1, biases);
+            });
+            barrier_wait(sent, 0);
         }
-        cluster_barrier();
+        float* share = a.partial + static_cast<i64>(blockIdx.x / pair) * a.N;
+        float* next = share + static_cast<i64>(shares) * a.N;
+        fours(of_weight, of_bias, pieces, member * EACH, stride, [&](int column, const float* weights, const float* biases) {
+            if (!mine(column)) return;
+            put(share + column, weights, pair == 2 ? parts + column : nullptr);
+            put(next + column, biases, pair == 2 ? parts + a.N + column : nullptr);
+        });
+        return;
     }
-#pragma unroll
-    for (int v = 0; v < V; ++v) {
-        int at_column = member * EACH + v * stride;
-        if (!works || (v + 1 == V && !whole) || (pair == 2 && (at_column < middle) != (rank == 0))) continue;
-        auto put = [&](float* to, const float* sums, const float* sent) {
-            float4 sum{sums[0], sums[1], sums[2], sums[3]};
-            if (pair == 2) sum.x += sent[0], sum.y += sent[1], sum.z += sent[2], sum.w += sent[3];
-            *reinterpret_cast<float4*>(to) = sum;
-        };
-#pragma unroll
-        for (int i = 0; i < EACH; i += 4) {
-            put(share + at_column + i, &of_weight[v][i], parts + at_column + i);
-            put(share + next + at_column + i, &of_bias[v][i], parts + a.N + at_column + i);
-        }
-    }
-    if (at.groups == 1) return;
-    all_here();
-    for (int i = 4 * threadIdx.x; i < 2 * a.N; i += 4 * TURNING) {
+    fours(of_weight, of_bias, pieces, member * EACH, stride, [&](int column, const float* weights, const float* biases) {
+        put(parts + column, weights, nullptr);
+        put(parts + a.N + column, biases, nullptr);
+    });
+    block_barrier();
+    for (int i = 4 * threadIdx.x; works && i < 2 * a.N; i += 4 * 32 * a.warps * at.groups) {
         float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll 4
         for (int g = 0; g < at.groups; ++g) {
-            float4 part = *reinterpret_cast<const float4*>(parts + g * 2 * a.N + i);
+            float4 part = *reinterpret_cast<const float4*>(reinterpret_cast<const float*>(at.row(g, 0)) + i);
             sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
         }
         int which = i >= a.N;
@@ -421,10 +449,12 @@ __device__ __forceinline__ void gradients(const Problem& a) {
     if (threadIdx.x == 0) {
         for (int g = 0; g < at.groups; ++g)
             for (int s = 0; s < at.stages; ++s) barrier_init(at.barrier(COME, g, s)), barrier_init(at.barrier(MEASURED, g, s));
+        barrier_init(at.barrier(FREE, 0, 0)), barrier_init(at.barrier(SENT, 0, 0));
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
     __syncthreads();
+    if (blocks_in_cluster() > 1) cluster_arrive();
     wait_for_kernel_before();
     if (lane == 0)  // the first rows: warp after warp, so that they are all on their way at once
         for (int place = warp; place < at.groups * at.stages; place += THREADS / 32) {
@@ -435,9 +465,11 @@ __device__ __forceinline__ void gradients(const Problem& a) {
         *reinterpret_cast<uint4*>(memory + WEIGHT + 2 * i) =
             a.weight ? *reinterpret_cast<const uint4*>(a.weight + i) : uint4{T::ONES, T::ONES, T::ONES, T::ONES};
     __syncthreads();
+    if (blocks_in_cluster() > 1) cluster_wait();  // the other block's barriers are there
     if (warp >= WARPS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
         measure<T>(a, at, warp - WARPS, lane);
+        if (a.partial && at.groups > 1) block_barrier();
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
         turn<T, V>(a, at, warp, lane);

@@ -18,7 +18,7 @@ __all__ = ["backward", "guard"]
 SOURCE = Path(__file__).with_suffix(".cu")
 # As in the source: threads of a block, warps that turn rows, elements in 16 bytes, pieces of 16 bytes a thread, rows on
 # their way, bytes before the weight and of a row's measures, columns of a strip and threads of the second kernel.
-THREADS, WARPS, EACH, PIECES, MOST_STAGES, WEIGHT, MEASURES = 640, 16, 8, (3, 4), 8, 2112, 32
+THREADS, WARPS, EACH, PIECES, MOST_STAGES, WEIGHT, MEASURES = 640, 16, 8, (3, 4), 8, 2176, 32
 COLUMNS, SUM_THREADS = 32, 256
 SHARED = 227 * 1024
 DTYPES = (torch.bfloat16, torch.float16)

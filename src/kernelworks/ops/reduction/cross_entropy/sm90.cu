@@ -7,7 +7,6 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 
-constexpr int VECTORS = 8;  // of 16 bytes that a thread holds
 constexpr int MOST_WARPS = 128;  // of a cluster
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 
@@ -164,8 +163,8 @@ struct Rows {
 };
 
 // A cluster a row, then the row that many clusters on; a block takes `per_block` elements on end, a multiple of those in
-// 16 bytes. With `ones`, rows into which 1 flows are right already.
-template <class T, bool EXACT, int THREADS>
+// 16 bytes, and a thread holds VECTORS times 16 bytes. With `ones`, rows into which 1 flows are right already.
+template <class T, bool EXACT, int THREADS, int VECTORS>
 __device__ __forceinline__ void every_row(const Rows& a) {
     using Element = typename T::Element;
     constexpr int EACH = 4 * T::PER_WORD, WARPS = THREADS / 32;
@@ -284,19 +283,21 @@ __device__ __forceinline__ void every_row(const Rows& a) {
     if (blocks > 1 && first_row) wait();
 }
 
-#define KW_ROWS(suffix, T, EXACT, THREADS)                                                                            \
-    extern "C" __global__ __launch_bounds__(THREADS, 1024 / THREADS) void rows_##suffix##_##THREADS(                   \
+#define KW_ROWS(suffix, T, EXACT, THREADS, VECTORS)                                                                   \
+    extern "C" __global__ __launch_bounds__(THREADS, 1024 / THREADS) void rows_##suffix##_##THREADS##_##VECTORS(       \
         const void* logits, const i64* target, const void* grad, const int* count, void* gradient, double* losses,     \
         i64 stride, i64 grad_stride, i64 M, i64 N, i64 per_block, i64 ignore_index, i64 ones) {                        \
-        every_row<T, EXACT, THREADS>(Rows{logits, target, grad, count, gradient, losses, stride, grad_stride, M, N,    \
-                                          per_block, ignore_index, ones});                                             \
+        every_row<T, EXACT, THREADS, VECTORS>(                                                                         \
+            Rows{logits, target, grad, count, gradient, losses, stride, grad_stride, M, N, per_block, ignore_index,    \
+                 ones});                                                                                               \
     }
-KW_ROWS(bfloat16, Bf16, false, 256)
-KW_ROWS(float16, F16, false, 256)
-KW_ROWS(float32, F32, true, 256)
-KW_ROWS(bfloat16, Bf16, false, 512)
-KW_ROWS(float16, F16, false, 512)
-KW_ROWS(float32, F32, true, 512)
+#define KW_SIZES(suffix, T, EXACT)       \
+    KW_ROWS(suffix, T, EXACT, 256, 8)    \
+    KW_ROWS(suffix, T, EXACT, 256, 10)   \
+    KW_ROWS(suffix, T, EXACT, 512, 8)
+KW_SIZES(bfloat16, Bf16, false)
+KW_SIZES(float16, F16, false)
+KW_SIZES(float32, F32, true)
 
 // ---------------------------------------------------------------- counts and the reduction, one block each
 
@@ -327,6 +328,7 @@ __device__ void reduce(const double* losses, const i64* target, typename T::Elem
     double sum = 0.0;
     int counted = 0;
     wait_for_kernel_before();
+#pragma unroll 4
     for (i64 i = threadIdx.x; i < M; i += ALONE) {
         if (reduction == 0) put_one<T>(loss + i, static_cast<float>(losses[i]));
         sum += losses[i];

@@ -17,7 +17,8 @@ from kernelworks.ops.reduction.cross_entropy.contract import REDUCTIONS
 __all__ = ["backward", "forward", "guard", "resumed", "training"]
 
 SOURCE = Path(__file__).with_suffix(".cu")
-THREADS, VECTORS, BYTES = (256, 512), 8, 16  # as in the source: of a block, and what a thread holds
+# As in the source: threads of a block, and how many times how many bytes a thread holds.
+THREADS, VECTORS, BYTES = (256, 512), (8, 10), 16
 MOST_BLOCKS = 16  # of a cluster
 TOGETHER = 1024  # threads of a multiprocessor
 TURNS = 4  # rows of a cluster: what the next needs of memory beside its logits is asked for meanwhile
@@ -33,7 +34,7 @@ def guard(request: Request) -> str | None:
     """Why these kernels do not take a request, or None."""
     logits = request.args["logits"]
     (m, n), each = logits.shape, _each(logits.dtype)
-    most = MOST_BLOCKS * THREADS[0] * VECTORS * each
+    most = MOST_BLOCKS * THREADS[0] * VECTORS[0] * each
     if not FEWEST <= n <= most:
         return f"takes {FEWEST} to {most} classes in {logits.dtype}"
     if n % each or logits.stride[1] != 1 or (m > 1 and logits.stride[0] % each):
@@ -42,16 +43,30 @@ def guard(request: Request) -> str | None:
 
 
 @functools.cache
-def _kernel(name: str, dtype: torch.dtype | None, threads: int, cluster: int = 1) -> Kernel:
+def _kernel(name: str, dtype: torch.dtype | None, threads: int, cluster: int = 1, vectors: int = 0) -> Kernel:
     suffix = "" if dtype is None else "_" + str(dtype).removeprefix("torch.")
     if name == "rows":
-        suffix += f"_{threads}"
+        suffix += f"_{threads}_{vectors}"
     return Kernel(SOURCE, name + suffix, threads=threads, cluster=cluster, overlap=name != "count_rows")
 
 
 @functools.cache
 def _multiprocessors(device: torch.device) -> int:
     return 132 if device.type == "meta" else torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _shape(n: int, each: int) -> tuple[int, int, int]:
+    """For rows of n: threads of a block, what a thread holds in vectors, blocks of a cluster (a power of two)."""
+    (few, many), (less, more) = THREADS, VECTORS
+
+    def blocks(vectors: int) -> int:
+        return 1 << (-(-n // (few * vectors * each)) - 1).bit_length()
+
+    if blocks(more) < blocks(less):  # half as many blocks, each nearly full
+        return few, more, blocks(more)
+    if few * less * each < n <= many * less * each:
+        return many, less, 1  # one block, which need not tell others anything
+    return few, less, blocks(less)
 
 
 class Rows:
@@ -64,12 +79,7 @@ class Rows:
             self.logits = self.logits.clone(memory_format=torch.contiguous_format)
         self.target, self.ignore_index, self.reduction = target.contiguous(), ignore_index, reduction
         self.stride = self.logits.stride(0) if self.m > 1 else self.n
-        self.threads, self.blocks = THREADS[0], 1
-        held = VECTORS * each  # by a thread
-        if THREADS[0] * held < self.n <= THREADS[1] * held:
-            self.threads = THREADS[1]  # one block, which need not tell others anything
-        while self.blocks * self.threads * held < self.n:
-            self.blocks *= 2
+        self.threads, self.vectors, self.blocks = _shape(self.n, each)
         self.per_block = -(-self.n // (self.blocks * each)) * each
         self.count: Tensor | None = None
 
@@ -91,7 +101,7 @@ class Rows:
         clusters = max(min(self.m, at_once), -(-self.m // TURNS))
         if ones:  # most often all rows are right already, and blocks that need not start at all cost time
             clusters = min(clusters, at_once)
-        _kernel("rows", self.logits.dtype, self.threads, self.blocks)(
+        _kernel("rows", self.logits.dtype, self.threads, self.blocks, self.vectors)(
             (clusters * self.blocks, 1, 1), self.logits, self.target, grad, self.count, gradient, losses, self.stride,
             int(grad is not None and grad.dim() == 1), self.m, self.n, self.per_block, self.ignore_index, int(ones),
         )  # fmt: skip
