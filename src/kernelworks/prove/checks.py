@@ -197,9 +197,12 @@ def checks_for(op: Op, row: str) -> dict[str, Callable[[Op, str], str]]:
 
 
 def bad_inputs(op: Op, row: str, public: Callable[..., Any]) -> Iterator[tuple[str, str]]:
-    """(description, what went wrong or "") for every call of the contract's ``errors``, made of ``row`` by name: what is
-    chosen by itself may be torch's function, with torch's words. A row for an accelerator does not look at values, which
-    would mean waiting, so that it is not asked about an index out of range; its arguments are refused before it is chosen."""
+    """(description, what went wrong or "") for every call of the contract's ``errors``.
+
+    The row is asked by name: what is chosen by itself may be torch's function, with torch's words. A row for an
+    accelerator is not asked about an index out of range, since it does not look at values, which would mean waiting;
+    all else is refused before a row is chosen.
+    """
     on_cpu = op.row(row).device == "cpu"
     for description, make, kind, text in op.contract.errors:
         if kind is IndexError and not on_cpu:

@@ -102,7 +102,8 @@ def main() -> None:
             for name, check in checks_for(op, tally.row).items():
                 _say(at=[tally.row, name, ""])
                 tally.check(op, name, check(op, tally.row))
-            tally.check(op, "bad_inputs", next((w for _, w in bad_inputs(op, tally.row, getattr(ops, op.name)) if w), ""))
+            wrong = [wrong for _, wrong in bad_inputs(op, tally.row, getattr(ops, op.name)) if wrong]
+            tally.check(op, "bad_inputs", wrong[0] if wrong else "")
             tally.check(op, "mutants", f"no case rejects {', '.join(survivors)}" if survivors else "")
     for tally in tallies:
         _say(
