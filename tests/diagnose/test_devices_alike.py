@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 
 import pytest
 import torch
 from test_gpu import FLOORS, NAMES, gpu, timeline
 
+from kernelworks.diagnose import diagnose
 from kernelworks.diagnose.account import account, footer
 from kernelworks.diagnose.alone import Alone
 from kernelworks.diagnose.captured import Capture, timed_alone
@@ -128,3 +130,49 @@ def test_a_call_that_nothing_was_timed_like_takes_its_bound_over_its_usual_share
         found = predict(line, [*line.calls, call], Alone(), device)
         assert found.share > 1 and found.unknown == (call.name != first.name)
     assert asked[0] == pytest.approx(sum(mine) / len(mine))
+
+
+# ---------------------------------------------------------------- a whole diagnosis on a GPU that is played by records
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A GPU whose timeline was recorded and whose kernels take a microsecond; the names of the calls that are timed."""
+    asked: list[str] = []
+
+    def timed(call: Call, *given: object, **named: object) -> Cost:
+        asked.append(call.name)
+        return Cost(5e-6, (1e-6,))
+
+    for name, value in (("synchronize", None), ("empty_cache", None), ("max_memory_allocated", 1 << 30)):
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "uses_gpu", lambda run: True)
+    monkeypatch.setattr(sys.modules["kernelworks.observe.on_gpu"], "observe", lambda *given, **named: timeline("tiny"))
+    remade = sys.modules["kernelworks.diagnose.remade"]
+    monkeypatch.setattr(remade, "_timed", timed)
+    monkeypatch.setattr(remade, "_learned", lambda call, words: None)
+    monkeypatch.setattr(remade, "_takes_torchs", lambda call, words: call.name.endswith("gelu"))
+    return asked
+
+
+def test_a_fix_on_a_gpu_is_foretold_as_on_a_cpu(played: list[str]) -> None:
+    model, x = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).eval(), torch.randn(32, 64)
+    with torch.no_grad():
+        found = diagnose(model, x, fix=True, ceilings=gpu(), budget_s=0.3)
+    assert tuple(found.footer) == Gpu.parts and sum(found.footer.values()) == pytest.approx(found.wall_s)
+    assert found.gpu is not None and found.fix is not None
+    assert not found.fix.refused.startswith("it could not be carried out"), found.fix.refused
+    assert any("peak device memory 1.07 GB before, 1.07 GB after" in note for note in found.fix.notes)
+    assert sorted(played) == ["kernelworks::gelu", "kernelworks::linear"]
+
+
+def test_calls_that_the_budget_does_not_allow_are_left_out_the_least_frequent_first(played: list[str]) -> None:
+    from kernelworks.diagnose.remade import Words, timed_alone
+
+    often = [_call("kernelworks::gelu", i, i + 1) for i in range(3)]
+    once, backward = _call("kernelworks::softmax", 4, 5), _call("kernelworks::gelu_backward", 6, 7, backward=True)
+    found = timed_alone([backward, once, *often], Words(), 1 << 20)
+    assert played == ["kernelworks::gelu", "kernelworks::softmax", "kernelworks::gelu_backward"]
+    assert {name for name, _ in found.costs} == set(played) and {name for name, _ in found.torchs} == {played[0]}
+    assert not timed_alone([backward, once, *often], Words(), 1 << 20, budget_s=-1.0).costs
