@@ -79,7 +79,7 @@ test-all: lint
 # docs/reference.md and docs/limits.md.
 docs: $(STAMPS)/demo
 	$(BIN)/python -m kernelworks.schemas
-	$(BIN)/python -m kernelworks.climbing
+	$(BIN)/python -m kernelworks.climb.command
 	$(BIN)/python -m kernelworks.readme
 	$(BIN)/kernelworks map --markdown docs/reference.md
 	$(BIN)/python tests/trust/limits.py

@@ -24,8 +24,9 @@ from kernelworks.climb.sass import loops
 from kernelworks.climb.template import FILES, start
 from kernelworks.machine import has_gpu
 from kernelworks.records import Ceilings, from_json, to_json
-from kernelworks.report import climb_page, climb_tile
-from kernelworks.report.climb_worklog import worklog
+from kernelworks.report.climb import page as climb_page
+from kernelworks.report.climb import tile as climb_tile
+from kernelworks.report.climb.worklog import worklog
 from kernelworks.rungs import Climb, RungTime
 
 LADDERS = Path(__file__).resolve().parent.parent / "ladders"

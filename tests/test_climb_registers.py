@@ -15,8 +15,9 @@ from kernelworks.climb.compiled import compiled
 from kernelworks.climb.registers import one_pass
 from kernelworks.climb.sass import loops
 from kernelworks.climb.template import start
-from kernelworks.report import climb_evidence, climb_page
-from kernelworks.report.climb_worklog import worklog
+from kernelworks.report.climb import evidence as climb_evidence
+from kernelworks.report.climb import page as climb_page
+from kernelworks.report.climb.worklog import worklog
 from test_climb_report import SOURCES, on_gpu
 
 # Of registers: what is even is in one bank, what is odd in the other.

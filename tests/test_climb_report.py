@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from kernelworks.climb import ladder_named
-from kernelworks.climbing import documents
+from kernelworks.climb.command import documents
 from kernelworks.records import Ceilings, GpuBandwidth, GpuCeilings, GpuRate, from_json
-from kernelworks.report import climb as terminal
-from kernelworks.report import climb_evidence, climb_page, climb_words
-from kernelworks.report.climb_code import Line, changes, hunks, rewritten
-from kernelworks.report.climb_plot import roofline, stairs
-from kernelworks.report.climb_worklog import worklog
+from kernelworks.report.climb import evidence as climb_evidence
+from kernelworks.report.climb import page as climb_page
+from kernelworks.report.climb import terminal
+from kernelworks.report.climb import words as climb_words
+from kernelworks.report.climb.code import Line, changes, hunks, rewritten
+from kernelworks.report.climb.plot import roofline, stairs
+from kernelworks.report.climb.worklog import worklog
 from kernelworks.rungs import Climb, RungResult, RungTime
 from printed import printed
 from test_report import opened, without_browser
@@ -133,7 +135,7 @@ def record(request: pytest.FixtureRequest, ceilings: Ceilings) -> Climb:
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.parent.relative_to(LADDERS).as_posix())
 def test_the_documents_are_made_from_the_results(path: Path) -> None:
-    """After a change of the report: ``python -m kernelworks.climbing`` writes them anew."""
+    """After a change of the report: ``python -m kernelworks.climb.command`` writes them anew."""
     ladder = ladder_named(str(LADDERS / path.relative_to(LADDERS).parts[0]))
     record = from_json(Climb, path.read_text(encoding="utf-8"))
     worklog, page = documents(record, ladder, path.parent)

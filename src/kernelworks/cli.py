@@ -444,24 +444,24 @@ def climb(
     nor does one that was raced while the machine was busy (exit code 3); with --rough it gets a wide one, marked, and
     no verdict on what it predicted.
     """
-    from kernelworks import climbing
+    from kernelworks.climb import command
     from kernelworks.report.terminal import progress
 
     with faults((ValueError, RuntimeError)):
         if ladder == "new":
-            typer.echo(climbing.begun(name, device))
+            typer.echo(command.begun(name, device))
             return
         if ladder == "tile":
-            climbing.tile(out, json=json)
+            command.tile(out, json=json)
             return
         if listed or ladder is None:
-            climbing.listed(json=json)
+            command.listed(json=json)
             return
         if check:
-            found = climbing.checked(ladder, json=json)
+            found = command.checked(ladder, json=json)
         else:
             with progress(f"climb {ladder}") as advance:
-                found = climbing.climbed(ladder, rung, out, advance, json=json, rough=rough)
+                found = command.climbed(ladder, rung, out, advance, json=json, rough=rough)
     if found.what:
         fail(found.said, AMBIGUOUS if found.what == "ambiguous" else FAILED)
 

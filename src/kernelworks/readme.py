@@ -35,7 +35,8 @@ from rich.console import Console
 
 from kernelworks.map import source_hashes
 from kernelworks.records import BenchResult, Diagnosis, from_json
-from kernelworks.report import bench, climb_words, diagnose, quantity
+from kernelworks.report import bench, diagnose, quantity
+from kernelworks.report.climb import words as climb_words
 from kernelworks.rungs import Climb
 
 __all__ = ["PAGES", "generate", "main", "outdated"]

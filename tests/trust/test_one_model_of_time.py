@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernelworks.climbing import verdict
+from kernelworks.climb.command import verdict
 from kernelworks.diagnose import fix as fixing
 from kernelworks.diagnose.alone import Alone
 from kernelworks.diagnose.captured import Capture, timed_alone

@@ -23,9 +23,10 @@ from kernelworks.diagnose.words import Rough, sentence
 from kernelworks.op import OPS
 from kernelworks.records import BenchResult, Ceilings, Diagnosis
 from kernelworks.report import bench as bench_report
-from kernelworks.report import climb as climb_report
-from kernelworks.report import climb_words, page, terminal
 from kernelworks.report import machine as machine_report
+from kernelworks.report import page, terminal
+from kernelworks.report.climb import terminal as climb_report
+from kernelworks.report.climb import words as climb_words
 from kernelworks.report.diagnose import fix as shown_fix
 from kernelworks.report.diagnose import outcome
 from kernelworks.rungs import RungResult, RungTime

@@ -20,7 +20,8 @@ from kernelworks.records import (
     Swapped,
     Tuned,
 )
-from kernelworks.report import bench, climb, diagnose, explain, page, prove, settle, tune
+from kernelworks.report import bench, diagnose, explain, page, prove, settle, tune
+from kernelworks.report.climb import terminal as climb
 from kernelworks.report.map import kernel_map
 from kernelworks.report.markup import html
 from kernelworks.rungs import Climb

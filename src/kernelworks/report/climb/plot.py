@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernelworks.records import GpuCeilings
-from kernelworks.report import climb_words as words
 from kernelworks.report import plot, quantity, roofs
+from kernelworks.report.climb import words
 from kernelworks.rungs import Climb, RungResult, RungTime
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from kernelworks.climb.compiled import compiled
 from kernelworks.climb.journey import journey
 from kernelworks.climb.template import start
 from kernelworks.records import from_json, to_json
-from kernelworks.report import climb as report
-from kernelworks.report import climb_evidence, climb_page, climb_tile, climb_worklog
+from kernelworks.report.climb import evidence, page, terminal, worklog
+from kernelworks.report.climb import tile as tiles
 from kernelworks.report.terminal import Advance, document, stderr, stdout
 from kernelworks.rungs import Climb, RungResult
 
@@ -100,7 +100,7 @@ def checked(name: str, *, json: bool) -> Verdict:
         lines = [
             taken,
             f"hot loop, {one.loop} instructions{': ' if loop else ''}{loop}" if one.loop else one.note,
-            climb_evidence.operands(one.resources),
+            evidence.operands(one.resources),
         ]
         for line in filter(None, lines):
             stdout().print(f"    {line}", markup=False, soft_wrap=True)
@@ -113,10 +113,10 @@ def tile(out: Path | None, *, json: bool) -> None:
     if json:
         document(to_json(record))
         return
-    stdout().print(climb_tile.text(record))
+    stdout().print(tiles.text(record))
     path = (out or OUT) / "tile.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(climb_tile.page(record), encoding="utf-8")
+    path.write_text(tiles.page(record), encoding="utf-8")
     print(f"\nthe picture: {path}")
 
 
@@ -128,7 +128,7 @@ def climbed(
 
     def done(result: RungResult) -> None:
         if not json:
-            stdout().print(report.line(result, ladder.problem.unit))
+            stdout().print(terminal.line(result, ladder.problem.unit))
 
     record = climb(ladder, rung, rough=rough, progress=advance, done=done)
     found = verdict(record.rungs)
@@ -138,8 +138,8 @@ def climbed(
         stdout().print()
         if found.said:
             stdout().print(found.said, style="bold", markup=False)
-        stdout().print(report.table(record))
-        for sentence in report.totals(record):
+        stdout().print(terminal.table(record))
+        for sentence in terminal.totals(record):
             stdout().print(sentence, markup=False)
     if out is not None or not json:
         paths = write(record, ladder, out or OUT / ladder.name)
@@ -161,7 +161,7 @@ def documents(record: Climb, ladder: Ladder, folder: Path) -> tuple[str, str]:
     """The worklog as it reads in a folder, and the page."""
     sources = {rung.path.name: rung.code() for rung in ladder.rungs}
     where = Path(os.path.relpath(ladder.folder, folder)).as_posix()
-    return climb_worklog.worklog(record, sources, where), climb_page.page(record, sources)
+    return worklog.worklog(record, sources, where), page.page(record, sources)
 
 
 def rewritten(root: Path) -> list[Path]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from kernelworks.report import climb_words as words
 from kernelworks.report import quantity
-from kernelworks.report.climb_words import totals
+from kernelworks.report.climb import words
+from kernelworks.report.climb.words import totals
 from kernelworks.report.terminal import style_of
 from kernelworks.rungs import Climb, RungResult, RungTime
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from kernelworks.report import quantity
-from kernelworks.report.climb_words import judged
+from kernelworks.report.climb.words import judged
 from kernelworks.rungs import Climb, RungResult
 
 __all__ = ["MEANINGS", "counters", "excerpt", "instructions", "loop", "meaning", "operands", "resources"]

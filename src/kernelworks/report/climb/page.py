@@ -4,41 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 
-from kernelworks.report import climb_evidence as evidence
-from kernelworks.report import climb_plot, plot, quantity
-from kernelworks.report import climb_words as words
-from kernelworks.report.climb_code import Line, rewritten, rungs
-from kernelworks.report.climb_worklog import glossary, reading
+from kernelworks.report import plot, quantity
+from kernelworks.report.climb import evidence, words
+from kernelworks.report.climb import plot as climb_plot
+from kernelworks.report.climb.code import Line, rewritten, rungs
+from kernelworks.report.climb.worklog import glossary, reading
 from kernelworks.report.page import context_line, document
 from kernelworks.rungs import Climb, RungResult, RungTime
 
 __all__ = ["page"]
 
-STYLE = """<style>
-pre { background: var(--panel); border-radius: 8px; padding: 10px 0; overflow-x: auto; font-size: 12.5px; line-height: 1.5; margin: 8px 0; }
-pre code { display: inline-block; min-width: 100%; }
-pre .line { display: block; padding: 0 14px 0 8px; border-left: 4px solid transparent; }
-pre .plain { display: block; padding: 0 14px 0 12px; }
-pre .come { background: color-mix(in srgb, var(--useful) 20%, transparent); border-left-color: var(--useful); }
-pre .gone { background: color-mix(in srgb, var(--dispatch) 12%, transparent); border-left-color: var(--dispatch); color: var(--muted); }
-pre s { text-decoration-color: color-mix(in srgb, var(--muted) 55%, transparent); }
-.code:not(:has(.show-gone:checked)) .gone { display: none; }
-.code label { font-size: 13.5px; color: var(--muted); cursor: pointer; float: right; }
-pre details { margin: 0; } pre summary { padding: 0 14px 0 12px; font-family: var(--font); font-size: 12.5px; }
-details { margin: 10px 0; } summary { cursor: pointer; color: var(--muted); }
-table:not(.all) tbody tr:nth-child(n + 13) { display: table-row; }
-.rung { border-top: 1px solid var(--line); margin-top: 40px; } .rung h2 { margin-top: 20px; }
-.rung p, .rung li, dl { max-width: 92ch; } .rung .columns { margin: 14px 0; }
-.said td:last-child, .said th:last-child { text-align: left; white-space: normal; } .said { font-size: 13.5px; }
-.said th:first-child { white-space: nowrap; } h3 { font-size: 14.5px; margin: 16px 0 8px; }
-.plain + .context { margin-top: 10px; }
-dt { font-weight: 600; margin-top: 10px; } dd { margin: 0; color: var(--ink); }
-.steps { display: flex; flex-wrap: wrap; gap: 6px 18px; list-style: none; padding: 0; margin: 12px 0 0; font-size: 13.5px; }
-.key { display: inline-block; width: 11px; height: 11px; border-radius: 50%; vertical-align: -1px; margin-right: 5px; }
-a { color: var(--memory); text-decoration: none; } a:hover { text-decoration: underline; }
-h2 a { color: inherit; } .tag { font-size: 12.5px; font-weight: 600; border: 1px solid; border-radius: 10px; padding: 1px 8px; margin-left: 8px; vertical-align: 2px; }
-</style>"""  # noqa: E501
+STYLE = f"<style>\n{(Path(__file__).parent / 'page.css').read_text(encoding='utf-8')}</style>"
 FOLDED = 10  # unchanged lines in a row from which on they are folded away
 NEAR = 3  # of them that stay in sight beside a change
 
