@@ -9,12 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
+import kernelworks as kw
 from kernelworks.bench.forecast import limit
 from kernelworks.contract import Request, TensorSpec
 from kernelworks.diagnose.rows import called
 from kernelworks.models.calls import _stand_in
 from kernelworks.models.outlook import _request
 from kernelworks.models.shipped import TORCHS
+from kernelworks.models.torch_modules import TORCH_MODULES
 from kernelworks.observe.places import Survey
 from kernelworks.observe.trace import record
 from kernelworks.op import OPS, Op
@@ -100,3 +102,20 @@ def test_each_swapped_function_is_found_by_its_operator(name: str) -> None:
     found = [c.load() for c in seen if by_operator(c.name) is spelling]
     assert [called(c, lambda operand: torch.empty(operand.shape)) is not None for c in found] in ([True], [])
     assert found or name == "linear_cross_entropy"  # which torch makes of other operators
+
+
+def test_modules_of_torch_that_call_one_spelled_function_are_swapped_by_it() -> None:
+    known_by = {forward.__qualname__: name for forward, _, name, _ in TORCH_MODULES}
+    assert known_by["ReLU.forward"] == "relu" and known_by["Softmax2d.forward"] == "softmax"
+    x = torch.randn(2, 3, 4, 5)
+    model = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Softmax2d(), torch.nn.ReLU(inplace=True)).eval()
+    want = model(x)
+    swapped = kw.swap(model)
+    assert [r.ops for r in swapped.replaced] == [("relu",), ("softmax",)]
+    assert [left.reason for left in swapped.left] == ["it writes into its input"]
+    torch.testing.assert_close(model(x), want)
+    torch.testing.assert_close(torch.compile(model, backend="eager", fullgraph=True)(x), want)
+    with pytest.raises(ValueError, match="Softmax2d"):
+        model[1](x[0, 0])
+    swapped.undo()
+    assert not any("forward" in vars(module) for module in model)

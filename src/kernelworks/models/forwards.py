@@ -19,7 +19,7 @@ from kernelworks.models.identify import doubt, prove
 from kernelworks.models.shipped import TORCHS, forward_of
 from kernelworks.models.torch_modules import TORCH_MODULES
 
-__all__ = ["Known", "activations", "known", "reason_left"]
+__all__ = ["Known", "activations", "known", "reason_left", "writes_into_its_input"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,11 @@ def known(module: nn.Module) -> Known | None:
     return Known(proof.kind, proof.ops, proof.forward) if proof is not None and proof.ops else None
 
 
+def writes_into_its_input(module: nn.Module) -> bool:
+    """Whether a module of torch's was made with ``inplace=True``, which only torch's function does."""
+    return getattr(module, "inplace", False) is True and any(forward_of(module) is m[0] for m in TORCH_MODULES)
+
+
 def activations(module: nn.Module) -> dict[str, nn.Module]:
     """The SiLU modules that a module holds directly, by name: what a fused gate may take over."""
     for child in module.children():
@@ -58,6 +63,8 @@ _NOT_OURS: tuple[tuple[type[nn.Module], str], ...] = (
 
 def reason_left(module: nn.Module) -> str:
     """Why a module without a known forward stays as it is."""
+    if writes_into_its_input(module):
+        return "it writes into its input"
     for shipped, _, op, _ in TORCH_MODULES:
         if forward_of(module) is shipped:
             return f"torch.nn.functional.{op} was replaced, by somebody else"

@@ -18,7 +18,7 @@ from torch import nn
 
 from kernelworks.spelling import spelled
 
-__all__ = ["FORWARDS", "TORCHS", "comes_with", "forward_of", "unwrapped"]
+__all__ = ["FORWARDS", "TORCHS", "comes_with", "forward_of", "shipped_forward", "unwrapped"]
 
 
 def _function(name: str) -> Any:
@@ -34,7 +34,7 @@ def _function(name: str) -> Any:
     return getattr(torch._C._nn, name, object())  # what torch wrote in C++ it gives the same name there
 
 
-def _forward(cls: type[nn.Module]) -> Any:
+def shipped_forward(cls: type[nn.Module]) -> Any:
     """The forward that torch ships for a class, or else an object that nothing is identical to."""
     found = cls.__dict__.get("forward")
     code, home = getattr(found, "__code__", None), sys.modules[cls.__module__]
@@ -48,8 +48,7 @@ TORCHS: dict[str, Any] = {
 }
 
 FORWARDS: dict[type[nn.Module], Any] = {
-    cls: _forward(cls)
-    for cls in (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.GELU, nn.Softmax, nn.CrossEntropyLoss, nn.SiLU)
+    cls: shipped_forward(cls) for cls in (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.SiLU)
 }
 
 

@@ -24,14 +24,16 @@ from kernelworks import environment
 from kernelworks.handed import Record
 from kernelworks.models import attention, language
 from kernelworks.models.decoder import decoder_layer, parts_of
-from kernelworks.models.forwards import activations, known, reason_left
+from kernelworks.models.forwards import activations, known, reason_left, writes_into_its_input
 from kernelworks.models.install import Installed, copies_itself, installed_on, take_off_strangers
 from kernelworks.models.outlook import Outlook, Outlooks
 from kernelworks.models.rebind import Rebinder, guarded
 from kernelworks.models.rotary import known_rotary
+from kernelworks.op import OPS
 from kernelworks.plain import PLAIN
 from kernelworks.records import Settled, Swapped
 from kernelworks.settle import settle as settled_by
+from kernelworks.spelling import spelled
 
 __all__ = ["Left", "Replaced", "Swap", "swap", "swap_beside"]
 
@@ -261,9 +263,8 @@ def _sizes(op: str, module: nn.Module | None) -> dict[str, int]:
     weight = None if module is None else module._parameters.get("weight")
     if weight is None or type(weight) not in PLAIN or weight.is_nested:
         return {}
-    if op == "linear" and weight.dim() == 2:
-        return {"N": weight.shape[0], "K": weight.shape[1]}
-    return {"N": weight.shape[0]} if op in ("layer_norm", "rms_norm") and weight.dim() == 1 else {}
+    found = OPS[op] if op in OPS else spelled()[op].op
+    return dict(zip(("N", "K"), weight.shape, strict=False)) if "weight" in found.passes["forward"].names else {}
 
 
 class _Walk:
@@ -335,6 +336,8 @@ class _Walk:
             return "torch.jit.script made it: its code is no longer Python's"
         if "forward" in module.__dict__:
             return "its forward was already replaced on the instance, by somebody else"
+        if writes_into_its_input(module):
+            return reason_left(module)
         entry = known(module)
         if entry is not None:
             why = self._no_gain(entry.ops, path, module)

@@ -7,19 +7,22 @@ have put another there since. Each reads the module's parameters at every call, 
 
 from __future__ import annotations
 
+import builtins
+import dis
 import functools
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernelworks.models import calls
-from kernelworks.models.shipped import FORWARDS, TORCHS
+from kernelworks.models.shipped import FORWARDS, TORCHS, shipped_forward
 
 __all__ = ["TORCH_MODULES", "linear_forward"]
 
 _LINEAR, _LAYER_NORM, _RMS_NORM = FORWARDS[nn.Linear], FORWARDS[nn.LayerNorm], FORWARDS[nn.RMSNorm]
-_GELU, _SOFTMAX, _CROSS_ENTROPY = FORWARDS[nn.GELU], FORWARDS[nn.Softmax], FORWARDS[nn.CrossEntropyLoss]
 
 
 def linear_forward(self: Any, input: Tensor) -> Tensor:
@@ -51,40 +54,53 @@ def _rms_norm(self: Any, x: Tensor) -> Tensor:
     return calls.rms_norm(x, self.normalized_shape, parameters["weight"], self.eps)
 
 
-def _gelu(self: Any, input: Tensor) -> Tensor:
-    if type(self).forward is not _GELU or F.gelu is not TORCHS["gelu"]:
-        return type(self).forward(self, input)  # type: ignore[no-any-return]
-    return calls.gelu(input, approximate=self.approximate)
-
-
-def _softmax(self: Any, input: Tensor) -> Tensor:
-    if type(self).forward is not _SOFTMAX or F.softmax is not TORCHS["softmax"]:
-        return type(self).forward(self, input)  # type: ignore[no-any-return]
-    return calls.softmax(input, self.dim, _stacklevel=5)
-
-
-def _cross_entropy(self: Any, input: Tensor, target: Tensor) -> Tensor:
-    if type(self).forward is not _CROSS_ENTROPY or F.cross_entropy is not TORCHS["cross_entropy"]:
-        return type(self).forward(self, input, target)  # type: ignore[no-any-return]
-    return calls.cross_entropy(
-        input,
-        target,
-        weight=self.weight,
-        ignore_index=self.ignore_index,
-        reduction=self.reduction,
-        label_smoothing=self.label_smoothing,
-    )
-
-
-# torch's forward -> what a swap calls it, the op (and torch's function), and the forward that takes its place
-TORCH_MODULES: tuple[tuple[Any, str, str, Any], ...] = (
-    (_LINEAR, "linear", "linear", linear_forward),
-    (_LAYER_NORM, "layer norm", "layer_norm", _layer_norm),
-    (_RMS_NORM, "rms norm", "rms_norm", _rms_norm),
-    (_GELU, "gelu", "gelu", _gelu),
-    (_SOFTMAX, "softmax", "softmax", _softmax),
-    (_CROSS_ENTROPY, "cross entropy", "cross_entropy", _cross_entropy),
+# Parameters are looked for where torch keeps them before nn.Module.__getattr__ is asked.
+_BY_HAND: tuple[tuple[Any, str, Any], ...] = (
+    (_LINEAR, "linear", linear_forward),
+    (_LAYER_NORM, "layer_norm", _layer_norm),
+    (_RMS_NORM, "rms_norm", _rms_norm),
 )
 
-for _shipped, _, _, _ours in TORCH_MODULES:  # errors, signatures and sources tell of the module's own
-    functools.update_wrapper(_ours, _shipped)
+
+def _by_its_function(cls: type[nn.Module]) -> tuple[Any, str, Any] | None:
+    """A class of torch's whose forward hands its arguments to one function that is ours too: torch's forward, that
+    function, and the same forward with ours in its place. None for any other."""
+    shipped = shipped_forward(cls)
+    code = getattr(shipped, "__code__", None)
+    if code is None:
+        return None
+    read = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
+    used = sorted(set(code.co_names) & calls.FUNCTIONS.keys())
+    if read - vars(builtins).keys() != {"F"} or len(used) != 1 or getattr(shipped, "__closure__", None):
+        return None
+    (name,) = used
+    functional = ModuleType(F.__name__)
+    setattr(functional, name, calls.FUNCTIONS[name])
+    ours = FunctionType(code, {"F": functional, "__builtins__": vars(builtins)}, shipped.__name__, shipped.__defaults__)
+    ours.__kwdefaults__ = shipped.__kwdefaults__
+    torchs = TORCHS[name]
+
+    def forward(self: Any, *given: Any, **named: Any) -> Any:
+        if type(self).forward is not shipped or getattr(F, name) is not torchs:
+            return type(self).forward(self, *given, **named)
+        return ours(self, *given, **named)
+
+    return shipped, name, forward
+
+
+def _classes() -> Iterator[type[nn.Module]]:
+    for value in vars(nn).values():
+        if isinstance(value, type) and issubclass(value, nn.Module) and "forward" in vars(value):
+            yield value
+
+
+def _modules() -> Iterator[tuple[Any, str, str, Any]]:
+    known = [shipped for shipped, _, _ in _BY_HAND]
+    found = [*_BY_HAND, *(m for m in map(_by_its_function, _classes()) if m is not None and m[0] not in known)]
+    for shipped, name, ours in found:
+        # errors, signatures and sources tell of the module's own
+        yield shipped, name.replace("_", " "), name, functools.update_wrapper(ours, shipped)
+
+
+# torch's forward -> what a swap calls it, torch's function, and the forward that takes its place
+TORCH_MODULES: tuple[tuple[Any, str, str, Any], ...] = tuple(_modules())
