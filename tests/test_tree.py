@@ -44,10 +44,12 @@ FOLDERS = {  # folder -> what may lie in it, as a pattern of the path below it
 ROOM_FILES = {"__init__.py", "contract.py", "mutants.py", "scalar.cpp", "simd.cpp", "README.md"}
 IN_PYTHON = {name for name in ROOM_FILES if not name.endswith(".cpp")}
 OF_A_FORM = {"__init__.py", "contract.py", "README.md"}  # beside a file in C++, scalar code in it and mutants given
+OF_FORMS = {"pointwise.cpp", "rowwise.cpp"}
 # A room whose kernels take too long to compile together splits them: few queries, and gradients.
 ROOM_MAY_HOLD = (
     ROOM_FILES
-    | {"tuning.toml", "triton.py", "sm90.cu", "sm90_backward.cu", "decode.cpp", "backward.cpp", "pointwise.cpp"}
+    | {"tuning.toml", "triton.py", "sm90.cu", "sm90_backward.cu", "decode.cpp", "backward.cpp"}
+    | OF_FORMS
     | {f"{target}.cpp" for target in TARGETS}
 )
 # Modules that nothing imports because something else starts them.
@@ -172,7 +174,7 @@ def unfinished_rooms(root: Path, files: list[str]) -> list[str]:
     for room, names in rooms(files).items():
         # An op that is made of others' kernels has rows in Python alone.
         needed = ROOM_FILES if any(n.endswith(".cpp") for n in names) or "triton.py" not in names else IN_PYTHON
-        needed = OF_A_FORM if "pointwise.cpp" in names else needed
+        needed = OF_A_FORM if names & OF_FORMS else needed
         wrong += [f"{room}: has no {name}" for name in sorted(needed - names)]
         for name in sorted(names - ROOM_MAY_HOLD):
             if Path(name).suffix not in (".hpp", ".cuh", ".py") or "/" in name:

@@ -34,6 +34,8 @@ def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
     assert_type(kw.rms_norm(x, (4,), x, 1e-5, residual=x), tuple[Tensor, Tensor])
     assert_type(kw.softmax(x, -1), Tensor)
     assert_type(kw.softmax(x, 0, dtype=torch.float64), Tensor)
+    assert_type(kw.log_softmax(x, -1), Tensor)
+    assert_type(kw.log_softmax(input=a, dim=0), Arrays)
     assert_type(kw.cross_entropy(x, target, reduction="sum"), Tensor)
     assert_type(kw.cross_entropy(x, target, x, label_smoothing=0.1), Tensor)
     assert_type(kw.linear_cross_entropy(x, x, target), Tensor)

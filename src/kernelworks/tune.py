@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from kernelworks.bench.gpu import race_on_gpu
-from kernelworks.build.configs import Configs, configs, reread, table_of, write_tuned
+from kernelworks.build.configs import Configs, configs, reread, standing_in, table_of, write_tuned
 from kernelworks.build.rows import triton_hash
 from kernelworks.contract import Case
 from kernelworks.machine import gpu, has_gpu
@@ -73,10 +73,10 @@ def _module(op: Op, row: str, forced: Mapping[Point, dict[str, Any]]) -> tuple[A
     spec = importlib.util.spec_from_file_location(f"kernelworks_candidate_of_{op.name.strip('_')}", source)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     watched = _Watched(configs(source), row)
     watched.forced = dict(forced)
-    module.CONFIGS = watched  # type: ignore[attr-defined,unused-ignore]
+    with standing_in(source, watched):
+        spec.loader.exec_module(module)
     return module, watched
 
 

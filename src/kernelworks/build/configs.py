@@ -23,12 +23,13 @@ of the row like the others, so they need a proof of their own.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ import torch
 from kernelworks import environment
 from kernelworks.machine import gpu, has_gpu
 
-__all__ = ["Configs", "configs", "reread", "table_of", "write_tuned"]
+__all__ = ["Configs", "configs", "reread", "standing_in", "table_of", "write_tuned"]
 
 
 FORMS = Path(__file__).resolve().parent.parent / "tile"
@@ -174,7 +175,22 @@ def _toml(entry: Mapping[str, Any]) -> str:
 
 def configs(beside: str | Path) -> Configs:
     """The configurations of the room that the file ``beside`` lies in; one object a room."""
-    return _configs(Path(beside).resolve().parent)
+    room = Path(beside).resolve().parent
+    return _standing_in.get(room) or _configs(room)
+
+
+_standing_in: dict[Path, Any] = {}
+
+
+@contextlib.contextmanager
+def standing_in(beside: Path, table: Any) -> Iterator[None]:
+    """Inside, ``configs`` of a room gives ``table``: to what is executed there, whichever form picks for it."""
+    room = beside.resolve().parent
+    _standing_in[room] = table
+    try:
+        yield
+    finally:
+        del _standing_in[room]
 
 
 @functools.cache

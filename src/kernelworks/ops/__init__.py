@@ -45,6 +45,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "reduction": (
         "cross_entropy",
         "linear_cross_entropy",
+        "log_softmax",
         "softmax",
     ),
 }  # fmt: skip

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.position.rope import rope as rope
     from kernelworks.ops.reduction.cross_entropy import cross_entropy as cross_entropy
     from kernelworks.ops.reduction.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
+    from kernelworks.ops.reduction.log_softmax import log_softmax as log_softmax
     from kernelworks.ops.reduction.softmax import softmax as softmax
 
     __all__ = [
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         "layer_norm",
         "linear",
         "linear_cross_entropy",
+        "log_softmax",
         "relu",
         "rms_norm",
         "rope",
@@ -80,6 +82,10 @@ SCHEMAS = {
     "linear_cross_entropy": {
         "forward": "linear_cross_entropy(Tensor x, Tensor weight, Tensor target, Tensor? bias, int ignore_index, str? row=None) -> Tensor",
         "backward": "linear_cross_entropy_backward(Tensor grad_loss, Tensor x, Tensor weight, Tensor target, Tensor? bias, int ignore_index, bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "log_softmax": {
+        "forward": "log_softmax(Tensor x, int dim, str? row=None) -> Tensor",
+        "backward": "log_softmax_backward(Tensor grad_output, Tensor output, int dim, str? row=None) -> Tensor",
     },
     "softmax": {
         "forward": "softmax(Tensor x, int dim, str? row=None) -> Tensor",

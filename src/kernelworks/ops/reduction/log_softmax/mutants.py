@@ -1,0 +1,29 @@
+"""Known-wrong versions of log_softmax. The proof must reject every one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernelworks.contract import Mutant
+from kernelworks.ops.reduction.log_softmax.contract import FORM
+
+__all__ = ["MUTANTS"]
+
+
+def _unshifted(x: Tensor, dim: int) -> Tensor:
+    v = x.float()
+    return (v - v.exp().sum(dim, keepdim=True).log()).to(x.dtype)
+
+
+def _of_rounded(x: Tensor, dim: int) -> Tensor:
+    return torch.softmax(x.float(), dim).log().to(x.dtype)
+
+
+MUTANTS = (
+    *FORM.mutants,
+    Mutant("no shift", _unshifted, "the maximum is not subtracted: large values overflow"),
+    Mutant("logarithm of softmax", _of_rounded, "what underflows in softmax becomes -inf"),
+    Mutant("softmax", lambda x, dim: torch.softmax(x, dim), "the logarithm is left out"),
+    Mutant("base 2", lambda x, dim: FORM.function(x, dim) * 1.4426950408889634, "the logarithm to base 2"),
+)
