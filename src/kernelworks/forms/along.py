@@ -134,13 +134,14 @@ def _counted(dim: int, dims: int) -> int:
 class Along:
     """What a room says of its op.
 
+    - ``room`` is the room's ``__file__``: folder and family name the op.
     - ``function(x, dim)`` is torch's function, which is also the definition; ``aten`` the operator behind it.
     - ``gradient(g, y, dim)`` is the backward in torch's functions, differentiable again.
     - ``plain(x, dim, total=)`` is the op with its sums taken by ``total``: for mutants.
     - ``forward``, ``backward``: flop and exponentials an element.
     """
 
-    name: str
+    room: str
     formula: str
     source: str
     function: Callable[[Tensor, int], Tensor]
@@ -151,15 +152,22 @@ class Along:
     gradient_bound: Callable[..., dict[str, Tensor]]
     forward: tuple[float, float]
     backward: tuple[float, float]
-    family: str = "reduction"
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.room).resolve().parent
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
 
     # ------------------------------------------------------------ the contract
 
     @functools.cached_property
     def contract(self) -> Contract:
         return Contract(
-            name=self.name, family=self.family, formula=self.formula, source=self.source, outputs=("output",),
-            differentiable=("x",), check=check_of(ARGUMENTS), reference=self.reference, bound=self.bound,
+            name=self.name, family=self.folder.parent.name, formula=self.formula, source=self.source,
+            outputs=("output",), differentiable=("x",), check=check_of(ARGUMENTS), reference=self.reference, bound=self.bound,
             gradient_bound=self.gradient_bound, cost=self.cost, dims=_dims, cases=CASES,
             bench_cases=tuple(sized(_make, (*BENCH, (384, 128, (torch.float32,))))), device_cases=DEVICE_CASES,
             device_bench_cases=tuple(sized(_make, DEVICE_BENCH, (torch.bfloat16,))), errors=errors_of(ARGUMENTS),
@@ -174,9 +182,8 @@ class Along:
         x = request.args["output" if backward else "x"]
         return Cost(flop * x.numel, exponentials * x.numel, (1 + backward) * x.nbytes, x.nbytes)
 
-    @functools.cached_property
-    def mutants(self) -> tuple[Mutant, ...]:
-        """What any op of this form gets wrong; the room adds its own."""
+    def _mutants(self) -> tuple[Mutant, ...]:
+        """What any op of this form gets wrong."""
 
         def plain(x: Tensor, dim: int, **changed: Any) -> Tensor:
             return self.plain(x.float(), dim, **changed).to(x.dtype) if x.numel() else torch.empty_like(x)
@@ -190,18 +197,19 @@ class Along:
 
     # ------------------------------------------------------------ the op
 
-    def op(self, room: str, mutants: Sequence[Mutant]) -> Op:
-        folder, name = Path(room).parent, self.name
+    def op(self, contract: Contract, *, mutants: Sequence[Mutant] = ()) -> Op:
+        """The op; ``mutants`` are the room's own."""
+        folder, name = self.folder, self.name
         exact = functools.partial(self._torch_backward, compute=torch.float64)
         op = Op(
-            self.contract,
+            contract,
             [
                 triton_row(folder),
                 *cpp_rows(folder, forward=self._forward, backward=self._backward, targets=TARGETS),
                 python_row("torch", self._torch, self._torch_backward),
                 python_row("reference", in_float64(self.reference), exact),
             ],
-            room=room,
+            room=self.room,
             forward=Pass(f"{name}({said(ARGUMENTS)}, str? row=None) -> Tensor", lambda x, dim: x.new_empty(x.shape)),
             backward=Pass(
                 f"{name}_backward(Tensor grad_output, Tensor output, int dim, str? row=None) -> Tensor",
@@ -210,7 +218,7 @@ class Along:
             ),
             composite=lambda x, dim: self.function(x, dim),
             aten=lambda x, dim: aten(self.aten, x, dim),
-            mutants=mutants,
+            mutants=(*self._mutants(), *mutants),
         )
         op.form = self
         return op

@@ -7,7 +7,7 @@ from typing import Any, overload
 import torch
 import torch.nn.functional as F
 
-from kernelworks.ops.reduction.log_softmax.contract import FORM
+from kernelworks.ops.reduction.log_softmax.contract import CONTRACT, FORM
 from kernelworks.ops.reduction.log_softmax.mutants import MUTANTS
 from kernelworks.spelling import ABSENT, Array
 
@@ -53,5 +53,5 @@ def log_softmax(  # type: ignore[misc]  # the first argument has two names
     return OP.call(x, dim, out, row)
 
 
-OP = FORM.op(__file__, MUTANTS)
+OP = FORM.op(CONTRACT, mutants=MUTANTS)
 SPELLING = FORM.spelling(OP, F.log_softmax)

@@ -46,7 +46,7 @@ def gradient_bound(
 
 
 FORM = Along(
-    name="log_softmax",
+    room=__file__,
     formula="output = x - max(x) - log(sum(e^(x - max(x)))), along dim",
     source="Blanchard, Higham and Higham, Accurately Computing the Log-Sum-Exp and Softmax Functions, 2021",
     function=torch.log_softmax,

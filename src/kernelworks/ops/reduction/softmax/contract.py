@@ -46,7 +46,7 @@ def gradient_bound(
 
 
 FORM = Along(
-    name="softmax",
+    room=__file__,
     formula="output = e^(x - max(x)) / sum(e^(x - max(x))), along dim",
     source="Blanchard, Higham and Higham, Accurately Computing the Log-Sum-Exp and Softmax Functions, 2021",
     function=torch.softmax,

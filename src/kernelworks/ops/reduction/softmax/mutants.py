@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import Mutant
-from kernelworks.ops.reduction.softmax.contract import FORM
 
 __all__ = ["MUTANTS"]
 
@@ -23,7 +22,6 @@ def _of(power: Callable[[Tensor], Tensor], *, shifted: bool = True, scaled: bool
 
 
 MUTANTS = (
-    *FORM.mutants,
     Mutant("no shift", _of(torch.exp, shifted=False), "the maximum is not subtracted: large values overflow"),
     Mutant("not normalised", _of(torch.exp, scaled=False), "never divided by the sum"),
     Mutant("base 2", _of(torch.exp2), "powers of 2 for powers of e"),
