@@ -167,8 +167,8 @@ class Along:
     def contract(self) -> Contract:
         return Contract(
             name=self.name, family=self.folder.parent.name, formula=self.formula, source=self.source,
-            outputs=("output",), differentiable=("x",), check=check_of(ARGUMENTS), reference=self.reference, bound=self.bound,
-            gradient_bound=self.gradient_bound, cost=self.cost, dims=_dims, cases=CASES,
+            outputs=("output",), differentiable=("x",), check=check_of(ARGUMENTS), reference=self.reference,
+            bound=self.bound, gradient_bound=self.gradient_bound, cost=self.cost, dims=_dims, cases=CASES,
             bench_cases=tuple(sized(_make, (*BENCH, (384, 128, (torch.float32,))))), device_cases=DEVICE_CASES,
             device_bench_cases=tuple(sized(_make, DEVICE_BENCH, (torch.bfloat16,))), errors=errors_of(ARGUMENTS),
         )  # fmt: skip
