@@ -206,7 +206,7 @@ def is_product(name: str) -> bool:
     if ours is not None:
         return ours[0].contract.arithmetic == "products"
     plain = name.rpartition("::")[2].removesuffix("_")
-    return plain in MATRIX or "attention" in plain
+    return plain in MATRIX or "_attention" in plain
 
 
 # ---------------------------------------------------------------- kernels

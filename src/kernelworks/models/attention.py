@@ -22,11 +22,13 @@ from kernelworks.models.shipped import TORCHS, comes_with
 from kernelworks.ops.attention.attention import OP as ATTENTION
 
 __all__ = [
-    "IMPLEMENTATION", "INTERNAL", "configurations", "decoding_row", "extended", "growing", "grows",
+    "IMPLEMENTATION", "INTERNAL", "KIND", "USES", "configurations", "decoding_row", "extended", "growing", "grows",
     "looks_up", "name_in", "register", "to_every_key", "with_growing",
 ]  # fmt: skip
 
 IMPLEMENTATION = "kernelworks"
+USES = (ATTENTION.name,)
+KIND = "attention"
 INTERNAL = "_attn_implementation_internal"  # transformers' name of where a configuration keeps it
 
 _sdpa_forward: Callable[..., Any]  # transformers' own, set by register(): importing this module imports no transformers

@@ -42,7 +42,7 @@ from kernelworks.ops.position.rope import OP as ROPE
 from kernelworks.plain import PLAIN, is_plain, observed, transformed
 from kernelworks.plans import KERNEL, NATIVE, generation
 
-__all__ = ["Bound", "Parts", "decoder_layer", "parts_of"]
+__all__ = ["SHOWN", "USES", "Bound", "Parts", "decoder_layer", "parts_of"]
 
 _is_compiling = torch.compiler.is_compiling
 _grad_enabled = torch.is_grad_enabled
@@ -73,6 +73,9 @@ _CALLS = {
     "before": RMS_NORM, "q": LINEAR, "k": LINEAR, "v": LINEAR, "q_norm": RMS_NORM, "k_norm": RMS_NORM, "rope": ROPE,
     "o": LINEAR, "after_attention": RMS_NORM, "gate": LINEAR, "up": LINEAR, "silu_mul": SILU_MUL, "down": LINEAR,
 }  # fmt: skip
+
+SHOWN = (RMS_NORM.name,)  # what a layer in one piece is told by: its parts are told by themselves
+USES = tuple(sorted({op.name for op in _CALLS.values()} | {*attention.USES}))
 
 
 class Bound:

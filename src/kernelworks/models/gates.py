@@ -27,8 +27,9 @@ from kernelworks.models.sources import compiled, definition, parsed
 from kernelworks.models.torch_modules import linear_forward
 from kernelworks.plain import PLAIN
 
-__all__ = ["GATES", "hooked", "is_silu", "learn_silu", "with_fused_gates"]
+__all__ = ["GATES", "USES", "hooked", "is_silu", "learn_silu", "with_fused_gates"]
 
+USES = (calls.SILU_MUL.name,)
 _silu = TORCHS["silu"]
 _LINEAR, _SILU = FORWARDS[nn.Linear], FORWARDS[nn.SiLU]
 _GLOBAL_HOOKS = (

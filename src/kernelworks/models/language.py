@@ -33,8 +33,9 @@ from kernelworks.plain import PLAIN
 from kernelworks.plans import generation
 from kernelworks.watching import watching
 
-__all__ = ["Found", "found_in", "loss_of", "recognised", "with_fused_loss"]
+__all__ = ["Found", "found_in", "loss_of", "recognised", "with_fused_loss", "USES"]
 
+USES = (OP.name,)
 LOSS = "ForCausalLM"  # transformers' name of it
 MANY = 4096  # rows: enough to stand for a training step that a compiler traces
 

@@ -28,6 +28,7 @@ import torch.nn.functional as F
 
 from kernelworks.models import calls
 from kernelworks.models.gates import GATES, with_fused_gates
+from kernelworks.models.gates import USES as FUSED
 from kernelworks.models.shipped import TORCHS
 from kernelworks.models.sources import equal_code, only_called
 
@@ -179,7 +180,7 @@ class Rebinder:
         if fused and GATES.keys() & (other | space.keys()):  # the user has such names
             code = function.__code__
         elif fused:
-            found |= {name: (GATES[name], GATES[name], ("silu_mul",)) for name in GATES.keys() & read}
+            found |= {name: (GATES[name], GATES[name], FUSED) for name in GATES.keys() & read}
         for name in sorted((read - other) & set(space)):
             ours = self._stand_in(space[name], other, function)
             if ours is not None:

@@ -36,7 +36,7 @@ def known_rotary(function: types.FunctionType) -> tuple[str, Callable[..., Any]]
             if _agrees(function):
                 _KNOWN[function] = _stand_in(function, seen.globals), seen.globals
     found = _KNOWN[function]
-    return None if found is None else ("rope", found[0])
+    return None if found is None else (calls.ROPE.name, found[0])
 
 
 def still_rotary(function: Any) -> tuple[tuple[dict[str, Any], str, Any], ...]:

@@ -22,7 +22,7 @@ from torch import nn
 
 from kernelworks import environment
 from kernelworks.handed import Record
-from kernelworks.models import attention, language
+from kernelworks.models import attention, decoder, gates, language
 from kernelworks.models.decoder import decoder_layer, parts_of
 from kernelworks.models.forwards import activations, known, reason_left, writes_into_its_input
 from kernelworks.models.install import Installed, copies_itself, installed_on, take_off_strangers
@@ -253,8 +253,7 @@ def _settled_by_the_next_call(model: nn.Module, *, verbose: bool) -> Swap:
 # ---------------------------------------------------------------- one model
 
 
-_KINDS: dict[tuple[str, ...], str] = {("silu_mul",): "gated MLP"}
-LAYER_OPS = ("attention", "linear", "rms_norm", "rope", "silu_mul")
+_KINDS: dict[tuple[str, ...], str] = {gates.USES: "gated MLP"}
 
 
 def _sizes(op: str, module: nn.Module | None) -> dict[str, int]:
@@ -314,8 +313,8 @@ class _Walk:
 
     def _registry(self) -> None:
         configurations = attention.configurations(self.result.model)
-        why = self._no_gain(("attention",), "") if configurations else ""
-        if why and any(not self._no_gain(LAYER_OPS, path) and parts_of(m) for path, m in self._modules()):
+        why = self._no_gain(attention.USES, "") if configurations else ""
+        if why and any(not self._no_gain(decoder.USES, path) and parts_of(m) for path, m in self._modules()):
             why = ""  # a layer in one piece calls its attention itself, torch's too
         for config, reason in configurations:
             reason = self.attention[id(config)] = reason or why
@@ -348,12 +347,13 @@ class _Walk:
         ops, why = self._rebound(path, module)
         if attention.looks_up(forward):
             why = self.attention.get(id(getattr(module, "config", None)), "it has no configuration of its own")
-            ops = ops if why else ("attention", *ops)
+            ops = ops if why else (*attention.USES, *ops)
             if ops and attention.grows(forward):
                 current = module.__dict__.get("forward")
                 self._install(module, attention.with_growing(current.__func__ if current else forward))
         if ops:
-            return ("attention" if "attention" in ops else _KINDS.get(ops, "functional calls")), ops
+            attends = set(attention.USES) <= set(ops)
+            return (attention.KIND if attends else _KINDS.get(ops, "functional calls")), ops
         return why or (reason_left(module) if worth_a_line else "")
 
     def _install(self, module: nn.Module, function: Callable[..., Any]) -> None:
@@ -389,18 +389,18 @@ class _Walk:
                 if _own_method(type(module), other):
                     seen.add(other)
                     queue.append(other)
-        if "silu_mul" in ops:
+        if set(gates.USES) <= set(ops):
             self.absorbed.update(id(a) for a in own.values())
         return tuple(sorted(ops)), "" if ops else why
 
     def _layers(self) -> None:
         """Decoder layers whose parts are all replaced run in one piece where nothing watches the parts."""
         for path, module in self._modules():
-            parts = None if self._no_gain(LAYER_OPS, path) else parts_of(module)
+            parts = None if self._no_gain(decoder.USES, path) else parts_of(module)
             if parts is not None and self.attention.get(id(parts.attention.config)) == "":
                 self._set(module, "_kernelworks_parts", parts)
                 self._install(module, decoder_layer)
-                self.replaced.append(Replaced(path, type(module).__name__, "decoder layer in one piece", ("rms_norm",)))
+                self.replaced.append(Replaced(path, type(module).__name__, "decoder layer in one piece", decoder.SHOWN))
 
     def _losses(self) -> None:
         """The losses of transformers' models, which are plain functions that call ``F.cross_entropy``."""
@@ -419,11 +419,11 @@ class _Walk:
 
     def _fused_loss(self, path: str, module: Any) -> None:
         """A causal language model whose loss comes from the hidden states: in training its logits are never stored."""
-        if self._no_gain(("linear_cross_entropy",), path):
+        if self._no_gain(language.USES, path):
             return
         self._set(module, "_kernelworks_loss", language.found_in(module))
         self._install(module, language.with_fused_loss())
-        self.replaced.append(Replaced(path, type(module).__name__, "language model's loss", ("linear_cross_entropy",)))
+        self.replaced.append(Replaced(path, type(module).__name__, "language model's loss", language.USES))
 
 
 def _own_method(cls: type, name: str) -> bool:
