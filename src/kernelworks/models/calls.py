@@ -39,7 +39,8 @@ from kernelworks.spelling import Spelling, spelled
 
 __all__ = [
     "FUNCTIONS", "REFUSED", "ROPE", "SILU_MUL", "attends", "cross_entropy", "expressible", "fusible", "gelu",
-    "layer_norm", "linear", "mul_silu", "none_of", "rms_norm", "rotary", "scaled_dot_product_attention", "silu_mul", "softmax",
+    "layer_norm", "linear", "mul_silu", "none_of", "rms_norm", "rotary", "scaled_dot_product_attention", "silu_mul",
+    "softmax",
     "softmax_by_op", "takes_rows", "torchs", "truth",
 ]  # fmt: skip
 
