@@ -37,6 +37,7 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "ignore_index": lambda given: int(given["target"][0]),
     "inplace": lambda given: True,
     "is_causal": lambda given: True,
+    "keepdim": lambda given: True,
     "label_smoothing": lambda given: 0.25,
     "linear_bias": lambda given: torch.rand(given["linear_weight"].shape[0]),
     "max_norm": lambda given: 1e6,  # above every norm: the weight is not rewritten
@@ -60,10 +61,14 @@ def torchs(spelling: Spelling) -> Parameters:
     try:
         found = inspect.signature(function)  # type: ignore[arg-type]
     except ValueError:  # one of C++
-        schema = getattr(torch.ops.aten, function.__name__).default._schema  # type: ignore[union-attr]
+        packet = getattr(torch.ops.aten, function.__name__)  # type: ignore[union-attr]
+        plain = {a.name for a in packet.default._schema.arguments}  # what no call can do without, and more
+        schemas = (getattr(packet, o)._schema for o in packet.overloads() if "out" not in o and "Dimname" not in o)
+        schema = max(schemas, key=lambda s: len(s.arguments))
+        absent = {True: inspect._empty, False: None}
         return [
-            ("input" if a.name == "self" else a.name, a.default_value if a.has_default_value() else inspect._empty,
-             not a.kwarg_only)
+            ("input" if a.name == "self" else a.name,
+             a.default_value if a.has_default_value() else absent[a.name in plain], not a.kwarg_only)
             for a in schema.arguments
         ]  # fmt: skip
     return [(p.name, p.default, p.kind is not p.KEYWORD_ONLY) for p in found.parameters.values()]

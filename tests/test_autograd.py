@@ -25,6 +25,9 @@ CALLS = {
     "silu_mul": (kw.silu_mul, ((5, 64), (5, 64))),
     "gelu": (kw.gelu, ((5, 64),)),
     "softmax": (kw.softmax, ((5, 64),)),
+    "sum": (kw.sum, ((5, 64),)),
+    "sum_down": (lambda x: kw.sum(x, 0), ((5, 64),)),
+    "sum_kept": (lambda x: kw.sum(x, 1, keepdim=True), ((3, 5, 64),)),
     "linear": (kw.linear, ((5, 64), (32, 64))),
     "attention": (lambda q, k: kw.attention(q, k, k, causal="top_left"), ((1, 4, 9, 16), (1, 2, 9, 16))),
     "rope_first_alone": (

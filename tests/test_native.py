@@ -52,6 +52,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[Tensor]]] = 
         given((4, 16), (16,), (16,)),
     ),
     "softmax": (kw.softmax, lambda x: F.softmax(x, -1), given((4, 16))),
+    "sum": (lambda x: kw.sum(x, 0), lambda x: torch.sum(x, 0), given((4, 16))),
     "linear": (kw.linear, F.linear, given((4, 16), (8, 16), (8,))),
     "attention": (
         lambda q, k, v: kw.attention(q, k, v, causal="top_left"),
@@ -86,6 +87,31 @@ def test_found_plans_give_what_torch_gives(name: str, way: str) -> None:
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
     assert OPS[name].entry.in_cpp == (way == "C++")
     assert len(OPS[name].plans) >= 2
+
+
+def test_what_a_backward_reads_of_an_input_alone_its_shape_keeps_no_memory(way: str) -> None:
+    x = torch.randn(64, 64, requires_grad=True)
+    for _ in range(2):  # made, found
+        doubled = x * 2
+        gone = weakref.ref(doubled.untyped_storage())
+        total = kw.sum(doubled, 0)
+        del doubled
+        assert gone() is None
+        (gradient,) = torch.autograd.grad(total, x, torch.arange(64.0))
+        assert torch.equal(gradient, 2 * torch.arange(64.0).expand(64, 64))
+    doubled = x * 2
+    total = kw.sum(doubled, 0)
+    doubled.detach().add_(1)  # nothing of it is read
+    total.sum().backward()
+
+
+def test_nothing_is_recorded_of_an_op_without_gradients(way: str) -> None:
+    x, op = torch.randn(4, 16, requires_grad=True), OPS["argmax"]
+    for _ in range(2):
+        found = kw.argmax(x, 1)
+        assert not found.requires_grad and torch.equal(found, x.detach().argmax(1))
+    made = len(op.plans)
+    assert torch.equal(kw.argmax(x.detach(), 1), found) and len(op.plans) == made  # the same plan, gradients or not
 
 
 def test_a_plan_serves_calls_that_look_alike_and_no_others() -> None:

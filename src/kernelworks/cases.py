@@ -18,7 +18,7 @@ LENGTHS = (0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 67, 127, 128
 
 def normal(generator: Generator, dtype: torch.dtype, *shape: int, scale: float = 1.0, mean: float = 0.0) -> Tensor:
     """Normal values, rounded to ``dtype``."""
-    return (torch.randn(*shape, generator=generator) * scale + mean).to(dtype)
+    return (torch.randn(shape, generator=generator) * scale + mean).to(dtype)
 
 
 def _sprinkle(*values: float) -> Callable[[Generator, torch.dtype, tuple[int, ...]], Tensor]:

@@ -7,7 +7,7 @@ Argument names are the same everywhere: in the public function, in the torch.lib
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 __all__ = [
     "ABSENT", "FLOATS", "UNIT_ROUNDOFF", "Case", "Contract", "Cost", "Mutant", "Request", "Row", "TensorSpec",
-    "describe", "need_dtype", "need_same", "need_tensor", "rounding", "spec",
+    "describe", "need_dtype", "need_same", "need_tensor", "rounding", "spec", "unread",
 ]  # fmt: skip
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -62,6 +62,11 @@ def spec(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(spec(item) for item in value)
     return value
+
+
+def unread(value: Any) -> Any:
+    """The TensorSpec of a tensor of which nothing but the shape and the dtype is kept; anything else as it is."""
+    return replace(value, stride=(0,) * len(value.shape)) if isinstance(value, TensorSpec) else value
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from kernelworks import environment
 from kernelworks.arrays import borrowed, foreign, given_back
-from kernelworks.autograd import derivative, recorded, trained
+from kernelworks.autograd import derivative, readers, recorded, trained
 from kernelworks.build import BuildError
 from kernelworks.choose import OR_TORCH, Broken, Choice, broke, choose, mended
-from kernelworks.contract import Contract, Mutant, Request, Row, TensorSpec, describe, spec
+from kernelworks.contract import Contract, Mutant, Request, Row, TensorSpec, describe, spec, unread
 from kernelworks.entry import Entry
 from kernelworks.plain import (
     LISTED,
@@ -293,7 +293,7 @@ class Op:
             have[name] = dataclasses.replace(spec(value), device=training.device)
             have[f"grad_{name}"] = have[name] if place < len(given) else None
         have["needs"] = tuple(name in training.wanted for name in backward.returns)
-        named = {name: have[name] for name in backward.names}
+        named = {n: have[n] if n not in forward.names or readers(self, n) else unread(have[n]) for n in backward.names}
         return Request(self.name, "backward", named, training.threads)
 
     def timed(self, args: tuple[Any, ...], wanted: tuple[str, ...]) -> Choice | None:

@@ -17,7 +17,7 @@ from torch._library.autograd import Info, make_autograd_impl
 from kernelworks.autograd import derivative, readers, spared
 from kernelworks.plain import is_plain, leaves, transformed
 from kernelworks.rooms import Roomed
-from kernelworks.written import as_tuple
+from kernelworks.written import as_tuple, overlap
 
 if TYPE_CHECKING:
     from kernelworks.op import Op
@@ -75,7 +75,14 @@ def _implementation(name: str, pass_: str, *args: Any, row: str | None = None) -
     if len(args) > len(names):  # torch passes `row` by position
         args, row = args[: len(names)], args[len(names)]
     result = op.run(pass_, args, None, row)
-    return op._to_torch(result, *args) if op._to_torch and pass_ == "forward" else result
+    if pass_ == "forward":
+        return op._to_torch(result, *args) if op._to_torch else result
+    return tuple(_owned(t, args) for t in result) if isinstance(result, tuple) else _owned(result, args)
+
+
+def _owned(result: Tensor, args: tuple[Any, ...]) -> Tensor:
+    """A gradient may be a view of what flows in; what torch's operator returns may not."""
+    return result.clone(memory_format=torch.contiguous_format) if overlap(result, args) else result
 
 
 def _composed(name: str, *args: Any, row: str | None = None) -> Any:

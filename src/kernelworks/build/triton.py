@@ -39,6 +39,7 @@ __all__ = [
     "compiling",
     "configs",
     "interpreting",
+    "kernel",
     "multiprocessors",
     "recording",
 ]
@@ -58,6 +59,8 @@ OPTIONS = (
     "launch_cooperative_grid",
     "enable_fp_fusion",
 )
+
+kernel: Callable[[Any], Any] = triton.jit  # a device function, typed whatever this version of Triton says
 
 _stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
 

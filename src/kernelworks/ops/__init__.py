@@ -43,10 +43,12 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "rope",
     ),
     "reduction": (
+        "argmax",
         "cross_entropy",
         "linear_cross_entropy",
         "log_softmax",
         "softmax",
+        "sum",
     ),
 }  # fmt: skip
 

@@ -13,13 +13,16 @@ if TYPE_CHECKING:
     from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm
     from kernelworks.ops.optimizer.adamw import adamw_ as adamw_
     from kernelworks.ops.position.rope import rope as rope
+    from kernelworks.ops.reduction.argmax import argmax as argmax
     from kernelworks.ops.reduction.cross_entropy import cross_entropy as cross_entropy
     from kernelworks.ops.reduction.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
     from kernelworks.ops.reduction.log_softmax import log_softmax as log_softmax
     from kernelworks.ops.reduction.softmax import softmax as softmax
+    from kernelworks.ops.reduction.sum import sum as sum
 
     __all__ = [
         "adamw_",
+        "argmax",
         "attention",
         "cross_entropy",
         "embedding",
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
         "rope",
         "silu_mul",
         "softmax",
+        "sum",
     ]
 
 SCHEMAS = {
@@ -75,6 +79,9 @@ SCHEMAS = {
         "forward": "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved, str? row=None) -> (Tensor, Tensor)",
         "backward": "rope_backward(Tensor grad_q_turned, Tensor grad_k_turned, Tensor cos, Tensor sin, bool interleaved, bool[] needs, str? row=None) -> (Tensor, Tensor)",
     },
+    "argmax": {
+        "forward": "argmax(Tensor x, int? dim, bool keepdim, str? row=None) -> Tensor",
+    },
     "cross_entropy": {
         "forward": "cross_entropy(Tensor logits, Tensor target, int ignore_index, str reduction, str? row=None) -> Tensor",
         "backward": "cross_entropy_backward(Tensor grad_loss, Tensor logits, Tensor target, int ignore_index, str reduction, str? row=None) -> Tensor",
@@ -90,5 +97,9 @@ SCHEMAS = {
     "softmax": {
         "forward": "softmax(Tensor x, int dim, str? row=None) -> Tensor",
         "backward": "softmax_backward(Tensor grad_output, Tensor output, int dim, str? row=None) -> Tensor",
+    },
+    "sum": {
+        "forward": "sum(Tensor x, int? dim, bool keepdim, str? row=None) -> Tensor",
+        "backward": "sum_backward(Tensor grad_output, Tensor x, int? dim, bool keepdim, str? row=None) -> Tensor",
     },
 }

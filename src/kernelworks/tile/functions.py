@@ -19,13 +19,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 
 from kernelworks.build.triton import Kernel, Launch, configs
+from kernelworks.build.triton import kernel as kernel
 from kernelworks.tile.pointwise import Pointwise, inside, tile, whole
-
-kernel: Callable[[Any], Any] = triton.jit  # typed, whatever this version of Triton says
 
 MOST_OUTPUTS, MOST_INPUTS = 3, 4  # of a kernel: the rest of its parameters is None
 

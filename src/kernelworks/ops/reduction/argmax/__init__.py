@@ -1,0 +1,60 @@
+"""The index of the largest element along a dimension."""
+
+from __future__ import annotations
+
+from typing import Any, overload
+
+from torch import Tensor
+
+from kernelworks.ops.reduction.argmax.contract import CONTRACT, FORM
+from kernelworks.ops.reduction.argmax.mutants import MUTANTS
+from kernelworks.spelling import ABSENT, Array
+
+__all__ = ["OP", "argmax"]
+
+
+@overload
+def argmax(
+    x: Array, dim: int | None = None, *, keepdim: bool = False, out: Array | None = None, row: str | None = None
+) -> Array: ...
+@overload
+def argmax(
+    input: Array, dim: int | None = None, keepdim: bool = False, *, out: Array | None = None, row: str | None = None
+) -> Array: ...
+def argmax(  # type: ignore[misc]  # the first argument has two names
+    x: Any = ABSENT, dim: Any = None, *rest: Any, keepdim: Any = False, out: Any = None, row: str | None = None,
+    **torchs: Any,
+) -> Any:  # fmt: skip
+    """The index of the largest element along one dimension, or among all.
+
+    ``output = the smallest i with x_i = max x``. A NaN is above all numbers: where there are some, the first of them.
+
+    Args:
+        x: any shape, float32, bfloat16 or float16, any strides.
+        dim: the dimension, also counted from the end; None for all elements, which are then counted in order.
+        keepdim: whether the output keeps the dimension, with one element.
+        out: where to write: a contiguous int64 tensor like the output.
+        row: the name of one implementation; by default the dispatcher chooses.
+
+    Returns:
+        ``output``, int64, bit for bit torch's. Nothing to differentiate.
+
+    Error bound: none, it is exact.
+    Cost: a comparison an element; reads x once and writes output once.
+    Raises: TypeError, ValueError naming the argument, also for a line without elements; RuntimeError where ``row``
+    cannot run.
+    Source: torch.argmax.
+    """
+    if torchs or rest:
+        return SPELLING((x, dim, *rest), torchs, {"keepdim": keepdim}, out, row)
+    return OP.call(x, dim, keepdim, out, row)
+
+
+OP = FORM.op(CONTRACT, MUTANTS)
+
+
+def _ours(input: Tensor, dim: int | None = None, keepdim: bool = False) -> tuple[Any, ...] | str:
+    return input, dim, keepdim
+
+
+SPELLING = FORM.spelling(OP, _ours)
