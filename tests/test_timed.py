@@ -18,7 +18,7 @@ from kernelworks import certificates, timings
 from kernelworks.build import BuildError
 from kernelworks.choose import choose, eligible
 from kernelworks.contract import Request, Row
-from kernelworks.diagnose.rows import row_for
+from kernelworks.diagnose.asked import row_for
 from kernelworks.explanation import explain
 from kernelworks.machine import place_of
 from kernelworks.models.outlook import outlook

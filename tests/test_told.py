@@ -12,7 +12,7 @@ from torch import Tensor
 import kernelworks as kw
 from kernelworks.bench.forecast import limit
 from kernelworks.contract import Request, TensorSpec
-from kernelworks.diagnose.rows import called
+from kernelworks.diagnose.asked import called
 from kernelworks.models.calls import _stand_in
 from kernelworks.models.outlook import _request
 from kernelworks.models.shipped import TORCHS

@@ -14,9 +14,10 @@ from kernelworks.diagnose import diagnose
 from kernelworks.diagnose.account import account, footer
 from kernelworks.diagnose.alone import Alone
 from kernelworks.diagnose.captured import Capture, timed_alone
+from kernelworks.diagnose.device import Device
 from kernelworks.diagnose.on_cpu import Cpu
 from kernelworks.diagnose.on_gpu import Gpu
-from kernelworks.diagnose.predict import Bounds, predict
+from kernelworks.diagnose.predict import predict
 from kernelworks.observe import on_cpu
 from kernelworks.observe.timeline import Cost, Timeline
 from kernelworks.observe.trace import Call, Place, Trace
@@ -121,7 +122,7 @@ def test_a_call_that_nothing_was_timed_like_takes_its_bound_over_its_usual_share
     first = line.calls[0]
     unseen = dataclasses.replace(first, shapes=[[1 << 12, 1 << 12]], strides=[[1 << 12, 1]], items=None)
     asked: list[float] = []
-    real: Callable[[Bounds, Call, float], Cost] = type(device).at_its_bound
+    real: Callable[[Device, Call, float], Cost] = type(device).at_its_bound
     monkeypatch.setattr(
         type(device), "at_its_bound", lambda self, call, host: asked.append(host) or real(self, call, host)
     )

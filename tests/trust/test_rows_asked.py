@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernelworks import certificates
 from kernelworks.choose import choose
-from kernelworks.diagnose.rows import row_for
+from kernelworks.diagnose.asked import row_for
 from kernelworks.explanation import what_it_asks
 from kernelworks.models.calls import FUNCTIONS
 from kernelworks.observe.places import Survey

@@ -11,11 +11,12 @@ What the parts are is the device's to say (``on_cpu.PARTS``, ``on_gpu.PARTS``); 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, TypeVar
+from typing import TypeVar
 
 from kernelworks.ceilings.bound import DISPATCH_CALLS, Bound, regime
+from kernelworks.diagnose.device import Device
 from kernelworks.observe.replay import Gap
 from kernelworks.observe.timeline import UNKNOWN, Ran, Timeline
 from kernelworks.observe.trace import Call, Place
@@ -25,8 +26,7 @@ from kernelworks.work.reuse import Reuse
 from kernelworks.work.shapes import Signature, clusters, signature
 
 __all__ = [
-    "ALLOCATION", "COMPUTE", "FUSION", "MEMORY", "UNEXPLAINED", "USEFUL", "Entry", "Group", "Roofs", "account",
-    "footer",
+    "ALLOCATION", "COMPUTE", "FUSION", "MEMORY", "UNEXPLAINED", "USEFUL", "Entry", "Group", "account", "footer",
 ]  # fmt: skip
 
 USEFUL, MEMORY, COMPUTE, UNEXPLAINED = "useful at ceiling", "memory excess", "compute excess", "unexplained"
@@ -34,38 +34,6 @@ ALLOCATION = "allocation (page faults)"
 FUSION = "traffic that fusion would remove"  # of the useful time
 FLOORS = ("dispatch", "launch")  # the terms of a bound that are no work
 TINY = 0.1  # of a dispatch or a launch: with less work than that the bound explains nothing
-
-
-class Roofs(Protocol):
-    """What one device was measured to do, as an account asks."""
-
-    parts: ClassVar[tuple[str, ...]]  # of the footer, in order
-    overhead: ClassVar[str]  # of them the one that calls count to which do less work than it takes to make them
-    gaps: ClassVar[Mapping[str, tuple[str, str, str]]]  # cause of a gap -> name of its region, part, regime
-    unseen: ClassVar[frozenset[str]]  # parts that no model speaks of
-
-    @property
-    def cache_bytes(self) -> int:
-        """Of the last cache."""
-
-    @property
-    def floor(self) -> float:
-        """Seconds of a dispatch or a launch."""
-
-    def unit(self, its: Work) -> Work:
-        """The work on the unit that does it."""
-
-    def limit(self, ran: Ran, its: Work, far: float) -> Bound:
-        """The least time of the work, with ``far`` of its input bytes from beyond the last cache."""
-
-    def bare(self, ran: Ran) -> str:
-        """The part of a call that moves no data."""
-
-    def overheads(self, ran: Ran, its: Work) -> Iterable[tuple[str, float]]:
-        """What a call takes beside its work, by part, in the order in which it is taken off."""
-
-    def fused(self, calls: Sequence[Call], works: Sequence[Work | None]) -> Sequence[float]:
-        """For each call the share of its bytes that one kernel for two of them would not move."""
 
 
 @dataclass
@@ -147,7 +115,7 @@ class Group:
         return regime(entry.limit, entry.seconds)
 
 
-def account(timeline: Timeline, on: Roofs) -> list[Group]:
+def account(timeline: Timeline, on: Device) -> list[Group]:
     """All groups, the gaps included, longest first. Their parts add to the wall clock."""
     ran = [one for one in timeline.entries() if one.worked]
     known: dict[int, Work | None] = {}
@@ -190,7 +158,7 @@ def footer(groups: Iterable[Group], wall: float, parts: Iterable[str]) -> dict[s
     return total
 
 
-def _inside(ran: Ran, its: Work | None, limit: Bound | None, fused: float, on: Roofs) -> dict[str, float]:
+def _inside(ran: Ran, its: Work | None, limit: Bound | None, fused: float, on: Device) -> dict[str, float]:
     """The seconds that one call has alone, by part."""
     if its is None or limit is None:
         return {UNEXPLAINED: ran.exclusive}
@@ -240,7 +208,7 @@ def _grouped(entries: list[Entry]) -> list[Group]:
     return groups
 
 
-def _between(gaps: Iterable[Gap], on: Roofs) -> list[Group]:
+def _between(gaps: Iterable[Gap], on: Device) -> list[Group]:
     """The gaps by their cause and the module of the call that the host was at, or that follows."""
     found: dict[tuple[str, str], Group] = {}
     slowest: dict[tuple[str, str], float] = {}

@@ -27,14 +27,13 @@ from kernelworks.ceilings.bound import Bound
 from kernelworks.diagnose.account import ALLOCATION, COMPUTE, MEMORY, UNEXPLAINED, USEFUL
 from kernelworks.diagnose.alone import Alone
 from kernelworks.diagnose.captured import Capture, timed_alone
+from kernelworks.diagnose.device import REACHED, Device
 from kernelworks.diagnose.limits import limit
-from kernelworks.diagnose.predict import REACHED
 from kernelworks.diagnose.races import Races
 from kernelworks.observe import on_cpu, replay, watch
-from kernelworks.observe.overhead import Floors
 from kernelworks.observe.timeline import Cost, Plain, Ran, Timeline
 from kernelworks.observe.trace import Call
-from kernelworks.records import Ceilings, GpuTime
+from kernelworks.records import Ceilings
 from kernelworks.work import Work
 from kernelworks.work.costs import work
 
@@ -58,11 +57,10 @@ GRAIN = 32768  # elements from which torch's elementwise kernels use several thr
 
 
 @dataclass(frozen=True)
-class Cpu:
-    """A ``device.Device``: this machine's cores, with so many threads."""
+class Cpu(Device):
+    """This machine's cores, with so many threads."""
 
     ceilings: Ceilings
-    floors: Floors
     threads: int
 
     parts: ClassVar[tuple[str, ...]] = PARTS
@@ -73,8 +71,6 @@ class Cpu:
     fixing: ClassVar[float] = 0.25
     takes_pages: ClassVar[bool] = True
 
-    # ---------------------------------------------------------------- what an account asks
-
     @property
     def cache_bytes(self) -> int:
         return self.ceilings.cache_bytes.get("L3", 32 << 20)
@@ -83,24 +79,13 @@ class Cpu:
     def floor(self) -> float:
         return self.ceilings.dispatch_us * 1e-6
 
-    def unit(self, its: Work) -> Work:
-        return its
-
     def limit(self, ran: Ran, its: Work, far: float) -> Bound:
         return limit(its, far, self.threads, self.ceilings)
-
-    def bare(self, ran: Ran) -> str:
-        return DISPATCH
 
     def overheads(self, ran: Ran, its: Work) -> Iterable[tuple[str, float]]:
         wide = its.written >= GRAIN * 4 and self.threads > 1
         yield ALLOCATION, ran.fresh
         yield DISPATCH, ran.least + (self.ceilings.fork_join_us * 1e-6 if wide else 0.0)
-
-    def fused(self, calls: Sequence[Call], works: Sequence[Work | None]) -> Sequence[float]:
-        return [0.0] * len(calls)  # caches and page faults decide more: not told apart
-
-    # ---------------------------------------------------------------- a diagnosis
 
     def observe(self, run: Callable[[], Any], budget_s: float, say: Callable[[str], None], **more: Any) -> Timeline:
         first: Plain | None = more.get("first")
@@ -109,17 +94,6 @@ class Cpu:
 
     def races(self, budget_s: float, say: Callable[[str], None] | None) -> Races:
         return Races(budget_s, self.threads, say=say)
-
-    def told(self, timeline: Timeline) -> tuple[GpuTime | None, tuple[str, ...]]:
-        return None, ()
-
-    # ---------------------------------------------------------------- a forecast
-
-    def whole(self, run: Callable[[], Any]) -> Callable[[], Any]:
-        return run
-
-    def peak_bytes(self, run: Callable[[], Any]) -> int | None:
-        return None
 
     def capture(self, persistent: Mapping[int, int], budget_s: float) -> Capture:
         return Capture(persistent, budget_s)

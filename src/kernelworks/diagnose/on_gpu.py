@@ -25,12 +25,11 @@ import torch
 from kernelworks.ceilings.bound import Bound, bound, settled
 from kernelworks.diagnose.account import COMPUTE, FUSION, MEMORY, UNEXPLAINED, USEFUL
 from kernelworks.diagnose.alone import Alone
-from kernelworks.diagnose.predict import REACHED
+from kernelworks.diagnose.device import REACHED, Device
 from kernelworks.diagnose.races import Races
 from kernelworks.diagnose.remade import Words, timed_alone
 from kernelworks.observe import on_gpu, replay
 from kernelworks.observe.on_gpu import GpuTimeline
-from kernelworks.observe.overhead import Floors
 from kernelworks.observe.replay import ALLOCATION, DISPATCH, LAUNCH, PYTHON, SYNC, short
 from kernelworks.observe.timeline import Cost, Ran, Timeline
 from kernelworks.observe.trace import Call
@@ -39,7 +38,7 @@ from kernelworks.work import Work
 from kernelworks.work.costs import contracted, work
 from kernelworks.work.operands import Arguments, Operand
 
-__all__ = ["HOST", "PARTS", "SYNCHRONISATION", "Gpu", "Kernel", "innermost", "is_product", "kernels"]
+__all__ = ["HOST", "PARTS", "SYNCHRONISATION", "Gpu", "innermost", "is_product", "kernels"]
 
 LAUNCHES, HOST = "launch", "host work"
 SYNCHRONISATION, CUDA_MALLOC = "synchronisation", "allocation (cudaMalloc)"
@@ -60,21 +59,16 @@ MATRIX = frozenset({
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """A ``device.Device``: one GPU and the host that gives it work."""
+class Gpu(Device):
+    """One GPU, and the host that gives it work."""
 
     ceilings: GpuCeilings
-    floors: Floors
 
     parts: ClassVar[tuple[str, ...]] = PARTS
     overhead: ClassVar[str] = LAUNCHES
     gaps: ClassVar[Mapping[str, tuple[str, str, str]]] = GAPS
-    unseen: ClassVar[frozenset[str]] = frozenset()
     most_rounds: ClassVar[int] = 15
     fixing: ClassVar[float] = 1.0
-    takes_pages: ClassVar[bool] = False
-
-    # ---------------------------------------------------------------- what an account asks
 
     @property
     def cache_bytes(self) -> int:
@@ -100,8 +94,6 @@ class Gpu:
     def fused(self, calls: Sequence[Call], works: Sequence[Work | None]) -> Sequence[float]:
         return _fusible(calls, works)
 
-    # ---------------------------------------------------------------- a diagnosis
-
     def observe(self, run: Callable[[], Any], budget_s: float, say: Callable[[str], None], **more: Any) -> Timeline:
         return on_gpu.observe(run, self.floors, budget_s=budget_s, say=say)
 
@@ -113,8 +105,6 @@ class Gpu:
         assert isinstance(timeline, GpuTimeline)
         times = _times(timeline, self.ceilings)
         return times, _findings(timeline, times)
-
-    # ---------------------------------------------------------------- a forecast
 
     def whole(self, run: Callable[[], Any]) -> Callable[[], Any]:
         return on_gpu.waiting(run)
@@ -212,20 +202,7 @@ def is_product(name: str) -> bool:
 # ---------------------------------------------------------------- kernels
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """One kind of kernel from one op: seconds of all its runs, and what they take at least."""
-
-    name: str
-    op: str
-    runs: int
-    seconds: float
-    bound_s: float
-    regime: str
-    work: Work | None
-
-
-def kernels(timeline: GpuTimeline, ceilings: GpuCeilings) -> list[Kernel]:
+def kernels(timeline: GpuTimeline, ceilings: GpuCeilings) -> list[KernelTime]:
     """Every kind of kernel with the innermost op that launched it, longest first.
 
     An op that launched several kernels shares its bound out by their time, since its formula knows only their sum.
@@ -234,7 +211,7 @@ def kernels(timeline: GpuTimeline, ceilings: GpuCeilings) -> list[Kernel]:
     for span in timeline.played.spans:
         key = (id(span.job.call), span.job.inner)
         runs.setdefault(key, []).append(span)
-    total: dict[tuple[str, str], Kernel] = {}
+    total: dict[tuple[str, str], KernelTime] = {}
     for spans in runs.values():
         op, its = innermost(spans[0].job)
         seconds = sum(s.end - s.start for s in spans)
@@ -248,16 +225,15 @@ def kernels(timeline: GpuTimeline, ceilings: GpuCeilings) -> list[Kernel]:
             share = took / seconds if seconds else 0.0
             least = min(limit.seconds * share, took) if limit else 0.0
             name = short(span.job.name)
-            known = total.get((name, op))
-            part = Work(its.flop * share, 0.0, its.read * share, its.written * share) if its else None
-            total[name, op] = Kernel(
-                name,
-                op,
-                (known.runs if known else 0) + 1,
-                (known.seconds if known else 0.0) + took,
-                (known.bound_s if known else 0.0) + least,
-                limit.regime if limit else "unmodelled",
-                known.work + part if known and known.work and part else part,
+            known = total.get((name, op)) or KernelTime(name, op, 0, 0.0, 0.0, "", 0.0, 0.0)
+            total[name, op] = dataclasses.replace(
+                known,
+                runs=known.runs + 1,
+                seconds=known.seconds + took,
+                bound_s=known.bound_s + least,
+                regime=limit.regime if limit else "unmodelled",
+                flop=known.flop + (its.flop * share if its else 0.0),
+                bytes=known.bytes + ((its.read + its.written) * share if its else 0.0),
             )
     return sorted(total.values(), key=lambda k: -k.seconds)
 
@@ -303,14 +279,8 @@ def _times(timeline: GpuTimeline, ceilings: GpuCeilings) -> GpuTime:
         critical_host_s=sum(host.values()),
         without_waits_s=timeline.played_with(waits=False),
         without_host_s=timeline.played_with(host=0.0),
-        kernels=tuple(
-            KernelTime(
-                k.name, k.op, k.runs, k.seconds, k.bound_s, k.regime,
-                k.work.flop if k.work else 0.0, k.work.read + k.work.written if k.work else 0.0,
-            )
-            for k in kernels(timeline, ceilings)[:MOST_KERNELS]
-        ),
-    )  # fmt: skip
+        kernels=tuple(kernels(timeline, ceilings)[:MOST_KERNELS]),
+    )
 
 
 def _findings(timeline: GpuTimeline, times: GpuTime) -> tuple[str, ...]:

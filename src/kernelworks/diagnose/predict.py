@@ -14,22 +14,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from kernelworks.diagnose.alone import OURS, Alone
+from kernelworks.diagnose.device import Device
 from kernelworks.observe.timeline import UNKNOWN, Cost, Pages, Ran, Timeline
 from kernelworks.observe.trace import Call
 from kernelworks.spelling import operator_of
 from kernelworks.work.shapes import rounded, signature
 
-__all__ = ["Bounds", "Forecast", "predict"]
-
-REACHED = 0.6  # of its bound, by a call that nothing was timed like
-
-
-class Bounds(Protocol):
-    def at_its_bound(self, call: Call, host: float) -> Cost:
-        """What a call costs whose work takes its bound over ``REACHED``. Calls like it take the host ``host``."""
+__all__ = ["Forecast", "predict"]
 
 
 class Forecast(NamedTuple):
@@ -44,7 +38,7 @@ def predict(
     timeline: Timeline,
     calls: Sequence[Call],
     alone: Alone,
-    bounds: Bounds,
+    device: Device,
     *,
     freed: int = 0,
     faults: int | None = None,
@@ -55,7 +49,7 @@ def predict(
     ``now`` is what the original takes in this minute, by default what the timeline says."""
     own = timeline.wall - timeline.taken  # calls and gaps add to this
     pace = now / own if now is not None and own else 1.0
-    costs = _Costs(_Known(timeline.entries()), alone, bounds, pace)
+    costs = _Costs(_Known(timeline.entries()), alone, device, pace)
     after, unknown = costs.of(calls, timeline.pages(calls, freed, faults))
     before, _ = costs.of(timeline.calls, timeline.own_pages)
     was = timeline.replay(before, pace)
@@ -68,7 +62,7 @@ class _Costs:
 
     known: _Known
     alone: Alone
-    bounds: Bounds
+    device: Device
     pace: float
 
     def of(self, calls: Iterable[Call], pages: Pages) -> tuple[list[tuple[float, Cost]], int]:
@@ -84,7 +78,7 @@ class _Costs:
                 cost = self.alone.of(call)
                 unknown += cost is None
             if cost is None:
-                cost = self.bounds.at_its_bound(call, self.pace * self.known.host(call))
+                cost = self.device.at_its_bound(call, self.pace * self.known.host(call))
             if kept is None:
                 cost = replace(cost, host=cost.host + call.place.faults * pages.each)
             found.append((before, cost))

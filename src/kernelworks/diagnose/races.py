@@ -19,7 +19,7 @@ from kernelworks import environment, timings
 from kernelworks.build import native
 from kernelworks.choose import eligible
 from kernelworks.contract import TensorSpec
-from kernelworks.diagnose.rows import Asked, asked
+from kernelworks.diagnose.asked import Asked, asked
 from kernelworks.models.outlook import outlook
 from kernelworks.observe.trace import Call
 from kernelworks.settle import settle
