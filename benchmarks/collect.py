@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from kernelworks.bench.results import commit
+from kernelworks.layout import in_lines
 from kernelworks.machine import machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -51,7 +52,7 @@ def main() -> None:
     given = parser.parse_args()
     kept = record(json.loads(given.figures.read_text(encoding="utf-8")), given.threads)
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{given.name}.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    (RESULTS / f"{given.name}.json").write_text(in_lines(kept) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from kernelworks.handed import Record
+from kernelworks.layout import in_lines
 
 __all__ = [
     "Arm", "Bandwidth", "BenchResult", "Candidate", "Ceilings", "CounterCheck", "Diagnosis", "Fix", "FlopRate",
@@ -417,9 +418,7 @@ class Fix(Record):
     refused: str = ""  # why the fix is not to be kept; "" where nothing speaks against it
     ambiguous: str = ""  # what others took of the machine while it was measured, where that was too much
     rough: bool = False  # its figures were asked for all the same
-    against: str = (
-        "float64"  # or the original's own rounding; "" where nothing was compared: `agrees` says nothing then
-    )
+    against: str = "float64"  # or the original's own rounding; "" where nothing was compared: `agrees` is idle then
 
 
 @dataclass(frozen=True)
@@ -453,15 +452,16 @@ class Swapped(Record):
 # ---------------------------------------------------------------- JSON
 
 
-def to_json(record: Any, *, indent: int | None = 1) -> str:
-    """A record (or a list of them) as JSON text."""
+def to_json(record: Any, *, line: bool = False) -> str:
+    """A record (or a list of them) as JSON text: all on one ``line``, or as a file holds it (``layout``)."""
+    whole = json.dumps(record, default=_fields)
+    return whole if line else in_lines(json.loads(whole))
 
-    def plain(value: Any) -> Any:
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return dataclasses.asdict(value)
-        raise TypeError(f"not JSON: {type(value).__name__}")
 
-    return json.dumps(record, default=plain, indent=indent)
+def _fields(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    raise TypeError(f"not JSON: {type(value).__name__}")
 
 
 def from_json(cls: type[T], text: str) -> T:

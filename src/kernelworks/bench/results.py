@@ -14,6 +14,7 @@ import torch
 
 from kernelworks.build import BuildError
 from kernelworks.build.cpp import toolchain
+from kernelworks.layout import in_lines
 from kernelworks.machine import gpu, machine
 from kernelworks.records import BenchResult, from_json, to_json
 
@@ -65,7 +66,7 @@ def save(results: Sequence[BenchResult], path: Path, command: str = "") -> Path:
     """Write ``document`` to ``path`` through a rename. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".writing")
-    fresh.write_text(json.dumps(document(results, command), indent=1) + "\n", encoding="utf-8")
+    fresh.write_text(in_lines(document(results, command)) + "\n", encoding="utf-8")
     os.replace(fresh, path)
     return path
 

@@ -63,7 +63,7 @@ def _lines(task: Task, silent_s: float, ended: list[str]) -> Generator[dict[str,
         os.close(writing)
         try:
             assert process.stdin is not None
-            process.stdin.write(to_json(task, indent=None).encode())
+            process.stdin.write(to_json(task, line=True).encode())
             process.stdin.close()
             yield from _heard(reading, silent_s)
         except BrokenPipeError:

@@ -48,7 +48,7 @@ class _Tally:
 
 
 def _say(**what: Any) -> None:
-    print(to_json(what, indent=None), flush=True)
+    print(to_json(what, line=True), flush=True)
 
 
 def _prove(op: Op, rows: list[str], only_case: str | None, only_dtype: str | None, shard: str) -> list[_Tally]:

@@ -65,7 +65,7 @@ def svg_text(figure: Figure, label: str) -> str:
     # matplotlib numbers its groups from 1 in every picture; only what is referred to keeps its id
     text = re.sub(r' id="(?:figure|axes|patch|line2d|text|matplotlib\.axis|[xy]tick)_\d+"', "", text)
     text = re.sub(r"font(-family)?: ([^;\"]*)'DejaVu Sans'[^;\"]*", r"font\1: \2var(--font)", text)
-    return text.strip()
+    return re.sub(r"\s*\n\s*", " ", text).strip()
 
 
 def canvas(width: float, height: float, salt: str) -> tuple[Figure, Axes]:

@@ -27,11 +27,11 @@ NEAR = 3  # of them that stay in sight beside a change
 def _grid(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of HTML cells; every column after the first holds numbers."""
     head = "".join(f'<th scope="col"{" class=number" if i else ""}>{escape(t)}</th>' for i, t in enumerate(titles))
-    body = "\n".join(
+    body = "".join(
         "<tr>" + "".join(f"<td{' class=number' if i else ''}>{cell}</td>" for i, cell in enumerate(row)) + "</tr>"
         for row in rows
     )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _words(table: str) -> str:
@@ -154,9 +154,9 @@ def _evidence(record: Climb, rung: RungResult) -> str:
         parts.append(f"<details><summary>the hot loop: {escape(evidence.loop(rung))}</summary>{table}</details>")
     if rung.assembly:
         said = "every instruction of it" if rung.instructions else f"the inner loop, {evidence.loop(rung)}"
-        body = f'<pre><code class="plain">{escape(chr(10).join(rung.assembly))}</code></pre>'
+        body = f'<pre><code class="plain">{"&#10;".join(map(escape, rung.assembly))}</code></pre>'
         parts.append(f"<details><summary>{escape(said)}</summary>{body}</details>")
-    return "\n".join(parts)
+    return "".join(parts)
 
 
 def _rung(record: Climb, rung: RungResult, lines: Sequence[Line]) -> str:
@@ -177,7 +177,7 @@ def _rung(record: Climb, rung: RungResult, lines: Sequence[Line]) -> str:
         parts.append(f"<p>Timed on a part, {escape(few)}: every row of the output takes the same work.</p>")
     if rung.times:
         parts.append(_evidence(record, rung))
-    return "\n".join([*parts, f"<p><b>What it waits on next.</b> {escape(rung.next)}</p></section>"])
+    return "".join([*parts, f"<p><b>What it waits on next.</b> {escape(rung.next)}</p></section>"])
 
 
 # ---------------------------------------------------------------- the page
@@ -187,7 +187,7 @@ def _picture(title: str, note: str, name: str, svg: str, key: str = "") -> str:
     if not svg:
         return ""
     text = f'<p class="note">{escape(note)}</p>' if note else ""
-    return f'<h2>{escape(title)}</h2>\n{text}<div class="picture" id="{name}">{svg}</div>{key}'
+    return f'<h2>{escape(title)}</h2>{text}<div class="picture" id="{name}">{svg}</div>{key}'
 
 
 def _key() -> str:
