@@ -81,8 +81,13 @@ void backward(char* const* p, int64_t n) {
     } else {
         T* out[K];
         for (int k = 0; k < K; ++k) out[k] = reinterpret_cast<T*>(p[k]);
-        for (int64_t i = 0; i < n; i += LANES) {
-            const int m = static_cast<int>(n - i < LANES ? n - i : LANES);
+        int64_t i = 0;
+        for (; i + LANES <= n; i += LANES) {
+            const Several<K> made = applied(F{}, [&](int k) { return load(in.p[k] + i); });
+            for (int k = 0; k < K; ++k) store(out[k] + i, made.of[k]);
+        }
+        if (i < n) {
+            const int m = static_cast<int>(n - i);
             const Several<K> made = applied(F{}, [&](int k) { return load(in.p[k] + i, m); });
             for (int k = 0; k < K; ++k) store(out[k] + i, made.of[k], m);
         }
@@ -149,16 +154,16 @@ void over_elements(Args args, Kernel kernel) {
 
 }  // namespace kw
 
-#define KW_POINTWISE_AS(name, kernel, parameters, ...)                                     \
-    namespace {                                                                            \
-    constexpr auto name##_function = [] parameters {                                       \
-        using namespace kw;                                                                \
-        return __VA_ARGS__;                                                                \
-    };                                                                                     \
-    }                                                                                      \
-    KW_EXPORT(name) {                                                                      \
-        using F = decltype(name##_function);                                               \
-        kw::over_elements<F>(args, kernel(args.tensor(0)));                                \
+// In the namespace of what an expression may call, so that its names are found before the C library's.
+#define KW_POINTWISE_AS(name, kernel, parameters, ...)                                          \
+    namespace kw {                                                                              \
+    namespace {                                                                                 \
+    constexpr auto name##_function = [] parameters { return __VA_ARGS__; };                     \
+    }                                                                                           \
+    }                                                                                           \
+    KW_EXPORT(name) {                                                                           \
+        using F = decltype(kw::name##_function);                                                \
+        kw::over_elements<F>(args, kernel(args.tensor(0)));                                     \
     }
 
 #define KW_POINTWISE(name, parameters, ...) \

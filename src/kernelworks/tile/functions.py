@@ -7,7 +7,7 @@
     forward, backward = functions(__file__, value, slopes)
 
 ``value`` takes the tensors' elements in float32 and returns the output's; ``slopes`` takes the gradient that flows in
-and the same elements, and returns their gradients, a tuple where there are several. One that takes ``TYPE`` besides
+and the same elements, and returns their gradients, a tuple where there are several. One that takes ``dtype`` besides
 gets the tensors' element type, for a shorter way where that has few digits. An op with words gives for both a dict, by
 word.
 """
@@ -85,7 +85,7 @@ class _Applied:
     def __init__(self, room: str, pass_: str, function: Any, word: int, outputs: int, inputs: int) -> None:
         self.configs, self.pass_, self.word = configs(room), pass_, word
         self.outputs, self.inputs = outputs, inputs
-        self.constants = {"FUNCTION": function, "TYPED": "TYPE" in function.arg_names}
+        self.constants = {"FUNCTION": function, "TYPED": "dtype" in function.arg_names}
         self.run = Pointwise(_functools.cache(self.flat), _functools.cache(self.strided))
 
     def flat(self, bits: int, dtype: torch.dtype) -> tuple[Any, int]:
@@ -114,7 +114,7 @@ def functions(room: str, value: Any, slopes: Any) -> tuple[Callable[..., Any], C
     tuning.toml ``word`` is a function's place there, from 0."""
     if not isinstance(value, Mapping):
         value, slopes = {None: value}, {None: slopes}
-    tensors = len([n for n in next(iter(value.values())).arg_names if n != "TYPE"])
+    tensors = len([n for n in next(iter(value.values())).arg_names if n != "dtype"])
     ahead = {w: _Applied(room, "forward", f, i, 1, tensors).run for i, (w, f) in enumerate(value.items())}
     back = {w: _Applied(room, "backward", f, i, tensors, tensors + 1).run for i, (w, f) in enumerate(slopes.items())}
     empty_like = torch.empty_like

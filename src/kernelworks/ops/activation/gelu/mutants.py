@@ -1,4 +1,4 @@
-"""Known-wrong versions of gelu. The proof must reject every one."""
+"""Known-wrong versions of gelu, beside those that every pointwise op has."""
 
 from __future__ import annotations
 
@@ -38,29 +38,9 @@ def _missing_cube(x: Tensor, approximate: str) -> Any:
     return (0.5 * v * (1.0 + inner)).to(x.dtype)
 
 
-def _low_precision(x: Tensor, approximate: str) -> Any:
-    return F.gelu(x.bfloat16().float(), approximate=approximate).to(x.dtype)
-
-
-def _stale_tail(x: Tensor, approximate: str) -> Any:
-    y = F.gelu(x.double(), approximate=approximate).to(x.dtype)
-    flat = y.reshape(-1).clone()
-    if flat.numel() % 16:
-        flat[flat.numel() // 16 * 16 :] = 0.0
-    return flat.reshape(x.shape)
-
-
-def _no_nan(x: Tensor, approximate: str) -> Any:
-    return F.gelu(x.double(), approximate=approximate).nan_to_num(0.0).to(x.dtype)
-
-
 MUTANTS = (
     Mutant("other form", _other_form, "the two forms are taken for one another"),
     Mutant("sigmoid form", _quick, "x sigmoid(1.702 x) instead"),
     Mutant("cancelling tail", _cancelling, "1 + tanh or 1 + erf loses the negative tail in float32"),
     Mutant("missing constant", _missing_cube, "the cubic term, or the division by sqrt 2, is left out"),
-    Mutant("bfloat16 inside", _low_precision, "the input is rounded to bfloat16 first"),
-    Mutant("stale tail", _stale_tail, "the vector tail is never written"),
-    Mutant("NaN swallowed", _no_nan, "NaN becomes 0"),
-    Mutant("zeros", lambda x, approximate: torch.zeros_like(x), "nothing is written"),
 )

@@ -3,20 +3,12 @@
 16-bit types take shorter ways, which README.md counts: they have so few values that all of them are tried.
 """
 
-import functools
-from typing import Any
-
-import torch
-import triton
 import triton.language as tl
-from torch import Tensor
 
-from kernelworks.build.triton import Kernel, Launch, configs
 from kernelworks.tile.exp2 import exp2_gradual, exp2_squared
-from kernelworks.tile.pointwise import Pointwise, inside, tile, whole
+from kernelworks.tile.functions import functions, kernel
 from kernelworks.tile.reciprocal import reciprocal
 
-CONFIGS = configs(__file__)
 LINEAR = tl.constexpr(2.302208198144325)  # 2 sqrt(2 / pi) log2 e
 CUBIC = tl.constexpr(0.1029432395800235)  # 0.044715 of it
 SLOPE = tl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
@@ -27,7 +19,7 @@ INVERSE_ROOT_TWO_PI = tl.constexpr(0.3989422804014327)
 SATURATED = tl.constexpr(20.0)  # every exponential here is 0 long before
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@kernel
 def _decay(x, square, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
     """e^-|2 u(x)|, x and its square given."""
     if SHORT:
@@ -36,7 +28,7 @@ def _decay(x, square, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
         return exp2_gradual(-tl.abs(x * (square * CUBIC + LINEAR)))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@kernel
 def _tail(x, SHORT: tl.constexpr, SHORTEST: tl.constexpr):  # type: ignore[no-untyped-def]
     """Phi(-|x|), and e^(-x^2 / 2). Beyond |x| = 14.6, where the polynomials end, both are 0."""
     t = tl.abs(x)
@@ -68,7 +60,7 @@ def _tail(x, SHORT: tl.constexpr, SHORTEST: tl.constexpr):  # type: ignore[no-un
     return e * (r * p), e
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@kernel
 def _value(x, TANH: tl.constexpr, SHORT: tl.constexpr, SHORTEST: tl.constexpr):  # type: ignore[no-untyped-def]
     """max(x, 0) - |x| times the share that x has in the other tail: for x < 0 the only term, else at most half of x."""
     if TANH:
@@ -80,7 +72,7 @@ def _value(x, TANH: tl.constexpr, SHORT: tl.constexpr, SHORTEST: tl.constexpr): 
     return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL) - tl.abs(tl.minimum(x, SATURATED)) * tail
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@kernel
 def _derivative(x, TANH: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
     if TANH:
         square = tl.minimum(x * x, SATURATED * SATURATED)  # must not overflow
@@ -94,77 +86,24 @@ def _derivative(x, TANH: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-
         return tl.where(x < 0.0, tail, 1.0 - tail) + x * INVERSE_ROOT_TWO_PI * e
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _gelu(output, x, M, N, x_stride, mask, TANH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    SHORT: tl.constexpr = x.dtype.element_ty != tl.float32
-    SHORTEST: tl.constexpr = x.dtype.element_ty == tl.bfloat16
-    value = tl.load(tile(x, x_stride, ROWS, COLUMNS), mask=mask).to(tl.float32)
-    tl.store(tile(output, N, ROWS, COLUMNS), _value(value, TANH, SHORT, SHORTEST), mask=mask)
+@kernel
+def none(x, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+    return _value(x, False, dtype != tl.float32, dtype == tl.bfloat16)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _forward(output, x, M, N, x_stride, TANH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    if whole(M, N, ROWS, COLUMNS):
-        _gelu(output, x, M, N, x_stride, None, TANH, ROWS, COLUMNS)
-    else:
-        _gelu(output, x, M, N, x_stride, inside(M, N, ROWS, COLUMNS), TANH, ROWS, COLUMNS)
+@kernel
+def tanh(x, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+    return _value(x, True, dtype != tl.float32, dtype == tl.bfloat16)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _gelu_backward(  # type: ignore[no-untyped-def]
-    grad_x, grad, x, M, N, grad_stride, x_stride, mask, TANH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    g = tl.load(tile(grad, grad_stride, ROWS, COLUMNS), mask=mask).to(tl.float32)
-    value = tl.load(tile(x, x_stride, ROWS, COLUMNS), mask=mask).to(tl.float32)
-    tl.store(tile(grad_x, N, ROWS, COLUMNS), g * _derivative(value, TANH, x.dtype.element_ty != tl.float32), mask=mask)
+@kernel
+def none_slope(grad, x, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+    return grad * _derivative(x, False, dtype != tl.float32)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _backward(  # type: ignore[no-untyped-def]
-    grad_x, grad, x, M, N, grad_stride, x_stride, TANH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
-):
-    if whole(M, N, ROWS, COLUMNS):
-        _gelu_backward(grad_x, grad, x, M, N, grad_stride, x_stride, None, TANH, ROWS, COLUMNS)
-    else:
-        mask = inside(M, N, ROWS, COLUMNS)
-        _gelu_backward(grad_x, grad, x, M, N, grad_stride, x_stride, mask, TANH, ROWS, COLUMNS)
+@kernel
+def tanh_slope(grad, x, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+    return grad * _derivative(x, True, dtype != tl.float32)
 
 
-FORWARD, BACKWARD = Kernel(_forward), Kernel(_backward)
-_empty_like = torch.empty_like
-
-
-@functools.cache
-def _flat(kernel: str, tanh: bool, bits: int, dtype: torch.dtype) -> tuple[Launch, int]:
-    """The launch for contiguous tensors of this many elements (its binary digits), and the elements of a program."""
-    chosen = CONFIGS.pick(kernel, bits=bits, tanh=int(tanh), dtype=dtype)
-    return (FORWARD if kernel == "forward" else BACKWARD).at(TANH=tanh, ROWS=0, **chosen), chosen["COLUMNS"]
-
-
-@functools.cache
-def _strided(kernel: str, tanh: bool, rows: int, columns: int, dtype: torch.dtype) -> Launch:
-    chosen = CONFIGS.pick("strided", dtype=dtype)
-    return (FORWARD if kernel == "forward" else BACKWARD).at(TANH=tanh, ROWS=rows, COLUMNS=columns, **chosen)
-
-
-_run, _run_back = (
-    {
-        form: Pointwise(
-            functools.partial(_flat, kernel, form == "tanh"), functools.partial(_strided, kernel, form == "tanh")
-        )
-        for form in ("none", "tanh")
-    }
-    for kernel in ("forward", "backward")
-)
-
-
-def forward(x: Tensor, approximate: str, out: Any = None) -> Any:
-    output = _empty_like(x) if out is None else out
-    _run[approximate]((output,), (x,))
-    return output
-
-
-def backward(grad: Tensor, x: Tensor, approximate: str, needs: list[bool], out: Any = None) -> Tensor:
-    grad_x: Tensor = _empty_like(x) if out is None else out
-    _run_back[approximate]((grad_x,), (grad, x))
-    return grad_x
+forward, backward = functions(__file__, {"none": none, "tanh": tanh}, {"none": none_slope, "tanh": tanh_slope})
