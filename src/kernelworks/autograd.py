@@ -62,6 +62,12 @@ class {name}_function(Function):
 """
 
 
+def made_again(op: Any) -> bool:
+    """Whether a backward is given all tensors of the forward, which is made again to be differentiated."""
+    names = op.passes["backward"].names
+    return all(n in names or "Tensor" not in kind for n, kind in _kinds(op.passes["forward"].schema).items())
+
+
 def derivative(op: Any, args: tuple[Any, ...]) -> Any:
     """An op's backward in torch's own operators, differentiable again; arguments and results as the schema has them.
 
@@ -72,7 +78,7 @@ def derivative(op: Any, args: tuple[Any, ...]) -> Any:
     forward, backward = op.passes["forward"], op.passes["backward"]
     have = dict(zip(backward.names, args, strict=True))
     again, inside = torch.is_grad_enabled(), transformed()
-    if any(n not in have and "Tensor" in kind for n, kind in _kinds(forward.schema).items()):
+    if not made_again(op):
         return op.row("torch").load("backward")(*args)
     needs = have.get("needs", [True] * len(backward.returns))
     wanted = [n for n, want in zip(backward.returns, needs, strict=True) if want]

@@ -25,6 +25,7 @@ from kernelworks.build import BuildError
 from kernelworks.choose import OR_TORCH, Broken, Choice, broke, choose, mended
 from kernelworks.contract import Contract, Mutant, Request, Row, TensorSpec, describe, spec, unread
 from kernelworks.entry import Entry
+from kernelworks.flops import known_to_counters
 from kernelworks.plain import (
     LISTED,
     MEMORY,
@@ -421,15 +422,14 @@ class Op:
         self.contract.check(**dict(zip(self.passes["forward"].names, args, strict=True)))
         if not torch.compiler.is_dynamo_compiling():
             stop_at(self, args, row)
+            known_to_counters(self)
             if row is None and self._leaves_to_torch(args, out):
                 return self._handed_out(self.native(*args), args, out)
         strange = torch.compiler.is_compiling() and any(isinstance(a, Tensor) and type(a) not in PLAIN for a in args)
         if strange and row is None:  # a subclass (DTensor, say) knows torch's operators, not ours
             return self._handed_out(self.composite(*args), args, out)
         result = self._overload(*args, row)
-        if self._from_torch:
-            result = self._from_torch(result, *args)
-        return self._handed_out(result, args, out)
+        return self._handed_out(self._from_torch(result, *args) if self._from_torch else result, args, out)
 
     def _leaves_to_torch(self, args: tuple[Any, ...], out: Any) -> bool:
         """Whether a call that somebody watches, or that stands for others, is torch's: they see torch's function."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch._library.autograd import Info, make_autograd_impl
 
 from kernelworks.autograd import derivative, readers, spared
+from kernelworks.flops import known_to_counters
 from kernelworks.plain import is_plain, leaves, transformed
 from kernelworks.rooms import Roomed
 from kernelworks.written import as_tuple, overlap
@@ -106,6 +107,7 @@ def _autograd(name: str, keyset: Any, *args: Any, **named: Any) -> Any:
     if transformed():
         return _composed(name, *args)
     op: Any = OPS[name]
+    known_to_counters(op)
     count = len(op.passes["forward"].names)
     given = args[:count]
     row = args[count] if len(args) > count else named.get("row")

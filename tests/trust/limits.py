@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from limit import Limit, x
@@ -43,6 +44,17 @@ def over_itself() -> Any:
     square, weight = x(16, 16), x(16, 16)
     want = F.linear(square, weight)
     return kw.linear(square, weight, out=square), want
+
+
+def by_name_under_autocast() -> Any:
+    a, w, b = x(), x(8, 16), x(8)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = kw.linear(a, w, b)
+    return found, F.linear(a, w, b)
+
+
+def masked() -> Any:
+    return kw.gelu(np.ma.masked_array(np.ones((2, 2), np.float32), [[1, 0], [0, 0]]))
 
 
 def into_inference_tensor() -> Any:
@@ -262,6 +274,17 @@ OPS = [
         ValueError,
         "must be 'none' or 'tanh'",
     ),
+    Limit(
+        "`softmax` takes at least one dimension.",
+        lambda: kw.softmax(torch.tensor(1.0), dim=0),
+        ValueError,
+        "at least one dimension",
+    ),
+    Limit(
+        "An op that is called by its own name computes in its inputs' dtype, under autocast too.",
+        by_name_under_autocast,
+    ),
+    Limit("An array with a mask is refused: its numbers alone would be read.", masked, TypeError, "without a mask"),
     Limit(
         "`rope` has no gradient for its tables.",
         lambda: kw.rope(x(1, 2, 5, 16), x(1, 2, 5, 16), x(1, 5, 16).requires_grad_(), x(1, 5, 16)),
