@@ -24,7 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "src/kernelworks"
 
 MOST_LINES = 500
-MOST_FUNCTION_LINES = 100  # the house aims at 80; what is longer than this is two functions
+MOST_FUNCTION_LINES = 80  # what is longer than this is two functions
+MOST_KERNEL_LINES = 100  # of a Triton kernel: one algorithm, whose parts share what it holds in registers
 BANNED_WORDS = {
     "util", "utils", "helper", "helpers", "common", "misc", "fast", "faster", "optimized", "optimised", "v2", "v3",
     "new", "old", "tmp", "temp", "stuff", "impl",
@@ -208,8 +209,10 @@ def oversize(root: Path, files: list[str]) -> list[str]:
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
-                if length > MOST_FUNCTION_LINES:
-                    wrong.append(f"{name}:{node.lineno}: {node.name} has {length} lines, at most {MOST_FUNCTION_LINES}")
+                kernel = any(ast.unparse(mark).startswith("triton.jit") for mark in node.decorator_list)
+                most = MOST_KERNEL_LINES if kernel else MOST_FUNCTION_LINES
+                if length > most:
+                    wrong.append(f"{name}:{node.lineno}: {node.name} has {length} lines, at most {most}")
     return wrong
 
 
@@ -363,6 +366,7 @@ BROKEN: dict[str, dict[str, str]] = {
     "oversize": {
         "tests/test_long.py": "x = 1\n" * 600,
         "tests/test_deep.py": "def f():\n" + "    x = 1\n" * (MOST_FUNCTION_LINES + 1),
+        f"{PACKAGE}/deep.py": "@triton.jit\ndef f():\n" + "    x = 1\n" * (MOST_KERNEL_LINES + 1),
     },
     "leftovers": {
         "tests/test_a.py": f"# {BANNED_MARKS[0]}\n",
