@@ -198,8 +198,7 @@ def settle(
     where = device_named(device)
     so = "only what it had called until then is settled"
     with guarded(json=json, so=so), console.progress("settle") as progress:
-        shown = progress if console.stderr().is_terminal else None  # else a line now and then
-        found = settled(what or [], module=module, device=where, again=again, progress=shown)
+        found = settled(what or [], module=module, device=where, again=again, progress=progress)
     if json:
         told(found)
     else:

@@ -39,6 +39,10 @@ def _direct(module: Any) -> Any:
     return Direct
 
 
+def _unknown(*args: Any) -> Any:
+    return NotImplemented
+
+
 class Entry:
     """An op's ``call``, and its plans: both in C++ or both in Python.
 
@@ -74,7 +78,7 @@ class Entry:
         if module is None:
             miss = self._miss
             self._op.plans.lie_in(Dictionary())
-            self._op.call = self._scope["call"]
+            self._op.call, self._op.known = self._scope["call"], _unknown
             self._scope["enter"] = lambda *given: miss(given[:-2], given[-2], given[-1])
         else:
             table = module.Table()
@@ -83,6 +87,7 @@ class Entry:
                 table, self._miss, self._free, self._written, self._op.differentiable
             )
             self._op.call.through_torch, self._op.call.names = self._op._through_torch, self._names
+            self._op.known = self._op.call.known
         self._module, self._recipe = module, None
         self._asked = True
         self._show()

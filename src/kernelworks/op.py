@@ -138,6 +138,7 @@ class Op:
         self._backward_overload: Any = None
         self._record: Any = None
         self.call: Any = None  # call(*args, out, row); set by what is entered through
+        self.known: Any = None  # known(*args): the same where C++ has a plan, else NotImplemented; not for compilers
         self.entry = Entry(self)
         register(self)
         OPS.add(self.name, self)

@@ -185,3 +185,16 @@ def test_progress_says_a_line_now_and_then_where_there_is_no_terminal(
             clock[0] = float(second)
             advance(f"[row] {second}")
     assert capfd.readouterr().err.splitlines() == ["prove: [row] 9", "prove: [row] 18", "prove: [row] 27"]
+
+
+def test_a_step_that_says_nothing_for_ten_seconds_is_said_again(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terminal, "SPEAK_S", 0.2)
+    monkeypatch.setattr(terminal, "LOOK_S", 0.05)
+    with terminal.progress("diagnose") as advance:
+        advance("the program's first run")
+        time.sleep(0.6)
+    lines = capfd.readouterr().err.splitlines()
+    assert lines
+    assert set(lines) <= {"diagnose: the program's first run, for 0 s", "diagnose: the program's first run, for 1 s"}

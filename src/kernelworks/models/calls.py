@@ -51,7 +51,7 @@ REDUCTIONS = ("mean", "sum", "none")
 
 _SUPPORTED = frozenset(FLOATS)
 _autocast = torch.is_autocast_enabled
-_is_compiling = torch.compiler.is_compiling
+_is_compiling, _traced_by_dynamo = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
 _grad_enabled = torch.is_grad_enabled
 _is_tracing = torch.jit.is_tracing  # type: ignore[attr-defined]
 _any_autocast, _traced = torch._C._is_any_autocast_enabled, torch._C._is_tracing
@@ -115,6 +115,12 @@ def _one_row(normalized_shape: Any, weight: Tensor) -> bool:
     return type(size) is int and size == weight.shape[0]
 
 
+def _of(normalized_shape: Any, weight: Tensor) -> bool:
+    """The same at one look, for most; the op knows how many dimensions a weight has. A mode for functions would be told
+    of the look."""
+    return type(normalized_shape) in _SHAPES and not _function_modes() and normalized_shape == weight.shape
+
+
 _SHAPES = frozenset({tuple, list, torch.Size})
 _NUMBERS = frozenset({int, float})
 
@@ -142,8 +148,16 @@ def torchs(op: Op, *args: Any) -> bool:
     return op.choice(args, None, op.wanted(args) if _grad_enabled() else ()).native
 
 
+# A call like one before is the op's to carry out: all that is asked below was asked of that one (``Op.known``), and the
+# questions of Python's would be most of what a small call takes. A compiler follows them.
+
+
 def linear(input: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Tensor:
     """``F.linear``. Without a weight it is refused by torch's function."""
+    if not _traced_by_dynamo():
+        known = LINEAR.known(input, weight, bias)
+        if known is not NotImplemented:
+            return known  # type: ignore[no-any-return]
     if weight is not None and expressible(input, weight, bias) and weight.dim() == 2:
         try:
             return LINEAR.call(input, weight, bias)  # type: ignore[no-any-return]
@@ -156,6 +170,10 @@ def rms_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
     """``F.rms_norm``. Without ``eps`` torch takes the dtype's own; that is defined here for float32 only."""
+    if eps is not None and weight is not None and not _traced_by_dynamo() and _of(normalized_shape, weight):
+        known = RMS_NORM.known(input, weight, eps, None)
+        if known is not NotImplemented:
+            return known  # type: ignore[no-any-return]
     if weight is not None and expressible(input, weight) and _one_row(normalized_shape, weight):
         number = _FLOAT32_EPS if eps is None and input.dtype is torch.float32 else eps
         if number is not None:
@@ -177,6 +195,10 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """``F.layer_norm``."""
+    if weight is not None and not _traced_by_dynamo() and _of(normalized_shape, weight):
+        known = LAYER_NORM.known(input, weight, bias, eps)
+        if known is not NotImplemented:
+            return known  # type: ignore[no-any-return]
     affine = weight is not None and bias is not None and expressible(input, weight, bias)
     if affine and _one_row(normalized_shape, weight):  # type: ignore[arg-type]
         try:
@@ -188,6 +210,10 @@ def layer_norm(
 
 def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
     """``F.gelu``."""
+    if not _traced_by_dynamo():
+        known = GELU.known(input, approximate)
+        if known is not NotImplemented:
+            return known  # type: ignore[no-any-return]
     if approximate in ("none", "tanh") and expressible(input):
         try:
             return GELU.call(input, approximate)  # type: ignore[no-any-return]
@@ -200,6 +226,10 @@ def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
     """``F.silu(gate) * up``."""
     # for `up` alone torch keeps the activation, so that the gate may be overwritten; the op would read it again
     kept = _grad_enabled() and up.requires_grad and not gate.requires_grad
+    if not kept and not _traced_by_dynamo():
+        known = SILU_MUL.known(gate, up)
+        if known is not NotImplemented:
+            return known  # type: ignore[no-any-return]
     if not kept and expressible(gate, up) and gate.shape == up.shape and not fusible(gate):
         try:
             return SILU_MUL.call(gate, up)  # type: ignore[no-any-return]
@@ -223,6 +253,10 @@ def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
 
 def softmax_by_op(input: Tensor, dim: int | None, dtype: torch.dtype | None) -> Tensor | None:
     """The op's softmax, or None where it is torch's to take or to refuse."""
+    if dtype is None and dim is not None and not _traced_by_dynamo():
+        known = SOFTMAX.known(input, dim)
+        if known is not NotImplemented:
+            return known  # type: ignore[no-any-return]
     if dim is not None and expressible(input) and (dtype is None or dtype is input.dtype):
         try:
             return SOFTMAX.call(input, dim)  # type: ignore[no-any-return]
@@ -269,23 +303,40 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """``F.scaled_dot_product_attention``. Its causal mask starts at the upper left, which the op calls top_left."""
-    if (
-        none_of(dropout_p)
-        and truth(is_causal)
-        and truth(enable_gqa)
-        and attends(query, key, value, attn_mask, grouped=enable_gqa)
-        and (attn_mask is None or not is_causal)
-    ):
-        causal = "top_left" if is_causal else None
-        try:
-            output: Tensor = ATTENTION.call(query, key, value, causal, None, scale, attn_mask, False)
-            viewed = attn_mask is None or not query.is_cuda
-            return output.contiguous() if viewed and _lies_plainly(query, key, value) else output
-        except REFUSED:
-            pass
+    if none_of(dropout_p) and truth(is_causal) and truth(enable_gqa) and (attn_mask is None or not is_causal):
+        asked = query, key, value, "top_left" if is_causal else None, None, scale, attn_mask, False
+        output = _attended(asked, enable_gqa)
+        if output is not None:
+            if not output.is_contiguous() and (attn_mask is None or not query.is_cuda):
+                return output.contiguous() if _lies_plainly(query, key, value) else output
+            return output
     return _attention(  # type: ignore[no-any-return]
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
+
+
+def _attended(asked: tuple[Any, ...], grouped: bool) -> Tensor | None:
+    """The op's attention, or None where it is torch's to take or to refuse."""
+    query, key, value, mask = *asked[:3], asked[6]
+    if not _traced_by_dynamo() and (grouped or _as_many_heads(query, key)):
+        known = ATTENTION.known(*asked)
+        if known is not NotImplemented:
+            return known  # type: ignore[no-any-return]
+    if attends(query, key, value, mask, grouped=grouped):
+        try:
+            return ATTENTION.call(*asked)  # type: ignore[no-any-return]
+        except REFUSED:
+            pass
+    return None
+
+
+def _as_many_heads(query: Any, key: Any) -> bool:
+    """Of what torch takes without being told that heads are grouped."""
+    if type(query) not in PLAIN or type(key) not in PLAIN or _function_modes():
+        return False
+    if not query.dim() == key.dim() == 4:
+        return False
+    return query.size(1) == key.size(1)  # type: ignore[no-any-return]
 
 
 def _lies_plainly(query: Tensor, key: Tensor, value: Tensor) -> bool:

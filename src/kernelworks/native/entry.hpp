@@ -101,38 +101,63 @@ inline PyObject* raised() {
     return nullptr;
 }
 
-// args: the op's, then `out` and `row`.
-inline PyObject* entered(Entry& entry, PyObject* const* args) {
-    PyObject* out = args[entry.count];
-    if (!world.watched()) {
-        Key key(Key::FORWARD);
-        const Plan* found = keyed(entry, args, key) ? entry.table->find(key) : nullptr;
-        if (found != nullptr) {
-            Plan plan = *found;
-            Py_INCREF(plan.whole);  // the table may be cleared meanwhile
-            PyObject* result;
-            if (out != Py_None) {  // it stands behind the arguments, where its name says that it is one by name
-                announce(out);
-                result = PyObject_Vectorcall(plan.run, args, static_cast<size_t>(entry.count), entry.out_name);
-            } else if (plan.kind == NATIVE && autocasting()) {
-                c10::impl::ExcludeDispatchKeyGuard own_dtype(c10::autocast_dispatch_keyset);
-                result = PyObject_Vectorcall(plan.call, args, static_cast<size_t>(entry.count), nullptr);
-            } else {
-                if (plan.kind == KERNEL)
-                    for (Py_ssize_t i : *entry.written) announce(args[i]);
-                result = PyObject_Vectorcall(plan.call, args, static_cast<size_t>(entry.count), nullptr);
-            }
-            Py_DECREF(plan.whole);
-            return result;
-        }
+// The plan for a call, or nothing where Python has to see to it. args: the op's, then `out` and `row`.
+inline const Plan* planned(Entry& entry, PyObject* const* args) {
+    if (world.watched()) return nullptr;
+    Key key(Key::FORWARD);
+    return keyed(entry, args, key) ? entry.table->find(key) : nullptr;
+}
+
+inline PyObject* carried_out(const Entry& entry, Plan plan, PyObject* const* args) {
+    PyObject *out = args[entry.count], *result;
+    auto count = static_cast<size_t>(entry.count);
+    Py_INCREF(plan.whole);  // the table may be cleared meanwhile
+    if (out != Py_None) {  // it stands behind the arguments, where its name says that it is one by name
+        announce(out);
+        result = PyObject_Vectorcall(plan.run, args, count, entry.out_name);
+    } else if (plan.kind == NATIVE && autocasting()) {
+        c10::impl::ExcludeDispatchKeyGuard own_dtype(c10::autocast_dispatch_keyset);
+        result = PyObject_Vectorcall(plan.call, args, count, nullptr);
+    } else {
+        if (plan.kind == KERNEL)
+            for (Py_ssize_t i : *entry.written) announce(args[i]);
+        result = PyObject_Vectorcall(plan.call, args, count, nullptr);
     }
-    PyObject* whole = PyTuple_New(entry.count);
+    Py_DECREF(plan.whole);
+    return result;
+}
+
+inline PyObject* entered(Entry& entry, PyObject* const* args) {
+    if (const Plan* found = planned(entry, args); found != nullptr) return carried_out(entry, *found, args);
+    PyObject *out = args[entry.count], *whole = PyTuple_New(entry.count);
     if (whole == nullptr) return nullptr;
     for (Py_ssize_t i = 0; i < entry.count; ++i) PyTuple_SET_ITEM(whole, i, Py_NewRef(args[i]));
     PyObject* given[] = {whole, out, args[entry.count + 1]};
     PyObject* result = PyObject_Vectorcall(entry.miss, given, 3, nullptr);
     Py_DECREF(whole);
     return result;
+}
+
+// known(*args): the op of these, or NotImplemented where there is no plan for them, or where torch's function in the
+// op's place would do something else with them (autocast, what was made in inference mode and is recorded).
+inline PyObject* entry_known(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+    constexpr Py_ssize_t MOST = 16;
+    auto& entry = *reinterpret_cast<Entry*>(self);
+    try {
+        if (count != entry.count || count > MOST || autocasting()) Py_RETURN_NOTIMPLEMENTED;
+        PyObject* given[MOST + 2];
+        bool kept = c10::GradMode::is_enabled();
+        for (Py_ssize_t i = 0; i < count; ++i) {
+            given[i] = args[i];
+            if (kept && inference(args[i])) Py_RETURN_NOTIMPLEMENTED;
+        }
+        given[count] = given[count + 1] = Py_None;
+        const Plan* found = planned(entry, given);
+        if (found == nullptr) Py_RETURN_NOTIMPLEMENTED;
+        return carried_out(entry, *found, given);
+    } catch (const std::exception&) {
+        return raised();
+    }
 }
 
 // The op's arguments by position; `out` and `row` by position, by name, or not at all.
@@ -211,6 +236,11 @@ inline void entry_dealloc(PyObject* self) {
     Py_TYPE(self)->tp_free(self);
 }
 
+inline PyMethodDef entry_methods[] = {
+    {"known", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(entry_known)), METH_FASTCALL, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
 inline PyTypeObject EntryType = [] {
     PyTypeObject t = {PyVarObject_HEAD_INIT(nullptr, 0)};
     t.tp_name = "kernelworks.native.Entry";
@@ -219,6 +249,7 @@ inline PyTypeObject EntryType = [] {
     t.tp_vectorcall_offset = offsetof(Entry, call);
     t.tp_call = PyVectorcall_Call;
     t.tp_new = entry_new;
+    t.tp_methods = entry_methods;
     t.tp_dealloc = entry_dealloc;
     t.tp_traverse = entry_traverse;
     t.tp_clear = entry_clear;

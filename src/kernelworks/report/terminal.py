@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Protocol, TextIO
@@ -20,6 +21,7 @@ __all__ = ["bar", "claim_stdout", "document", "progress", "stderr", "stdout", "s
 PIPED_WIDTH = 132  # where neither a terminal nor COLUMNS says how wide it is; rich itself would take 80 then
 RICH_FALLBACK_WIDTH = 80
 SPEAK_S = 8.0  # between lines of progress where no line can be written over
+LOOK_S = 1.0  # how often it is asked whether one is due
 
 # One colour for one cause, on the terminal as on the page.
 STYLES = {
@@ -100,19 +102,38 @@ class Advance(Protocol):
 
 @contextlib.contextmanager
 def progress(title: str) -> Iterator[Advance]:
-    """A progress line on stderr that goes away when the work is done; a line now and then where that is no terminal."""
+    """A progress line on stderr that goes away when the work is done; where that is no terminal, a line before ten
+    seconds are over without one: what is being done, and for how long where that is all there is to say."""
     console = stderr()
-    spoken = time.monotonic()
+    spoken = begun = time.monotonic()
+    text, over = title, threading.Event()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
+
+    def speak(line: str) -> None:
+        nonlocal spoken
+        spoken = time.monotonic()
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def remind() -> None:
+        while not over.wait(LOOK_S):
+            if time.monotonic() - spoken > SPEAK_S:
+                speak(f"{text}, for {time.monotonic() - begun:.0f} s")
+
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
         task = shown.add_task(title, total=None)
 
         def advance(what: str, done: float = 0, total: float = 0) -> None:
-            nonlocal spoken
-            text = f"{title}: {what}" if what else title
+            nonlocal text, begun
+            said = f"{title}: {what}" if what else title
+            if said != text:
+                text, begun = said, time.monotonic()
             shown.update(task, description=escape(text), completed=done, total=total or None)
             if not console.is_terminal and time.monotonic() - spoken > SPEAK_S:
-                spoken = time.monotonic()
-                console.print(text, markup=False, highlight=False, soft_wrap=True)
+                speak(text)
 
-        yield advance
+        if not console.is_terminal:
+            threading.Thread(target=remind, name="kernelworks progress", daemon=True).start()
+        try:
+            yield advance
+        finally:
+            over.set()
