@@ -211,8 +211,7 @@ class Op:
 
     def _run_plan(self, plan: Plan, args: tuple[Any, ...], out: Any) -> Any:
         """Runs a plan for plain tensors, and says what it writes."""
-        if self.contract.mutates:
-            announce(leaves(args[self.passes["forward"].names.index(name)] for name in self.contract.mutates))
+        announce(leaves(args[self.passes["forward"].names.index(name)] for name in self.contract.mutates))
         if out is None:
             return plan.run(*args)
         refuse_crossed(out)
