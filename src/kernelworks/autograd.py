@@ -103,10 +103,10 @@ def _cut(gradient: Tensor | None) -> Any:
     """The gradient with its tangent, where it has one, and without what it was computed from."""
     if gradient is None or forward_ad._current_level < 0:
         return gradient if gradient is None else gradient.detach()
-    primal, tangent = forward_ad.unpack_dual(gradient)  # type: ignore[no-untyped-call]
+    primal, tangent = forward_ad.unpack_dual(gradient)
     if tangent is None:
         return primal.detach()
-    return forward_ad.make_dual(primal.detach(), tangent.detach())  # type: ignore[no-untyped-call]
+    return forward_ad.make_dual(primal.detach(), tangent.detach())
 
 
 def _shaped(op: Any, have: dict[str, Any], found: dict[str, Tensor | None]) -> Any:

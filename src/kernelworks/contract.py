@@ -129,7 +129,7 @@ class Case:
     """
 
     name: str
-    make: Callable[[torch.Generator, torch.dtype], dict[str, Any]]
+    make: Callable[..., dict[str, Any]]
     gradients: bool = True
     layouts: bool = False
     flow: float | None = None

@@ -136,7 +136,7 @@ def _chosen(step: int, lists: Lists, named: dict[str, Any]) -> bool:
 
 
 def _captured() -> bool:
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _torchs_step(optimizer: AdamW, closure: Callable[[], Any] | None) -> Any:

@@ -86,7 +86,7 @@ class Spelling:
         self.defaults |= ours.__kwdefaults__ or {}
         self.known = frozenset(self.names)
         self.bools = [(n, i) for i, n in enumerate(self.names) if self.defaults.get(n).__class__ is bool]
-        self.own = own
+        self.own: Any = own
         must = (n for n in self.names if n not in self.defaults and n not in same and n not in self.op_names)
         self.telling = next(must, "")
         self.place = self.positional.index(self.telling) if self.telling else 0
@@ -183,7 +183,7 @@ class Spelling:
         if torchs:
             return self(values or (ABSENT,), named, {}, out, row)
         try:
-            asked = self.own(*values, **named)  # type: ignore[misc]
+            asked = self.own(*values, **named)
         except TypeError as error:
             raise TypeError(f"{error}; torch's spelling is {self.written()}") from None
         return self.call(*asked, out, row)
@@ -195,14 +195,14 @@ class Spelling:
 
     def reread(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
         """The same call, read as what it is."""
-        count: int = self.own.__code__.co_argcount  # type: ignore[union-attr]
+        count: int = self.own.__code__.co_argcount
         named = zip(self.op_names[count:], args[count:], strict=True)
         given = {n: v for n, v in named if v is not ABSENT and (v is not None or n in self.known)}
         return self.either(args[:count], given, out, row)
 
     def _fits_own(self, values: tuple[Any, ...], given: Mapping[str, Any]) -> bool:
         """Whether each argument has a place of its own in ours; asked without an exception, for compilers."""
-        code: types.CodeType = self.own.__code__  # type: ignore[union-attr]
+        code: types.CodeType = self.own.__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         placed = names[: len(values)]
         return len(values) <= code.co_argcount and all(n in names and n not in placed for n in given)
@@ -272,12 +272,12 @@ class Spelling:
         return tuple(values.values())
 
 
-def shown(function: Callable[..., Any], op: Any) -> None:
+def shown(function: Any, op: Any) -> None:
     """Shows an op's public function as it is called in its own way, and says how it is in torch's: its code takes both.
     Calls that are the op's own go straight to it. A second time changes nothing."""
     own = typing.get_overloads(function)
     if own:
-        function.__signature__ = inspect.signature(own[0])  # type: ignore[attr-defined]
+        function.__signature__ = inspect.signature(own[0])
     doc = function.__doc__
     if op.spelling is not None and doc and op.spelling.written() not in doc:
         function.__doc__ = f"{doc.rstrip()}\n\n    As torch's: ``{op.spelling.written()}``.\n"

@@ -38,7 +38,7 @@ def define(name: str, schemas: Mapping[str, str]) -> None:
         if known == schemas:
             return
         before._destroy()
-    library: Any = torch.library.Library("kernelworks", "FRAGMENT")  # type: ignore[no-untyped-call]
+    library: Any = torch.library.Library("kernelworks", "FRAGMENT")
     _defined[name] = library, dict(schemas)
     for pass_, schema in schemas.items():
         operator = _operator(name, pass_)

@@ -149,6 +149,10 @@ def best(tried: Sequence[Sequence[Candidate]], used: Mapping[str, Any]) -> dict[
     return taken
 
 
+def _at_any(call: Callable[[], object]) -> Callable[[int], object]:
+    return lambda index: call()
+
+
 def _tuned(
     op: Op, row: str, pass_: str, case: Case, dtype: torch.dtype, expected: Truth, point: Point,
     space: Sequence[dict[str, Any]], used: dict[str, Any], budget_s: float,
@@ -163,7 +167,7 @@ def _tuned(
         call, worst, wrong = _try(op, row, pass_, expected, args, {point: candidate})
         found.append(Candidate(candidate, worst, wrong))
         if not wrong:
-            calls[str(number)] = lambda index, call=call: call()  # type: ignore[misc]
+            calls[str(number)] = _at_any(call)
     if calls:
         race = race_on_gpu(calls, budget_s=budget_s)
         for key in calls:

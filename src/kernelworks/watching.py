@@ -66,10 +66,13 @@ class _Declined(Exception):
     """The call that ``reached`` makes is torch's own function's: none of ours says the same."""
 
 
-class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Watching(TorchDispatchMode):
     """Lets operators pass; that it is there keeps an op from its quick ways."""
 
     sees_kernelworks = True
+
+    def __init__(self) -> None:
+        TorchDispatchMode.__init__(self)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
@@ -83,7 +86,7 @@ def reached(call: Callable[[], Any]) -> tuple[Any, tuple[Any, ...], str | None] 
     """
     before, _local.stops = _local.stops, True
     try:
-        with _Watching():  # type: ignore[no-untyped-call]
+        with _Watching():
             call()
     except _Reached as found:
         return found.op, found.asked, found.row

@@ -27,13 +27,13 @@ PLACING = frozenset((
 ))  # fmt: skip
 
 
-class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Seen(TorchDispatchMode):
     """Notes operators that are more than an allocation or a view: a replay would miss them."""
 
     sees_kernelworks = True
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        TorchDispatchMode.__init__(self)
         self.others: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -63,6 +63,10 @@ def counted(threads: int) -> str:
     return f", {threads} thread{'s' if threads > 1 else ''}" if threads else ""
 
 
+def _of_threads(maker: Callable[..., Any], threads: int) -> Callable[..., Any]:
+    return lambda given: maker(given, threads)
+
+
 @dataclass
 class Climber(ABC):
     """``beat(what)`` is called whenever something new begins, so that whoever waits knows that it is alive."""
@@ -179,7 +183,7 @@ class Climber(ABC):
                 continue
             if wrong:
                 self.note(f"{name} is raced, though its largest error is {share:.3g} times the bound of a rung's")
-            found[name] = lambda given, maker=maker: maker(given, threads)  # type: ignore[misc]
+            found[name] = _of_threads(maker, threads)
         return found
 
     def one(self, rung: Rung, before: Rung | None) -> RungResult:

@@ -30,11 +30,11 @@ class InFloat64(TorchFunctionMode):
     def __enter__(self) -> Any:
         self._default = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
-        return super().__enter__()  # type: ignore[no-untyped-call]
+        return TorchFunctionMode.__enter__(self)
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
         torch.set_default_dtype(self._default)
-        super().__exit__(kind, value, trace)  # type: ignore[no-untyped-call]
+        TorchFunctionMode.__exit__(self, kind, value, trace)
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}

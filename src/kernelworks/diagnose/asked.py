@@ -71,9 +71,12 @@ def asked(call: Call, threads: int, device: str = "cpu", kind: str | None = None
             with FakeTensorMode(), torch.no_grad():
                 made = called(call, lambda operand: _without_data(operand, device), form=form)
                 arrived = None if made is None else reached(made)
-            for request in _requests(call, *arrived[:2]) if arrived is not None else ():
+            if arrived is None:
+                continue
+            op, args, _ = arrived
+            for request in _requests(call, op, args):
                 its = dataclasses.replace(request, threads=threads)
-                found.append(Asked(arrived[0], its, choose(arrived[0], its, kind=kind)))  # type: ignore[index]
+                found.append(Asked(op, its, choose(op, its, kind=kind)))
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError):
             continue  # arguments of another form than the profiler tells
     timed = [a for a in found if a.choice.timing is not None and a.choice.timing.call == timings.call_of(a.request)]

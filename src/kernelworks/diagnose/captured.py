@@ -43,7 +43,7 @@ class Captured:
     row: str | None = None  # that was settled for it, where it was
 
 
-class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Capture(TorchDispatchMode):
     """Keeps the arguments of calls of our ops, below autograd: of each kind some, until they hold a gigabyte, and until
     ``budget_s`` is over: then it leaves the program alone at its next call of a module, since being told of an op costs
     many times a small one. Calls of kinds that it had not met by then count at their bound."""
@@ -51,7 +51,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
     sees_kernelworks = True
 
     def __init__(self, persistent: Mapping[int, int], budget_s: float = math.inf) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        TorchDispatchMode.__init__(self)
         self.persistent, self.budget_s = persistent, budget_s
         self.captured: list[Captured] = []
         self._kinds: dict[Any, int] = {}
@@ -71,13 +71,13 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return capture._call(module, *args, **kwargs)
 
         nn.Module.__call__ = call  # type: ignore[method-assign]
-        return super().__enter__()  # type: ignore[no-untyped-call]
+        return TorchDispatchMode.__enter__(self)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         nn.Module.__call__ = self._call  # type: ignore[method-assign]
         if self._there:
             self._there = False
-            super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+            TorchDispatchMode.__exit__(self, kind, error, trace)
 
     def _leave(self) -> None:
         """Before the program's run is over, where no mode of its own stands above."""

@@ -211,7 +211,7 @@ def seeded() -> Iterator[None]:
     python, numpy = random.getstate(), sys.modules.get("numpy")
     state = numpy.random.get_state() if numpy is not None else None
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
-    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with torch.random.fork_rng(devices=list(gpus)):
         torch.manual_seed(SEED)
         random.seed(SEED)

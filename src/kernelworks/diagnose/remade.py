@@ -31,14 +31,14 @@ CALLS = 8  # of each kind of call that is timed
 MOST_COPIES, MOST_BYTES = 16, 8 << 30  # of a call's arguments
 
 
-class Words(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Words(TorchDispatchMode):
     """The strings and the lists of truths among the arguments of our calls, backwards too, which the profiler does not
     record: by name and shapes of a call, their places. A causal attention does half of the work of one that is not."""
 
     sees_kernelworks = True
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        TorchDispatchMode.__init__(self)
         self.found: dict[Any, dict[int, Any]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -155,7 +155,7 @@ def _learned(call: Call, words: Words) -> tuple[Cost, Cost] | None:
     found: list[tuple[float, float, float, float]] = []
     with torch.enable_grad():
         for _ in range(4):
-            marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]  # type: ignore[no-untyped-call]
+            marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
             torch.cuda.synchronize()
             start = time.perf_counter()
             marks[0].record()

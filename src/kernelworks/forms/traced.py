@@ -14,11 +14,11 @@ from kernelworks.aten import Call, Given, aten
 __all__ = ["aten_of"]
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Watch(TorchDispatchMode):
     """Notes which operator made which tensor of what."""
 
     def __init__(self, inputs: Mapping[int, Given]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        TorchDispatchMode.__init__(self)
         self.made: dict[int, Given | Call] = dict(inputs)
         self.kept: list[Any] = []  # an id stands for a tensor only as long as that lives
         self.unsayable = False

@@ -53,7 +53,7 @@ _SUPPORTED = frozenset(FLOATS)
 _autocast = torch.is_autocast_enabled
 _is_compiling, _traced_by_dynamo = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
 _grad_enabled = torch.is_grad_enabled
-_is_tracing = torch.jit.is_tracing  # type: ignore[attr-defined]
+_is_tracing: Any = torch.jit.is_tracing  # type: ignore[attr-defined]
 _any_autocast, _traced = torch._C._is_any_autocast_enabled, torch._C._is_tracing
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
@@ -89,7 +89,7 @@ def expressible(x: Tensor, *others: Tensor | None) -> bool:
     dtype, device = x.dtype, x.get_device()
     if dtype not in _SUPPORTED or not (x.is_cpu if device < 0 else x.is_cuda):
         return False
-    if compiling and (_autocast("cpu" if device < 0 else "cuda") or _is_tracing()):  # type: ignore[no-untyped-call]
+    if compiling and (_autocast("cpu" if device < 0 else "cuda") or _is_tracing()):
         return False
     for other in others:
         if other is not None and (
@@ -160,10 +160,12 @@ def linear(input: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> 
             return known  # type: ignore[no-any-return]
     if weight is not None and expressible(input, weight, bias) and weight.dim() == 2:
         try:
-            return LINEAR.call(input, weight, bias)  # type: ignore[no-any-return]
+            output: Tensor = LINEAR.call(input, weight, bias)
+            return output
         except REFUSED:
             pass
-    return _linear(input, weight, bias)  # type: ignore[no-any-return]
+    result: Tensor = _linear(input, weight, bias)
+    return result
 
 
 def rms_norm(
@@ -178,10 +180,12 @@ def rms_norm(
         number = _FLOAT32_EPS if eps is None and input.dtype is torch.float32 else eps
         if number is not None:
             try:
-                return RMS_NORM.call(input, weight, number, None)  # type: ignore[no-any-return]
+                output: Tensor = RMS_NORM.call(input, weight, number, None)
+                return output
             except REFUSED:
                 pass
-    return _rms_norm(input, normalized_shape, weight, eps)  # type: ignore[no-any-return]
+    result: Tensor = _rms_norm(input, normalized_shape, weight, eps)
+    return result
 
 
 _FLOAT32_EPS = torch.finfo(torch.float32).eps
@@ -199,13 +203,19 @@ def layer_norm(
         known = LAYER_NORM.known(input, weight, bias, eps)
         if known is not NotImplemented:
             return known  # type: ignore[no-any-return]
-    affine = weight is not None and bias is not None and expressible(input, weight, bias)
-    if affine and _one_row(normalized_shape, weight):  # type: ignore[arg-type]
+    if (
+        weight is not None
+        and bias is not None
+        and expressible(input, weight, bias)
+        and _one_row(normalized_shape, weight)
+    ):
         try:
-            return LAYER_NORM.call(input, weight, bias, eps)  # type: ignore[no-any-return]
+            output: Tensor = LAYER_NORM.call(input, weight, bias, eps)
+            return output
         except REFUSED:
             pass
-    return _layer_norm(input, normalized_shape, weight, bias, eps)  # type: ignore[no-any-return]
+    result: Tensor = _layer_norm(input, normalized_shape, weight, bias, eps)
+    return result
 
 
 def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
@@ -216,10 +226,12 @@ def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
             return known  # type: ignore[no-any-return]
     if approximate in ("none", "tanh") and expressible(input):
         try:
-            return GELU.call(input, approximate)  # type: ignore[no-any-return]
+            output: Tensor = GELU.call(input, approximate)
+            return output
         except REFUSED:
             pass
-    return _gelu(input, approximate=approximate)  # type: ignore[no-any-return]
+    result: Tensor = _gelu(input, approximate=approximate)
+    return result
 
 
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
@@ -232,17 +244,20 @@ def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
             return known  # type: ignore[no-any-return]
     if not kept and expressible(gate, up) and gate.shape == up.shape and not fusible(gate):
         try:
-            return SILU_MUL.call(gate, up)  # type: ignore[no-any-return]
+            output: Tensor = SILU_MUL.call(gate, up)
+            return output
         except REFUSED:
             pass
-    return _silu(gate) * up  # type: ignore[no-any-return]
+    result: Tensor = _silu(gate) * up
+    return result
 
 
 def mul_silu(up: Tensor, gate: Tensor) -> Tensor:
     """``up * F.silu(gate)``, whose dtype and errors are the same, but for which factor torch names first."""
     if type(up) in PLAIN and up.shape == gate.shape and up.dtype is gate.dtype:
         return silu_mul(gate, up)
-    return up * _silu(gate)  # type: ignore[no-any-return]
+    result: Tensor = up * _silu(gate)
+    return result
 
 
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Tensor:
@@ -259,7 +274,8 @@ def softmax_by_op(input: Tensor, dim: int | None, dtype: torch.dtype | None) -> 
             return known  # type: ignore[no-any-return]
     if dim is not None and expressible(input) and (dtype is None or dtype is input.dtype):
         try:
-            return SOFTMAX.call(input, dim)  # type: ignore[no-any-return]
+            output: Tensor = SOFTMAX.call(input, dim)
+            return output
         except REFUSED:
             pass
     return None
@@ -287,9 +303,10 @@ def cross_entropy(
                 return loss
             except REFUSED:
                 pass
-    return _cross_entropy(  # type: ignore[no-any-return]
+    result: Tensor = _cross_entropy(
         input, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing
     )
+    return result
 
 
 def scaled_dot_product_attention(
@@ -303,6 +320,7 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """``F.scaled_dot_product_attention``. Its causal mask starts at the upper left, which the op calls top_left."""
+<<<<<<< HEAD
     if none_of(dropout_p) and truth(is_causal) and truth(enable_gqa) and (attn_mask is None or not is_causal):
         asked = query, key, value, "top_left" if is_causal else None, None, scale, attn_mask, False
         output = _attended(asked, enable_gqa)
@@ -313,6 +331,24 @@ def scaled_dot_product_attention(
     return _attention(  # type: ignore[no-any-return]
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
+=======
+    if (
+        none_of(dropout_p)
+        and truth(is_causal)
+        and truth(enable_gqa)
+        and attends(query, key, value, attn_mask, grouped=enable_gqa)
+        and (attn_mask is None or not is_causal)
+    ):
+        causal = "top_left" if is_causal else None
+        try:
+            output: Tensor = ATTENTION.call(query, key, value, causal, None, scale, attn_mask, False)
+            viewed = attn_mask is None or not query.is_cuda
+            return output.contiguous() if viewed and _lies_plainly(query, key, value) else output
+        except REFUSED:
+            pass
+    result: Tensor = _attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    return result
+>>>>>>> 07262d4 (Types in place of comments that silence the checker: what torch leaves untyped is said once in the settings, results and callables have types)
 
 
 def _attended(asked: tuple[Any, ...], grouped: bool) -> Tensor | None:
@@ -389,7 +425,8 @@ def rotary(
         and not torchs(ROPE, q, k, cos, sin, False)
     ):
         try:
-            return ROPE.call(q, k, cos, sin, False)  # type: ignore[no-any-return]
+            output: tuple[Tensor, Tensor] = ROPE.call(q, k, cos, sin, False)
+            return output
         except REFUSED:
             pass
     result: tuple[Tensor, Tensor] = otherwise(q, k, cos, sin, unsqueeze_dim)

@@ -21,7 +21,7 @@ from kernelworks.plain import transformed
 __all__ = ["loss_with_gradients"]
 
 NAME = "linear_cross_entropy_with_gradients"
-LIBRARY: Any = torch.library.Library("kernelworks", "FRAGMENT")  # type: ignore[no-untyped-call]
+LIBRARY: Any = torch.library.Library("kernelworks", "FRAGMENT")
 
 Made = tuple[Tensor, Tensor, Tensor, Tensor]
 

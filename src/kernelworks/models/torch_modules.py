@@ -29,7 +29,8 @@ def linear_forward(self: Any, input: Tensor) -> Tensor:
     """It is called hundreds of times a token, so it looks into the module's dictionary of parameters before it takes
     nn.Module.__getattr__, which costs as much as a small kernel."""
     if type(self).forward is not _LINEAR or F.linear is not TORCHS["linear"]:
-        return type(self).forward(self, input)  # type: ignore[no-any-return]
+        result: Tensor = type(self).forward(self, input)
+        return result
     parameters = self._parameters
     if "weight" not in parameters or "bias" not in parameters:  # computed from others: a parametrization
         return calls.linear(input, self.weight, self.bias)
@@ -38,7 +39,8 @@ def linear_forward(self: Any, input: Tensor) -> Tensor:
 
 def _layer_norm(self: Any, input: Tensor) -> Tensor:
     if type(self).forward is not _LAYER_NORM or F.layer_norm is not TORCHS["layer_norm"]:
-        return type(self).forward(self, input)  # type: ignore[no-any-return]
+        result: Tensor = type(self).forward(self, input)
+        return result
     parameters = self._parameters
     if "weight" not in parameters or "bias" not in parameters:
         return calls.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -47,7 +49,8 @@ def _layer_norm(self: Any, input: Tensor) -> Tensor:
 
 def _rms_norm(self: Any, x: Tensor) -> Tensor:
     if type(self).forward is not _RMS_NORM or F.rms_norm is not TORCHS["rms_norm"]:
-        return type(self).forward(self, x)  # type: ignore[no-any-return]
+        result: Tensor = type(self).forward(self, x)
+        return result
     parameters = self._parameters
     if "weight" not in parameters:
         return calls.rms_norm(x, self.normalized_shape, self.weight, self.eps)

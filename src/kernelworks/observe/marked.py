@@ -19,9 +19,9 @@ def main(arguments: list[str]) -> None:
     with contextlib.redirect_stdout(io.StringIO()):  # ncu's table goes there
         run()
         run()
-        torch.cuda.cudart().cudaProfilerStart()  # type: ignore[no-untyped-call]
+        torch.cuda.cudart().cudaProfilerStart()
         run()
-        torch.cuda.cudart().cudaProfilerStop()  # type: ignore[no-untyped-call]
+        torch.cuda.cudart().cudaProfilerStop()
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def uses_gpu(run: Callable[[], Any]) -> bool:
     """Whether the program gives a GPU anything to do; it has run once."""
     if not torch.cuda.is_available():
         return False
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if not torch.cuda.is_initialized():
         return False
     return record(waiting(run), gpu=True).device_seconds > 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import mmap
 import statistics
 import time
@@ -67,8 +68,8 @@ def _faults() -> tuple[float, float]:
     for _ in range(5):
         room = mmap.mmap(-1, FRESH)
         tensor = torch.frombuffer(room, dtype=torch.float32)
-        first = _seconds(lambda t=tensor: t.fill_(1.0))  # type: ignore[misc]
-        again = _seconds(lambda t=tensor: t.fill_(2.0))  # type: ignore[misc]
+        first = _seconds(functools.partial(tensor.fill_, 1.0))
+        again = _seconds(functools.partial(tensor.fill_, 2.0))
         del tensor
         touch.append(max(0.0, first - again))
         free.append(_seconds(room.close))

@@ -60,11 +60,11 @@ class Survey(TorchFunctionMode):
         ]
         self._asked = torch.overrides.has_torch_function
         torch.overrides.has_torch_function = _overridden
-        super().__enter__()  # type: ignore[no-untyped-call]
+        TorchFunctionMode.__enter__(self)
         return self.places
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        super().__exit__(kind, value, trace)  # type: ignore[no-untyped-call]
+        TorchFunctionMode.__exit__(self, kind, value, trace)
         torch.overrides.has_torch_function = self._asked
         for handle in self._handles:
             handle.remove()

@@ -120,7 +120,7 @@ def _signals() -> dict[int, Any]:
 
 def _random_state() -> tuple[Any, ...]:
     numpy = sys.modules.get("numpy")
-    gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+    gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     return random.getstate(), torch.get_rng_state(), gpu, numpy.random.get_state() if numpy is not None else None
 
 

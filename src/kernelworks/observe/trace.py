@@ -249,7 +249,7 @@ def record(
         if survey is not None:
             whole.enter_context(_quiet())  # the memory profiler warns of every block that is older than it
         with _quiet():
-            profiler.__enter__()  # type: ignore[no-untyped-call]
+            profiler.__enter__()
         ended = False
 
         def end() -> None:
@@ -257,7 +257,7 @@ def record(
             if not ended:
                 ended = True
                 with _quiet():
-                    profiler.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+                    profiler.__exit__(None, None, None)
 
         if survey is not None:
             survey.full = end

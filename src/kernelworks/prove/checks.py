@@ -142,7 +142,7 @@ def _after_fork(op: Op, row: str) -> str:
 def _two_streams(op: Op, row: str) -> str:
     expected = _large_cases(op, row)
     alone = [_run(op, row, e) for e in expected]
-    streams = [torch.cuda.Stream() for _ in expected]  # type: ignore[no-untyped-call]
+    streams = [torch.cuda.Stream() for _ in expected]
     torch.cuda.synchronize()
     found: list[list[list[Tensor]]] = [[] for _ in expected]
     for _ in range(8):

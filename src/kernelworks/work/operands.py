@@ -69,7 +69,7 @@ def broadcast(operands: Iterable[Operand]) -> tuple[int, ...]:
     shapes = [o.shape for o in operands]
     if all(shape == shapes[0] for shape in shapes):
         return shapes[0] if shapes else ()
-    return tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+    return tuple(torch.broadcast_shapes(*shapes))
 
 
 class Arguments:

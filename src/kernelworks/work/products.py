@@ -81,7 +81,7 @@ def matmul(a: Arguments) -> Work | None:
         return None
     M = x.shape[-2] if len(x.shape) > 1 else 1
     N = y.shape[-1] if len(y.shape) > 1 else 1
-    batch = math.prod(torch.broadcast_shapes(x.shape[:-2], y.shape[:-2]))  # type: ignore[no-untyped-call]
+    batch = math.prod(torch.broadcast_shapes(x.shape[:-2], y.shape[:-2]))
     return _product(a, M, N, x.shape[-1], batch, [x, y])
 
 

@@ -27,7 +27,8 @@ def silu_mul(gate: Array, up: Array, *, out: Array | None = None, row: str | Non
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
     Source: Shazeer 2020, arXiv:2002.05202.
     """
-    return OP.call(gate, up, out, row)  # type: ignore[no-any-return]
+    result: Array = OP.call(gate, up, out, row)
+    return result
 
 
 OP = FORM.op(CONTRACT, lambda gate, up: F.silu(gate) * up, mutants=MUTANTS)

@@ -175,7 +175,7 @@ DEVICE_CASES = (
 BENCH_CASES = tuple(
     Case(
         f"Hq{h} Hkv{hkv} {n}x{m} D128{' causal' if causal else ''}",
-        lambda g, d, h=h, hkv=hkv, n=n, m=m, causal=causal: _make(  # type: ignore[misc]
+        lambda g, d, h=h, hkv=hkv, n=n, m=m, causal=causal: _make(
             g, d, heads=(h, hkv), lengths=(n, m), dim=128, causal=causal
         ),
         dtypes=(dtype,),
@@ -194,7 +194,7 @@ BENCH_CASES = tuple(
 DEVICE_BENCH_CASES = tuple(
     Case(
         f"B{b} Hq{h} Hkv{hkv} {n}x{m} D128{' causal' if causal else ''}",
-        lambda g, d, b=b, h=h, hkv=hkv, n=n, m=m, causal=causal: _make(  # type: ignore[misc]
+        lambda g, d, b=b, h=h, hkv=hkv, n=n, m=m, causal=causal: _make(
             g, d, heads=(h, hkv), lengths=(n, m), dim=128, batch=b, causal=causal
         ),
         dtypes=(torch.bfloat16,),

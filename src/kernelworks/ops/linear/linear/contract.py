@@ -225,7 +225,7 @@ DEVICE_SHAPES = (
 )  # fmt: skip
 DEVICE_CASES = (
     *(
-        Case(f"M={m} N={n} K={k}", lambda g, d, m=m, n=n, k=k: _make(g, d, (m, k), n, bias=k % 16 == 8))  # type: ignore[misc]
+        Case(f"M={m} N={n} K={k}", lambda g, d, m=m, n=n, k=k: _make(g, d, (m, k), n, bias=k % 16 == 8))
         for m, n, k in DEVICE_SHAPES
     ),
     Case("strided M=5 N=264 K=1032", lambda g, d: _make(g, d, (5, 1032), 264), layouts=True),

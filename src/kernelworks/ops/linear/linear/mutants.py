@@ -22,7 +22,8 @@ def _variant(product: Callable[[Tensor, Tensor], Tensor] = _product, **changed: 
         y = product(x, weight)
         if bias is not None and changed.get("bias", True):
             y = y + bias.double() * changed.get("times", 1.0)
-        return changed.get("after", lambda v: v)(y).to(x.dtype)  # type: ignore[no-any-return]
+        after: Callable[[Tensor], Tensor] = changed.get("after", lambda v: v)
+        return after(y).to(x.dtype)
 
     return run
 

@@ -101,7 +101,7 @@ CASES = (
 )
 
 BENCH_CASES = tuple(
-    Case(f"{n} of {V}x{D}", lambda g, d, n=n, V=V, D=D: _make(g, d, (n,), V, D), dtypes=dtypes)  # type: ignore[misc]
+    Case(f"{n} of {V}x{D}", lambda g, d, n=n, V=V, D=D: _make(g, d, (n,), V, D), dtypes=dtypes)
     for n, V, D, dtypes in (
         (4096, 30522, 384, (torch.float32,)),
         (1024, 32768, 1024, (torch.bfloat16,)),
@@ -111,7 +111,7 @@ BENCH_CASES = tuple(
 
 # On a GPU: sizes that fill one, and one that only its host time limits.
 DEVICE_BENCH_CASES = tuple(
-    Case(f"{n} of {V}x{D}", lambda g, d, n=n, V=V, D=D: _make(g, d, (n,), V, D), dtypes=(torch.bfloat16,))  # type: ignore[misc]
+    Case(f"{n} of {V}x{D}", lambda g, d, n=n, V=V, D=D: _make(g, d, (n,), V, D), dtypes=(torch.bfloat16,))
     for n, V, D in ((16384, 128256, 4096), (16, 32768, 1024))
 )
 

@@ -150,7 +150,7 @@ CASES = (
 )
 
 BENCH_CASES = tuple(
-    Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"), dtypes=dtypes)  # type: ignore[misc]
+    Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"), dtypes=dtypes)
     for m, n, dtypes in (
         (2048, 4096, (torch.bfloat16,)),
         (1024, 4096, (torch.float32,)),
@@ -162,7 +162,7 @@ BENCH_CASES = tuple(
 # For every configuration of the tuning table: enough rows for more than one tile a program, whole and broken chunks.
 DEVICE_CASES = (
     *(
-        Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"))  # type: ignore[misc]
+        Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"))
         for m, n in (
             (40000, 64), (4099, 128), (5003, 768), (3001, 1024), (1500, 2048), (1501, 3072), (701, 4096), (700, 5120),
             (701, 4608), (600, 6144), (300, 8192), (301, 12000), (300, 16384), (40, 20000), (40, 32768), (20, 65536),
@@ -173,20 +173,20 @@ DEVICE_CASES = (
         Case(
             f"mean {mean}, {m}x{n}",
             lambda g, d, m=m, n=n, mean=mean: _make(g, d, (m, n), "normal")
-            | {"x": normal(g, d, m, n, mean=float(mean))},  # type: ignore[misc]
+            | {"x": normal(g, d, m, n, mean=float(mean))},
             dtypes=(torch.float32, torch.bfloat16) if mean == "1e7" else FLOATS,
         )
         for mean, m, n in (("1e4", 300, 4096), ("1e7", 1201, 4096), ("1e7", 3001, 1280), ("1e4", 500, 16384))
     ),
     *(  # more rows than a program may add up
-        Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"), dtypes=(torch.bfloat16,))  # type: ignore[misc]
+        Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"), dtypes=(torch.bfloat16,))
         for m, n in ((70000, 512),)
     ),
 )  # fmt: skip
 
 # On a GPU: sizes that fill one, and one that only its host time limits.
 DEVICE_BENCH_CASES = tuple(
-    Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"), dtypes=(torch.bfloat16,))  # type: ignore[misc]
+    Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"), dtypes=(torch.bfloat16,))
     for m, n in ((8192, 4096), (4096, 16384), (32768, 1024), (16, 1024))
 )
 

@@ -128,7 +128,7 @@ def _without_eps(generator: Generator, dtype: torch.dtype, kind: str) -> dict[st
 CASES = (
     *row_cases(_make),
     *(
-        Case(f"residual N={n}", lambda g, d, n=n: _with_residual(g, d, (5, n)), layouts=n == 33)  # type: ignore[misc]
+        Case(f"residual N={n}", lambda g, d, n=n: _with_residual(g, d, (5, n)), layouts=n == 33)
         for n in (1, 16, 33, 1031)
     ),
     Case("no weight", lambda g, d: _make(g, d, (5, 77), "normal") | {"weight": None}),
@@ -138,7 +138,7 @@ CASES = (
 )
 
 BENCH_CASES = tuple(
-    Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"), dtypes=dtypes)  # type: ignore[misc]
+    Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"), dtypes=dtypes)
     for m, n, dtypes in (
         (2048, 4096, (torch.bfloat16,)),
         (1024, 4096, (torch.float32,)),
@@ -150,21 +150,21 @@ BENCH_CASES = tuple(
 # For every configuration of the tuning table: enough rows for more than one tile a program, whole and broken chunks.
 DEVICE_CASES = (
     *(
-        Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"))  # type: ignore[misc]
+        Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"))
         for m, n in (
             (40000, 64), (4099, 128), (5003, 768), (3001, 1024), (1500, 2048), (1501, 3072), (701, 4096), (700, 5120),
             (600, 6144), (300, 8192), (301, 12000), (300, 16384), (40, 20000), (40, 32768), (20, 65536),
         )
     ),
     *(
-        Case(f"residual {m}x{n}", lambda g, d, m=m, n=n: _with_residual(g, d, (m, n)))  # type: ignore[misc]
+        Case(f"residual {m}x{n}", lambda g, d, m=m, n=n: _with_residual(g, d, (m, n)))
         for m, n in ((4099, 65), (3001, 1024), (701, 4096), (300, 12000), (200, 16384), (40, 32768))
     ),
 )  # fmt: skip
 
 # On a GPU: sizes that fill one, and one that only its host time limits.
 DEVICE_BENCH_CASES = tuple(
-    Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"), dtypes=(torch.bfloat16,))  # type: ignore[misc]
+    Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, (m, n), "normal"), dtypes=(torch.bfloat16,))
     for m, n in ((8192, 4096), (4096, 16384), (32768, 1024), (16, 1024))
 )
 

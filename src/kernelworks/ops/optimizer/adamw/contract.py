@@ -193,13 +193,13 @@ DEVICE_CASES = (
 )
 
 BENCH_CASES = tuple(
-    Case(f"{count} x {m}x{n}", lambda g, d, s=((m, n),) * count: _make(g, d, s), dtypes=(torch.float32,))  # type: ignore[misc]
+    Case(f"{count} x {m}x{n}", lambda g, d, s=((m, n),) * count: _make(g, d, s), dtypes=(torch.float32,))
     for count, m, n in ((1, 2048, 2048), (16, 384, 384))
 )
 
 # On a GPU: sizes that fill one, and one that only its host time limits.
 DEVICE_BENCH_CASES = tuple(
-    Case(f"{count} x {m}x{n}", lambda g, d, s=((m, n),) * count: _make(g, d, s), dtypes=(torch.float32,))  # type: ignore[misc]
+    Case(f"{count} x {m}x{n}", lambda g, d, s=((m, n),) * count: _make(g, d, s), dtypes=(torch.float32,))
     for count, m, n in ((16, 4096, 4096), (64, 1024, 1024))
 )
 

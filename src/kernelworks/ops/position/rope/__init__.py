@@ -52,7 +52,8 @@ def rope(
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
     Source: Su et al. 2021, arXiv:2104.09864.
     """
-    return OP.call(q, k, cos, sin, interleaved, out, row)  # type: ignore[no-any-return]
+    result: tuple[Array, Array] = OP.call(q, k, cos, sin, interleaved, out, row)
+    return result
 
 
 def _flat(x: Tensor) -> Tensor:

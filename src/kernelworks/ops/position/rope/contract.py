@@ -167,8 +167,11 @@ def _make(
     return {"q": q, "k": k, "cos": cos, "sin": sin, "interleaved": interleaved}
 
 
-def _case(name: str, *shape: int, layouts: bool = False, gradients: bool = True, **more: Any) -> Case:
-    return Case(name, lambda g, d: _make(g, d, shape, **more), layouts=layouts, gradients=gradients)  # type: ignore[arg-type]
+def _case(
+    name: str, B: int, H: int, Hkv: int, L: int, D: int, *, layouts: bool = False, gradients: bool = True, **more: Any
+) -> Case:
+    shape = (B, H, Hkv, L, D)
+    return Case(name, lambda g, d: _make(g, d, shape, **more), layouts=layouts, gradients=gradients)
 
 
 CASES = (
@@ -198,7 +201,7 @@ CASES = (
 )  # fmt: skip
 
 BENCH_CASES = tuple(
-    Case(f"{H}+{Hkv} heads L{L} D{D}", lambda g, d, s=(1, H, Hkv, L, D): _make(g, d, s), dtypes=dtypes)  # type: ignore[misc]
+    Case(f"{H}+{Hkv} heads L{L} D{D}", lambda g, d, s=(1, H, Hkv, L, D): _make(g, d, s), dtypes=dtypes)
     for H, Hkv, L, D, dtypes in (
         (16, 8, 512, 128, (torch.float32, torch.bfloat16)),
         (16, 8, 1, 128, (torch.bfloat16,)),
@@ -207,7 +210,7 @@ BENCH_CASES = tuple(
 
 # On a GPU: sizes that fill one, and one that only its host time limits.
 DEVICE_BENCH_CASES = tuple(
-    Case(f"{H}+{Hkv} heads L{L} D{D}", lambda g, d, s=(1, H, Hkv, L, D): _make(g, d, s), dtypes=(torch.bfloat16,))  # type: ignore[misc]
+    Case(f"{H}+{Hkv} heads L{L} D{D}", lambda g, d, s=(1, H, Hkv, L, D): _make(g, d, s), dtypes=(torch.bfloat16,))
     for H, Hkv, L, D in ((32, 8, 8192, 128), (32, 8, 1, 128))
 )
 

@@ -148,7 +148,7 @@ CASES = (
         for r, n in zip(REDUCTIONS, (33, 4096, 32003), strict=True)
     ),
     Case("ignore_index is a class", lambda g, d: _make(g, d, 7, 19, ignore_index=2)),
-    *(Case(f"all ignored, {r}", lambda g, d, r=r: _all_ignored(g, d, r)) for r in REDUCTIONS),  # type: ignore[misc]
+    *(Case(f"all ignored, {r}", lambda g, d, r=r: _all_ignored(g, d, r)) for r in REDUCTIONS),
 )
 
 # Vocabularies, cut into every number of pieces; rows that do not start at 16 bytes; the longest that one launch takes.
@@ -166,7 +166,7 @@ DEVICE_CASES = (
 )  # fmt: skip
 
 BENCH_CASES = tuple(
-    Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, m, n), dtypes=dtypes)  # type: ignore[misc]
+    Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, m, n), dtypes=dtypes)
     for m, n, dtypes in (
         (128, 32000, (torch.float32, torch.bfloat16)),
         (64, 151936, (torch.bfloat16,)),
@@ -176,7 +176,7 @@ BENCH_CASES = tuple(
 
 # On a GPU: sizes that fill one, and one that only its host time limits.
 DEVICE_BENCH_CASES = tuple(
-    Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, m, n), dtypes=(torch.bfloat16,))  # type: ignore[misc]
+    Case(f"{m}x{n}", lambda g, d, m=m, n=n: _make(g, d, m, n), dtypes=(torch.bfloat16,))
     for m, n in ((4096, 128256), (8192, 32000), (16, 1024))
 )
 

@@ -214,13 +214,13 @@ CASES = (
 )
 
 BENCH_CASES = tuple(
-    Case(f"{m}x{k}x{n}", lambda g, d, m=m, k=k, n=n: _make(g, d, (m, k), n), dtypes=dtypes)  # type: ignore[misc]
+    Case(f"{m}x{k}x{n}", lambda g, d, m=m, k=k, n=n: _make(g, d, (m, k), n), dtypes=dtypes)
     for m, k, n, dtypes in ((64, 256, 8000, (torch.float32, torch.bfloat16)), (16, 384, 32000, (torch.float32,)))
 )
 
 # On a GPU: a language model's last product, small and large.
 DEVICE_BENCH_CASES = tuple(
-    Case(f"{m}x{k}x{n}", lambda g, d, m=m, k=k, n=n: _make(g, d, (m, k), n), dtypes=(torch.bfloat16,))  # type: ignore[misc]
+    Case(f"{m}x{k}x{n}", lambda g, d, m=m, k=k, n=n: _make(g, d, (m, k), n), dtypes=(torch.bfloat16,))
     for m, k, n in ((4096, 2048, 32000), (8192, 2048, 128256))
 )
 
