@@ -155,9 +155,9 @@ def torchs(op: Op, *args: Any) -> bool:
 def linear(input: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Tensor:
     """``F.linear``. Without a weight it is refused by torch's function."""
     if not _traced_by_dynamo():
-        known = LINEAR.known(input, weight, bias)
+        known: Tensor = LINEAR.known(input, weight, bias)
         if known is not NotImplemented:
-            return known  # type: ignore[no-any-return]
+            return known
     if weight is not None and expressible(input, weight, bias) and weight.dim() == 2:
         try:
             output: Tensor = LINEAR.call(input, weight, bias)
@@ -173,9 +173,9 @@ def rms_norm(
 ) -> Tensor:
     """``F.rms_norm``. Without ``eps`` torch takes the dtype's own; that is defined here for float32 only."""
     if eps is not None and weight is not None and not _traced_by_dynamo() and _of(normalized_shape, weight):
-        known = RMS_NORM.known(input, weight, eps, None)
+        known: Tensor = RMS_NORM.known(input, weight, eps, None)
         if known is not NotImplemented:
-            return known  # type: ignore[no-any-return]
+            return known
     if weight is not None and expressible(input, weight) and _one_row(normalized_shape, weight):
         number = _FLOAT32_EPS if eps is None and input.dtype is torch.float32 else eps
         if number is not None:
@@ -200,9 +200,9 @@ def layer_norm(
 ) -> Tensor:
     """``F.layer_norm``."""
     if weight is not None and not _traced_by_dynamo() and _of(normalized_shape, weight):
-        known = LAYER_NORM.known(input, weight, bias, eps)
+        known: Tensor = LAYER_NORM.known(input, weight, bias, eps)
         if known is not NotImplemented:
-            return known  # type: ignore[no-any-return]
+            return known
     if (
         weight is not None
         and bias is not None
@@ -221,9 +221,9 @@ def layer_norm(
 def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
     """``F.gelu``."""
     if not _traced_by_dynamo():
-        known = GELU.known(input, approximate)
+        known: Tensor = GELU.known(input, approximate)
         if known is not NotImplemented:
-            return known  # type: ignore[no-any-return]
+            return known
     if approximate in ("none", "tanh") and expressible(input):
         try:
             output: Tensor = GELU.call(input, approximate)
@@ -239,9 +239,9 @@ def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
     # for `up` alone torch keeps the activation, so that the gate may be overwritten; the op would read it again
     kept = _grad_enabled() and up.requires_grad and not gate.requires_grad
     if not kept and not _traced_by_dynamo():
-        known = SILU_MUL.known(gate, up)
+        known: Tensor = SILU_MUL.known(gate, up)
         if known is not NotImplemented:
-            return known  # type: ignore[no-any-return]
+            return known
     if not kept and expressible(gate, up) and gate.shape == up.shape and not fusible(gate):
         try:
             output: Tensor = SILU_MUL.call(gate, up)
@@ -269,9 +269,9 @@ def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
 def softmax_by_op(input: Tensor, dim: int | None, dtype: torch.dtype | None) -> Tensor | None:
     """The op's softmax, or None where it is torch's to take or to refuse."""
     if dtype is None and dim is not None and not _traced_by_dynamo():
-        known = SOFTMAX.known(input, dim)
+        known: Tensor = SOFTMAX.known(input, dim)
         if known is not NotImplemented:
-            return known  # type: ignore[no-any-return]
+            return known
     if dim is not None and expressible(input) and (dtype is None or dtype is input.dtype):
         try:
             output: Tensor = SOFTMAX.call(input, dim)
@@ -320,7 +320,6 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """``F.scaled_dot_product_attention``. Its causal mask starts at the upper left, which the op calls top_left."""
-<<<<<<< HEAD
     if none_of(dropout_p) and truth(is_causal) and truth(enable_gqa) and (attn_mask is None or not is_causal):
         asked = query, key, value, "top_left" if is_causal else None, None, scale, attn_mask, False
         output = _attended(asked, enable_gqa)
@@ -328,39 +327,21 @@ def scaled_dot_product_attention(
             if not output.is_contiguous() and (attn_mask is None or not query.is_cuda):
                 return output.contiguous() if _lies_plainly(query, key, value) else output
             return output
-    return _attention(  # type: ignore[no-any-return]
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-    )
-=======
-    if (
-        none_of(dropout_p)
-        and truth(is_causal)
-        and truth(enable_gqa)
-        and attends(query, key, value, attn_mask, grouped=enable_gqa)
-        and (attn_mask is None or not is_causal)
-    ):
-        causal = "top_left" if is_causal else None
-        try:
-            output: Tensor = ATTENTION.call(query, key, value, causal, None, scale, attn_mask, False)
-            viewed = attn_mask is None or not query.is_cuda
-            return output.contiguous() if viewed and _lies_plainly(query, key, value) else output
-        except REFUSED:
-            pass
     result: Tensor = _attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     return result
->>>>>>> 07262d4 (Types in place of comments that silence the checker: what torch leaves untyped is said once in the settings, results and callables have types)
 
 
 def _attended(asked: tuple[Any, ...], grouped: bool) -> Tensor | None:
     """The op's attention, or None where it is torch's to take or to refuse."""
     query, key, value, mask = *asked[:3], asked[6]
     if not _traced_by_dynamo() and (grouped or _as_many_heads(query, key)):
-        known = ATTENTION.known(*asked)
+        known: Tensor = ATTENTION.known(*asked)
         if known is not NotImplemented:
-            return known  # type: ignore[no-any-return]
+            return known
     if attends(query, key, value, mask, grouped=grouped):
         try:
-            return ATTENTION.call(*asked)  # type: ignore[no-any-return]
+            output: Tensor = ATTENTION.call(*asked)
+            return output
         except REFUSED:
             pass
     return None
@@ -372,7 +353,8 @@ def _as_many_heads(query: Any, key: Any) -> bool:
         return False
     if not query.dim() == key.dim() == 4:
         return False
-    return query.size(1) == key.size(1)  # type: ignore[no-any-return]
+    same: bool = query.size(1) == key.size(1)
+    return same
 
 
 def _lies_plainly(query: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -443,6 +425,10 @@ def _stand_in(spelling: Spelling) -> Callable[..., Any]:
     def swapped(*given: Any, **named: Any) -> Any:
         try:
             asked = None if spelling.bools and spelling.odd(given, named) else ours(*given, **named)
+            if asked.__class__ is tuple and not _traced_by_dynamo():
+                known = op.known(*asked)
+                if known is not NotImplemented:
+                    return known
             if asked.__class__ is tuple and (
                 expressible(asked[first]) if alone else _expressible([asked[i] for i in places])
             ):
