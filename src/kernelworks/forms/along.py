@@ -261,6 +261,6 @@ def _ours(
 ) -> tuple[Any, ...] | str:
     if dim is None:
         return "dim is for torch to guess"
-    if dtype not in (None, input.dtype):
+    if dtype is not None and dtype != input.dtype:
         return "dtype asks for another result than the input's"
     return input, dim

@@ -118,7 +118,8 @@ def _one_row(normalized_shape: Any, weight: Tensor) -> bool:
 def _of(normalized_shape: Any, weight: Tensor) -> bool:
     """The same at one look, for most; the op knows how many dimensions a weight has. A mode for functions would be told
     of the look."""
-    return type(normalized_shape) in _SHAPES and not _function_modes() and normalized_shape == weight.shape
+    plain = type(normalized_shape) in _SHAPES and type(weight) in PLAIN and not _function_modes()
+    return plain and normalized_shape == weight.shape
 
 
 _SHAPES = frozenset({tuple, list, torch.Size})

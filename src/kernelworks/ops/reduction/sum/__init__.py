@@ -60,7 +60,7 @@ def _ours(
     input: Tensor, dim: int | tuple[int, ...] | list[int] | None = None, keepdim: bool = False, *,
     dtype: torch.dtype | None = None,
 ) -> tuple[Any, ...] | str:  # fmt: skip
-    if dtype not in (None, input.dtype):
+    if dtype is not None and dtype != input.dtype:
         return "dtype asks for another result than the input's"
     if isinstance(dim, (tuple, list)):
         if len(dim) > 1:
