@@ -109,6 +109,23 @@ def test_every_verb_that_times_takes_rough() -> None:
 # ---------------------------------------------------------------- ceilings
 
 
+def test_for_rough_figures_a_ceiling_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for rough figures is not to wait a minute before the program is looked at."""
+
+    class Item:
+        what, taken = "", 0
+
+        def measure(self, quiet: Quiet) -> None:
+            self.taken += 1
+
+    counts = []
+    for rough in (False, True):
+        item = Item()
+        assert survey._rounds([item], survey.listening(rough=rough), None) == item.taken  # type: ignore[list-item]
+        counts.append(item.taken)
+    assert counts == [survey.ROUNDS, 1]
+
+
 def test_rough_ceilings_serve_rough_figures_for_a_while(
     ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -118,9 +135,7 @@ def test_rough_ceilings_serve_rough_figures_for_a_while(
     here = dataclasses.replace(ceilings, fingerprint=survey.fingerprint())
 
     def measure(progress: object = None, *, quiet: Quiet | None = None) -> Ceilings:
-        measured.append(quiet is not None)
-        if quiet is not None:
-            quiet.roughly = 1
+        measured.append(quiet is not None and quiet.rough)
         return here
 
     monkeypatch.setattr(cache, "measure", measure)

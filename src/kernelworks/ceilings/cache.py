@@ -82,7 +82,7 @@ def _rough_path() -> Path:
 
 
 def _rough() -> Ceilings | None:
-    """What was measured of late while others used the machine; for rough figures alone."""
+    """What was measured of late for rough figures, for others alone."""
     path = _rough_path()
     try:
         recent = 0 <= time.time() - path.stat().st_mtime < ROUGH_S
@@ -129,8 +129,8 @@ def ceilings(
     progress: Progress | None = None, *, again: bool = False, device: str = "cpu", rough: bool = False
 ) -> Ceilings | GpuCeilings:
     """The ceilings of this machine, or with ``device="cuda"`` of its GPU: from the cache, else measured (20 to 50 s)
-    and cached. ``again`` measures in any case. With ``rough`` a busy machine is measured all the same: what that gives
-    serves other rough figures for half an hour, and its ``foreign_share`` says what others took.
+    and cached. ``again`` measures in any case. With ``rough`` a busy machine is measured all the same, once (some
+    15 s): what that gives serves other rough figures for half an hour, and its ``foreign_share`` says what others took.
 
     Raises Ambiguous when the machine is too busy to measure, BuildError without a compiler, RuntimeError where there
     is no GPU. Where the cache folder cannot be written the result is still returned, with a warning.
@@ -142,11 +142,10 @@ def ceilings(
         if device == "cuda":
             record = gpu.measure(progress)
         elif rough:
-            record = measure(progress, quiet=(quiet := survey.listening(rough=True)))
-            if quiet.roughly:
-                with contextlib.suppress(OSError):
-                    _written(_rough_path(), record)
-                return record
+            record = measure(progress, quiet=survey.listening(rough=True))
+            with contextlib.suppress(OSError):
+                _written(_rough_path(), record)
+            return record
         else:
             record = measure(progress)
         try:

@@ -247,16 +247,17 @@ def _floors(here: Machine) -> list[Floor]:
 
 
 def _rounds(items: Sequence[Point | Floor], quiet: Quiet, progress: Progress | None) -> int:
-    """Measure everything once, then again while there is time. Returns how many rounds were completed."""
-    begin, done = time.monotonic(), 0
-    for number in range(ROUNDS):
+    """Measure everything once, then again while there is time; for rough figures once is enough. Returns how many
+    rounds were completed."""
+    begin, done, rounds = time.monotonic(), 0, 1 if quiet.rough else ROUNDS
+    for number in range(rounds):
         if number and time.monotonic() - begin > DEADLINE_S - ROUND_S:
             return number
         for item in items:
             if number and time.monotonic() - begin > DEADLINE_S:
                 return number
             if progress is not None:
-                progress(f"round {number + 1}: {item.what}", done, ROUNDS * len(items))
+                progress(f"round {number + 1}: {item.what}", done, rounds * len(items))
             done += 1
             try:
                 item.measure(quiet)
@@ -264,11 +265,12 @@ def _rounds(items: Sequence[Point | Floor], quiet: Quiet, progress: Progress | N
                 if not number:
                     raise
                 return number
-    return ROUNDS
+    return rounds
 
 
 def listening(*, rough: bool = False) -> Quiet:
-    """The windows in which ceilings are measured; rough ones wait for a quiet window twice, not 48 times."""
+    """The windows in which ceilings are measured; rough ones wait for a quiet window twice, not 48 times, and are taken
+    once, not three times."""
     return Quiet(window_s=WINDOW_S, patience=48, deadline_s=DEADLINE_S, rough=rough)
 
 
