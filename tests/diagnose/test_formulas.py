@@ -164,3 +164,17 @@ def test_our_ops_count_by_their_contract() -> None:
 
     call = next(c for c in _calls(lambda: rms_norm(X, torch.ones(8), eps=1e-6)) if c.name == "kernelworks::rms_norm")
     assert work(call) == Work(4.0 * 32, 4, 4 * 40, 4 * 32, "float32")
+
+
+def test_a_causal_attention_of_ours_does_half_of_the_work_backwards_too() -> None:
+    """The profiler records no strings: the survey does, and a backward has those of its forward."""
+    import kernelworks as kw
+
+    q = torch.randn(1, 2, 64, 16, requires_grad=True)
+    flop = {}
+    for causal in ("top_left", None):
+        run = lambda causal=causal: kw.attention(q, q, q, causal=causal, row="reference").sum().backward()  # noqa: E731
+        calls = record(run, survey=Survey()).calls
+        flop[causal] = [work(c).flop for c in calls if c.name.startswith("kernelworks::attention")]
+    assert len(flop[None]) == 2
+    assert [a / b for a, b in zip(flop["top_left"], flop[None], strict=True)] == pytest.approx([0.5, 0.5], abs=0.02)

@@ -66,6 +66,7 @@ class Place:
     source: str = ""  # "file.py:123", the innermost line outside torch
     faults: int = 0  # minor page faults during the call
     path: str = ""  # the dotted path with its indices
+    words: tuple[tuple[str, str], ...] = ()  # strings that an op of ours was given, which the profiler does not record
 
 
 @dataclass(slots=True)

@@ -141,7 +141,7 @@ FORMULAS: dict[str, f.Formula] = {
     "linalg_cross": f.loop(3), **_each("_fft_c2c _fft_r2c _fft_c2r", g.fourier),
     # copies and look-ups
     **_each("copy _copy_from", f.copy), **_each("cat _cat concat stack", f.joined),
-    **_each("arange linspace logspace", f.counted),
+    **_each("arange linspace logspace", f.sequence),
     **_each(
         "repeat constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d "
         "replication_pad3d channel_shuffle native_channel_shuffle pixel_shuffle pixel_unshuffle im2col diag_embed "

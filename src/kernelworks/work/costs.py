@@ -40,7 +40,7 @@ def work(call: Call) -> Work | None:
 
 def _parts(call: Call) -> list[tuple[Call, Work]] | None:
     """The calls at and below this one that have a formula, with their work; None where one has none."""
-    found = _contracted(call) if call.name.startswith(OURS) else _counted(call)
+    found = _contracted(call) if call.name.startswith(OURS) else _known(call)
     if found is not None:
         return [(call, found)]
     if not composed(call.load().name, call.overload):
@@ -101,12 +101,12 @@ def _written(a: Arguments, parts: list[tuple[Call, Work]], total: Work) -> float
     return min(float(total.written), float(new + together(a.changed)))
 
 
-def _counted(call: Call) -> Work | None:
+def _known(call: Call) -> Work | None:
     """By the table's formula, else by what torch's schema says of the op."""
     if not call.name.startswith("aten::"):
         return None
-    for counted in (formula(call.name), by_schema):
-        found = _try(counted, call) if counted else None
+    for count in (formula(call.name), by_schema):
+        found = _try(count, call) if count else None
         if found is not None and not (found.read + found.written and _scattered(call)):
             return found
     return None
@@ -129,9 +129,9 @@ def _hands_back(call: Call) -> bool:
     return results(a) == [] or (not call.made and a.schema is not None and no_tensors(a.schema))
 
 
-def _try(counted: Formula, call: Call) -> Work | None:
+def _try(count: Formula, call: Call) -> Work | None:
     try:
-        found = counted(Arguments(call))
+        found = count(Arguments(call))
     except (IndexError, TypeError, ValueError, AttributeError, RuntimeError):
         return None  # arguments of another form than the formula knows: what the op calls may still be known
     return found
@@ -160,14 +160,18 @@ def _contracted(call: Call) -> Work | None:
 
 
 def _specs(call: Call, schema: str) -> list[Any]:
-    """The arguments as a contract's cost wants them. Strings are not recorded by the profiler: their default stands."""
+    """The arguments as a contract's cost wants them, a backward's strings as its forward had them; where nobody saw
+    them their default stands."""
     arguments = torch._C.parse_schema(schema).arguments
+    words = dict(call.place.words)
     specs: list[Any] = []
     for item, argument in zip(Arguments(call).items, arguments, strict=False):
         if isinstance(item, Operand):
             specs.append(_spec(item))
         elif isinstance(item, list) and item and isinstance(item[0], Operand):
             specs.append(tuple(_spec(o) for o in item))
+        elif item is None and argument.name in words:
+            specs.append(words[argument.name])
         elif item is None and argument.has_default_value():
             specs.append(argument.default_value)
         else:

@@ -17,10 +17,9 @@ from kernelworks.work.operands import Arguments, Operand, broadcast, together
 from kernelworks.work.results import results, returned
 
 __all__ = [
-    "Formula", "adamw", "bagged", "copied", "copy", "counted", "ctc", "elementwise", "embedding_backward", "fresh",
-    "gathered",
+    "Formula", "adamw", "bagged", "copied", "copy", "ctc", "elementwise", "embedding_backward", "fresh", "gathered",
     "indexed", "joined", "lists", "loop", "loss_backward", "maximum", "moved", "norm", "norm_backward", "nothing",
-    "picked", "power", "reduction", "scan", "scattered", "softmax", "sought", "zeroed",
+    "picked", "power", "reduction", "scan", "scattered", "sequence", "softmax", "sought", "zeroed",
 ]  # fmt: skip
 
 Formula = Callable[[Arguments], Work | None]
@@ -115,7 +114,7 @@ def joined(a: Arguments) -> Work | None:
     return Work(0.0, 0.0, together(a[0]), sum(o.numel * o.dtype.itemsize for o in a[0]) if size is None else size)
 
 
-def counted(a: Arguments) -> Work | None:
+def sequence(a: Arguments) -> Work | None:
     """arange, linspace: numbers made from nothing, one flop each."""
     out = results(a)
     return Work(float(out[0].numel), 0.0, 0.0, out[0].bytes) if out else None
