@@ -61,8 +61,9 @@ class Floats:
 
     def wrong(self, name: str) -> Iterator[Wrong]:
         yield f"{name} is not a tensor", 1.0, TypeError, f"{name} must be a torch.Tensor"
-        integers = torch.ones(SHAPE, dtype=torch.int64)
-        yield f"{name} is an integer tensor", integers, TypeError, f"{name} must have dtype"
+        yield f"{name} is None", None, TypeError, f"{name} must be a torch.Tensor"
+        for which, dtype in (("an integer", torch.int64), ("a float64", torch.float64)):
+            yield f"{name} is {which} tensor", torch.ones(SHAPE, dtype=dtype), TypeError, f"{name} must have dtype"
 
     def __str__(self) -> str:
         return "a tensor of any shape and strides, " + ", ".join(str(d).removeprefix("torch.") for d in self.dtypes)
