@@ -168,7 +168,8 @@ def leaves(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def _look(t: Tensor) -> tuple[Any, ...]:
-    return t.__class__, _keys(t).raw_repr(), t.dtype, t.shape, t.is_contiguous() or t.stride(), t.get_device()
+    kind, more = t.__class__, _keys(t).raw_repr() & ~MEMORY_KEYS
+    return kind not in PLAIN and kind, more, t.dtype, t.get_device(), t.shape, t.is_contiguous() or t.stride()
 
 
 def _part(value: Any) -> Any:
@@ -179,10 +180,18 @@ def _part(value: Any) -> Any:
     return value.__class__, value
 
 
-def key_of(what: Any, args: tuple[Any, ...], out: Any, row: str | None, threads: int) -> Any:
-    """What calls that may share a plan agree in: everything but the tensors' data. None where it cannot be said."""
+def key_of(
+    what: str, wanted: int, args: tuple[Any, ...], out: Any, row: str | None, threads: int
+) -> tuple[Any, ...] | None:
+    """What calls that may share a plan agree in: everything but the tensors' data. None where it cannot be said.
+
+    ``native/key.hpp`` says the same in the same order, in bytes: the first letter of what it is a key of, threads, each
+    argument, the row asked for, ``out``, and a bit for each argument whose gradient is asked for. Of a tensor:
+    dtype, device, sizes, and strides where it is not contiguous; of one that is not plain memory its class and dispatch
+    keys too. Of another value: its class and itself. Of a list: its length and items.
+    """
     try:
-        key = (what, row, threads, tuple([_part(a) for a in args]), _part(out))
+        key = (what[0], threads, tuple([_part(a) for a in args]), row, _part(out), wanted)
         hash(key)
     except Exception:  # a nested tensor has no shape, a list is no number
         return None

@@ -106,10 +106,10 @@ class Dictionary:
         return len(self._kept)
 
     def find(self, what: str, wanted: int, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
-        return self._kept.get(key_of((what, wanted), args, out, row, _get_threads()))
+        return self._kept.get(key_of(what, wanted, args, out, row, _get_threads()))
 
     def keep(self, what: str, wanted: int, args: tuple[Any, ...], out: Any, row: str | None, plan: Any) -> None:
-        key = key_of((what, wanted), args, out, row, _get_threads())
+        key = key_of(what, wanted, args, out, row, _get_threads())
         if key is not None:
             self._kept[key] = plan
 

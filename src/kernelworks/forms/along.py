@@ -153,11 +153,11 @@ class Along:
     forward: tuple[float, float]
     backward: tuple[float, float]
 
-    @property
+    @functools.cached_property
     def folder(self) -> Path:
         return Path(self.room).resolve().parent
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         return self.folder.name
 

@@ -89,11 +89,11 @@ class Pointwise:
     bench: tuple[Bench, ...] = BENCH
     device_bench: tuple[Bench, ...] = DEVICE_BENCH
 
-    @property
+    @functools.cached_property
     def folder(self) -> Path:
         return Path(self.room).resolve().parent
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         return self.folder.name
 

@@ -158,11 +158,11 @@ class Reduction:
     dtype: torch.dtype | None = None
     cases: tuple[Case, ...] = ()
 
-    @property
+    @functools.cached_property
     def folder(self) -> Path:
         return Path(self.room).resolve().parent
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         return self.folder.name
 
