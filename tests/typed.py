@@ -22,6 +22,7 @@ def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
     assert_type(kw.relu(x), Tensor)
     assert_type(kw.relu(x, False), Tensor)
     assert_type(kw.relu(input=a, inplace=False), Arrays)
+    assert_type(kw.gelu_mul(x, x, approximate="tanh"), Tensor)
     assert_type(kw.silu_mul(x, x), Tensor)
     assert_type(kw.linear(x, x), Tensor)
     assert_type(kw.linear(input=a, weight=a, bias=None), Arrays)

@@ -19,6 +19,7 @@ from kernelworks.arguments import ops_named
 from kernelworks.bench import OURS, read, save
 from kernelworks.build import BuildError
 from kernelworks.contract import Row
+from kernelworks.forms.derived import told
 from kernelworks.handed import Records
 from kernelworks.machine import has_gpu, kind_of
 from kernelworks.op import Op
@@ -53,8 +54,11 @@ def kept_benches(op: str, device: str = "cpu") -> list[BenchResult]:
 
 
 def kernel_map(op: str | None = None) -> Records[MapOp]:
-    """All ops, or one. Builds nothing and measures nothing. Raises ValueError where there is no such op."""
-    return Records(_op(found) for found in ops_named(op))
+    """All ops, or one, which then says what its form derived. Builds nothing and measures nothing.
+
+    Raises ValueError where there is no such op.
+    """
+    return Records(_op(found, alone=op is not None) for found in ops_named(op))
 
 
 def stale(op: str | None = None) -> list[str]:
@@ -97,7 +101,7 @@ def _kinds(row: Row) -> list[str]:
     return list(dict.fromkeys([*here, *(k for k in certificates.shipped_kinds() if k.startswith("sm_"))]))
 
 
-def _op(op: Op) -> MapOp:
+def _op(op: Op, *, alone: bool) -> MapOp:
     contract = op.contract
     benches = {device: [r for r in kept_benches(op.name, device) if not r.gate] for device in ("cpu", "cuda")}
     return MapOp(
@@ -112,6 +116,7 @@ def _op(op: Op) -> MapOp:
         ),
         room=op.room.relative_to(PACKAGE).as_posix() if op.room.is_relative_to(PACKAGE) else str(op.room),
         calls=_calls(op),
+        derived=tuple(told(op).items()) if alone else (),
     )
 
 

@@ -16,14 +16,15 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from kernelworks.aten import Given
 from kernelworks.build.rows import cpp_rows, triton_row
 from kernelworks.cases import LENGTHS, SMOOTH, VALUES, draw, normal, row_cases
 from kernelworks.contract import Case, Contract, Cost, Mutant, Request, Row, rounding
 from kernelworks.forms.arguments import Arguments, check_of, errors_of, said, tensors, words
-from kernelworks.forms.launches import backward_of, forward_of
+from kernelworks.forms.launches import backward_of, forward_of, written_backward, written_forward
 from kernelworks.forms.mutants import generic
 from kernelworks.forms.rows import python_rows
-from kernelworks.forms.traced import aten_of
+from kernelworks.forms.traced import aten_of, text
 from kernelworks.op import Op, Pass
 
 __all__ = ["Bench", "Pointwise", "Work"]
@@ -245,6 +246,21 @@ class Pointwise:
         )  # fmt: skip
         op.form = self
         return op
+
+    def told(self, op: Op) -> dict[str, str]:
+        """What this form alone makes (``derived.py`` tells the rest)."""
+        names, tensors_ = tuple(self.arguments), self.tensors
+        called = aten_of(op.as_written)
+        operators = [
+            called(*(Given(i, torch.empty(0)) if n in tensors_ else choice[n] for i, n in enumerate(names)))
+            for choice in self.spoken
+        ]
+        return {
+            "torch's operators": "; ".join(text(found, names) for found in operators),
+            "kernels": ", ".join(f"{target}: {self._source(target)}" for target in TARGETS),
+            "launch": written_forward(self.name, self.arguments).strip(),
+            "launch of gradients": written_backward(self.name, self.arguments).strip(),
+        }
 
     def passes(self) -> tuple[Pass, Pass]:
         """Both directions as torch knows them."""

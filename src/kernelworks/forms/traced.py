@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelworks.aten import Call, Given, aten
 
-__all__ = ["aten_of"]
+__all__ = ["aten_of", "text"]
 
 
 class _Watch(TorchDispatchMode):
@@ -25,7 +25,8 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not isinstance(result, Tensor) or func._schema.is_mutable or func.namespace != "aten":
+        made_of_nothing = not any(isinstance(a, Tensor) for a in args)  # a size and a device are not a call's own
+        if not isinstance(result, Tensor) or func._schema.is_mutable or func.namespace != "aten" or made_of_nothing:
             self.unsayable = True
             return result
         name, overload = func._opname, func._overloadname
@@ -37,9 +38,11 @@ class _Watch(TorchDispatchMode):
         return result
 
     def _of(self, value: Any) -> Any:
+        if isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value):
+            self.unsayable = True
         if not isinstance(value, Tensor):
             return value
-        if id(value) not in self.made:  # one that the function made of nothing
+        if id(value) not in self.made:  # one that the function holds
             self.unsayable = True
         return self.made.get(id(value))
 

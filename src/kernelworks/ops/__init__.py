@@ -20,6 +20,7 @@ __all__ = ["FAMILIES", "NAMES"]
 FAMILIES: dict[str, tuple[str, ...]] = {
     "activation": (
         "gelu",
+        "gelu_mul",
         "relu",
         "silu_mul",
     ),

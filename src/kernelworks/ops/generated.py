@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kernelworks.ops.activation.gelu import gelu as gelu
+    from kernelworks.ops.activation.gelu_mul import gelu_mul as gelu_mul
     from kernelworks.ops.activation.relu import relu as relu
     from kernelworks.ops.activation.silu_mul import silu_mul as silu_mul
     from kernelworks.ops.attention.attention import attention as attention
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         "cross_entropy",
         "embedding",
         "gelu",
+        "gelu_mul",
         "layer_norm",
         "linear",
         "linear_cross_entropy",
@@ -43,6 +45,10 @@ SCHEMAS = {
     "gelu": {
         "forward": "gelu(Tensor x, str approximate, str? row=None) -> Tensor",
         "backward": "gelu_backward(Tensor grad_output, Tensor x, str approximate, bool[] needs, str? row=None) -> Tensor",
+    },
+    "gelu_mul": {
+        "forward": "gelu_mul(Tensor gate, Tensor up, str approximate, str? row=None) -> Tensor",
+        "backward": "gelu_mul_backward(Tensor grad_output, Tensor gate, Tensor up, str approximate, bool[] needs, str? row=None) -> (Tensor, Tensor)",
     },
     "relu": {
         "forward": "relu(Tensor x, str? row=None) -> Tensor",

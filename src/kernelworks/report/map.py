@@ -25,6 +25,8 @@ def kernel_map(ops: Sequence[MapOp], kind: str) -> RenderableType:
         for op in (o for o in ops if o.family == family):
             leaf = branch.add(Text.assemble((op.op, "bold cyan"), (f"  {op.formula}", "dim")))
             leaf.add(_rows(op.rows))
+            if len(ops) == 1 and op.derived:
+                leaf.add(_derived(op.derived))
     if any("run `kernelworks prove" in row.reason for op in ops for row in op.rows):
         return Group(tree, Text("\n`kernelworks prove --missing` proves what has no certificate here", style="dim"))
     return tree
@@ -40,6 +42,17 @@ def _rows(rows: Sequence[MapRow]) -> Table:
         speed = f"{quantity.percent(row.share_of_bound)} of bound" if row.share_of_bound is not None else ""
         against = f"{quantity.ratio(row.ratio)} over {row.baseline}" if row.ratio is not None else ""
         table.add_row(Text(row.name, style="" if not row.reason else "dim"), speed, against, _standing(row))
+    return table
+
+
+def _derived(parts: Sequence[tuple[str, str]]) -> Table:
+    """What an op's form made, where a reader looks at that op alone."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0), title="derived by its form")
+    table.title_justify = "left"
+    table.add_column(min_width=12, no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for name, text in parts:
+        table.add_row(name, Text(text))
     return table
 
 

@@ -1,109 +1,29 @@
-"""gelu on the GPU, both forms written around one decaying exponential, as README.md derives them.
-
-16-bit types take shorter ways, which README.md counts: they have so few values that all of them are tried.
-"""
+"""gelu on the GPU. In 16 bits it takes shorter ways, which README.md counts."""
 
 import triton.language as tl
 
-from kernelworks.tile.exp2 import exp2_gradual, exp2_squared
 from kernelworks.tile.functions import functions, kernel
-from kernelworks.tile.reciprocal import reciprocal
-
-LINEAR = tl.constexpr(2.302208198144325)  # 2 sqrt(2 / pi) log2 e
-CUBIC = tl.constexpr(0.1029432395800235)  # 0.044715 of it
-SLOPE = tl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
-SLOPE_SQUARE = tl.constexpr(0.21406444881780073)  # 3 * 0.044715 of it
-ROOT = tl.constexpr(0.8493218002880191)  # sqrt(log2(e) / 2)
-HALF_ROOT = tl.constexpr(0.600561204393225)  # sqrt(log2(e) / 4)
-INVERSE_ROOT_TWO_PI = tl.constexpr(0.3989422804014327)
-SATURATED = tl.constexpr(20.0)  # every exponential here is 0 long before
-
-
-@kernel
-def _decay(x, square, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """e^-|2 u(x)|, x and its square given."""
-    if SHORT:
-        return exp2_squared(-tl.abs(x * (square * (0.5 * CUBIC) + 0.5 * LINEAR)))
-    else:
-        return exp2_gradual(-tl.abs(x * (square * CUBIC + LINEAR)))
-
-
-@kernel
-def _tail(x, SHORT: tl.constexpr, SHORTEST: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Phi(-|x|), and e^(-x^2 / 2). Beyond |x| = 14.6, where the polynomials end, both are 0."""
-    t = tl.abs(x)
-    if SHORT:
-        s = t * HALF_ROOT
-        e = exp2_squared(-s * s)
-    else:
-        s = t * ROOT
-        e = exp2_gradual(-s * s)
-    if SHORTEST:  # minimax for the relative error, 2^-17.7
-        r = reciprocal(1.0 + 0.31 * t)
-        p = -0.0739381542 * r + 0.180476145
-        p = p * r + 0.0157172014
-        p = p * r + 0.133443264
-        p = p * r + 0.120438308
-        p = p * r + 0.12386093
-    else:  # minimax of degree 9, 3.5e-9: the polynomial of simd/normal.hpp
-        r = reciprocal(1.0 + 0.3 * t)
-        q = r - 0.5929368
-        p = -2.062498181e-2 * q + 2.380297133e-3
-        p = p * q + 4.410019340e-2
-        p = p * q - 9.737040601e-3
-        p = p * q - 9.067944731e-2
-        p = p * q - 1.061070840e-2
-        p = p * q + 2.257009705e-1
-        p = p * q + 4.089658405e-1
-        p = p * q + 3.993257801e-1
-        p = p * q + 2.557316841e-1
-    return e * (r * p), e
-
-
-@kernel
-def _value(x, TANH: tl.constexpr, SHORT: tl.constexpr, SHORTEST: tl.constexpr):  # type: ignore[no-untyped-def]
-    """max(x, 0) - |x| times the share that x has in the other tail: for x < 0 the only term, else at most half of x."""
-    if TANH:
-        e = _decay(x, x * x, SHORT)
-        tail = e * reciprocal(1.0 + e)
-    else:
-        tail, e = _tail(x, SHORT, SHORTEST)
-    # inf must not meet the 0 that its tail is; -inf must, and gives NaN.
-    return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL) - tl.abs(tl.minimum(x, SATURATED)) * tail
-
-
-@kernel
-def _derivative(x, TANH: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
-    if TANH:
-        square = tl.minimum(x * x, SATURATED * SATURATED)  # must not overflow
-        e = _decay(x, square, SHORT)
-        r = reciprocal(1.0 + e)
-        s = e * r
-        over, under = tl.where(x < 0.0, s, r), tl.where(x < 0.0, r, s)
-        return over + over * under * (square * SLOPE_SQUARE + SLOPE) * x  # in this order a huge x meets a 0
-    else:
-        tail, e = _tail(x, SHORT, False)
-        return tl.where(x < 0.0, tail, 1.0 - tail) + x * INVERSE_ROOT_TWO_PI * e
+from kernelworks.tile.gelu import gelu, gelu_both
 
 
 @kernel
 def none(x, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
-    return _value(x, False, dtype != tl.float32, dtype == tl.bfloat16)
+    return gelu(x, False, dtype != tl.float32, dtype == tl.bfloat16)
 
 
 @kernel
 def tanh(x, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
-    return _value(x, True, dtype != tl.float32, dtype == tl.bfloat16)
+    return gelu(x, True, dtype != tl.float32, dtype == tl.bfloat16)
 
 
 @kernel
 def none_slope(grad, x, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
-    return grad * _derivative(x, False, dtype != tl.float32)
+    return grad * gelu_both(x, False, dtype != tl.float32)[1]
 
 
 @kernel
 def tanh_slope(grad, x, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
-    return grad * _derivative(x, True, dtype != tl.float32)
+    return grad * gelu_both(x, True, dtype != tl.float32)[1]
 
 
 forward, backward = functions(__file__, {"none": none, "tanh": tanh}, {"none": none_slope, "tanh": tanh_slope})

@@ -1,0 +1,34 @@
+"""What gelu_mul promises."""
+
+from torch import Tensor
+
+from kernelworks.forms.arguments import Floats, Like, Word
+from kernelworks.forms.pointwise import Pointwise, Work
+from kernelworks.ops.activation.gelu.contract import SMALLEST, U32, change, share, share_error, slope_error
+
+__all__ = ["CONTRACT", "FORM"]
+
+
+def slopes_error(grad: Tensor, gate: Tensor, up: Tensor, approximate: str) -> dict[str, Tensor]:
+    value, size = share(gate, approximate), gate.abs()
+    slope = slope_error(gate, approximate) + U32 * (value + change(gate, approximate).abs())
+    gelu = size * (share_error(gate, approximate) + U32 * value) + SMALLEST
+    return {"gate": (grad * up).abs() * slope + 2.0 * SMALLEST, "up": grad.abs() * gelu + SMALLEST}
+
+
+FORM = Pointwise(
+    room=__file__,
+    formula="output = gelu(gate) up",
+    source="Shazeer, GLU Variants Improve Transformer, 2020 (arXiv:2002.05202)",
+    arguments={"gate": Floats(), "up": Like("gate"), "approximate": Word("none", "tanh")},
+    reference=lambda gate, up, approximate: gate * share(gate, approximate) * up,
+    work={"none": Work(forward=29, backward=39, functions=1), "tanh": Work(forward=21, backward=31, functions=1)},
+    elementary="tanh",
+    sweeps={"both tails": 16.0, "around 0": 1e-2},
+    error=lambda output, gate, up, approximate: (
+        up.abs() * (gate.abs() * share_error(gate, approximate) + SMALLEST) + U32 * output.abs() + SMALLEST
+    ),
+    slopes_error=slopes_error,
+    reads={"up": ("gate",)},
+)
+CONTRACT = FORM.contract
