@@ -83,7 +83,7 @@ def test_torchs_own_row_costs_what_it_cost_in_the_original(name: str, machine: C
     """Whatever it took when it was timed by itself: the same function runs as before."""
     line, device = _device(name, machine)
     calls = [_renamed(c, "kernelworks::gelu") if c.name == "aten::gelu" else c for c in line.calls]
-    kinds = {("kernelworks::gelu", signature(c)) for c in calls if c.name == "kernelworks::gelu"}
+    kinds = {("kernelworks::gelu", signature(c), ()) for c in calls if c.name == "kernelworks::gelu"}
     costs = dict.fromkeys(kinds, Cost(1.0, (1.0,)))
     assert predict(line, calls, Alone(costs, kinds), device) == (pytest.approx(1.0), 0)
     assert predict(line, calls, Alone(costs), device).share > 10
@@ -102,6 +102,26 @@ def test_a_row_of_torchs_that_the_original_has_no_call_for_is_timed() -> None:
         torch.ops.kernelworks.silu_mul(x, x, "torch")
     alone = timed_alone(capture.captured)
     assert kw.silu_mul is not None and alone.torchs == set(alone.costs) != set()
+
+
+def test_calls_that_differ_in_a_string_alone_are_timed_apart(machine: Ceilings) -> None:
+    """A causal attention is not one that sees every key; where none of its strings was timed, one of its shapes is."""
+    line, device = _device("cpu", machine)
+    shapes = (((32, 64), "float32"),)
+    alone = Alone(
+        {("kernelworks::gelu", shapes, (word,)): Cost(us * 1e-6) for word, us in (("none", 50), ("tanh", 10))}
+    )
+
+    def share(*words: tuple[str, str]) -> float:
+        call = _call("kernelworks::gelu", 0, 0)
+        call.place = dataclasses.replace(call.place, words=words)
+        return predict(line, [call, line.calls[1]], alone, device).share
+
+    assert share(("approximate", "none")) - share(("approximate", "tanh")) == pytest.approx(40 / 400)
+    assert share(("approximate", "other"), ("row", "avx2")) in (
+        share(("approximate", "none")),
+        share(("approximate", "tanh")),
+    )
 
 
 def test_backward_calls_and_their_gaps_are_known_apart(machine: Ceilings) -> None:
@@ -175,5 +195,5 @@ def test_calls_that_the_budget_does_not_allow_are_left_out_the_least_frequent_fi
     once, backward = _call("kernelworks::softmax", 4, 5), _call("kernelworks::gelu_backward", 6, 7, backward=True)
     found = timed_alone([backward, once, *often], Words(), 1 << 20)
     assert played == ["kernelworks::gelu", "kernelworks::softmax", "kernelworks::gelu_backward"]
-    assert {name for name, _ in found.costs} == set(played) and {name for name, _ in found.torchs} == {played[0]}
+    assert {name for name, *_ in found.costs} == set(played) and {name for name, *_ in found.torchs} == {played[0]}
     assert not timed_alone([backward, once, *often], Words(), 1 << 20, budget_s=-1.0).costs

@@ -175,7 +175,7 @@ def test_prediction_adds_up(machine: Ceilings) -> None:
     trace = Trace(0, 400 * us, [call("aten::gelu", 10, 110), call("aten::relu", 120, 220)], 2, 0, None)
     timeline = settle(400e-6, [trace], trace, FLOORS)
     swapped = [call("kernelworks::gelu", 0, 0), call("aten::relu", 0, 0)]
-    alone = Alone({("kernelworks::gelu", (((32, 64), "float32"),)): Cost(30e-6)})
+    alone = Alone({("kernelworks::gelu", (((32, 64), "float32"),), ()): Cost(30e-6)})
     found = predict(timeline, swapped, alone, Cpu(machine, FLOORS, 2), faults=0)
     ours, kept, gaps, tail = 30, 100, 10 + 10, 180
     assert found == (pytest.approx((ours + kept + gaps + tail) / 400), 0)

@@ -145,7 +145,7 @@ def test_prediction_of_quicker_calls_gains_only_where_they_are_waited_for() -> N
     for name, op in (("large", "aten::matmul"), ("tiny", "aten::mul")):
         line = timeline(name)
         ours = [call for call in line.calls if call.name == op]
-        costs = {("kernelworks::quicker", signature(c)): Cost(5e-6, (1e-6,)) for c in ours}
+        costs = {("kernelworks::quicker", signature(c), ()): Cost(5e-6, (1e-6,)) for c in ours}
         swapped = [_renamed(c) if c.name == op else c for c in line.calls]
         shares[name] = predict(line, swapped, Alone(costs), Gpu(gpu(), FLOORS)).share
     assert shares["large"] < 0.2  # four products of a millisecond are gone

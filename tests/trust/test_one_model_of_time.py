@@ -73,7 +73,7 @@ def test_a_machine_at_another_pace_predicts_the_same_share(pace: float, ceilings
     """Replays and what is kept are both of this minute, so a machine at half speed changes no share."""
     line = PROGRAMS["calls and gaps"]
     calls = [_call("kernelworks::gelu", 0, 0), _call("aten::relu", 0, 0)]
-    alone = Alone({("kernelworks::gelu", (((32, 64), "float32"),)): Cost(30e-6 * pace)})
+    alone = Alone({("kernelworks::gelu", (((32, 64), "float32"),), ()): Cost(30e-6 * pace)})
     found = predict(line, calls, alone, Cpu(ceilings, FLOORS, 2), faults=0, now=pace * line.wall)
     assert found.share == pytest.approx(330 / 400)
 
@@ -120,7 +120,7 @@ def test_the_backward_of_a_swapped_module_is_replayed() -> None:
     names = {c.name for c in capture.captured}
     assert names == {f"kernelworks::{op}{of}" for op in ("linear", "gelu") for of in ("", "_backward")}
     costs = timed_alone(capture.captured).costs
-    assert {name for name, _ in costs} == names
+    assert {name for name, *_ in costs} == names
     assert all(cost.host > 0 for cost in costs.values())
 
 

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from kernelworks.choose import choose
 from kernelworks.observe.timeline import Cost
 from kernelworks.observe.trace import Call
 from kernelworks.op import Op
+from kernelworks.work.operands import name_of
 from kernelworks.work.shapes import Signature, rounded, signature
 
-__all__ = ["OURS", "Alone", "Kind", "shapes_of", "takes_torchs"]
+__all__ = ["OURS", "Alone", "Kind", "kind_of", "kind_of_args", "shapes_of", "takes_torchs"]
 
 OURS = "kernelworks::"
-Kind = tuple[str, Signature]  # a call's full name, and its shapes
+Kind = tuple[str, Signature, tuple[str, ...]]  # a call's full name, its shapes, its strings ("top_left")
 
 
 @dataclass
@@ -32,18 +32,31 @@ class Alone:
 
     def __post_init__(self) -> None:
         self._near: dict[Any, list[Cost]] = {}
-        for (name, shapes), cost in self.costs.items():
-            self._near.setdefault((name, rounded(shapes)), []).append(cost)
+        for (name, shapes, words), cost in self.costs.items():
+            for said in dict.fromkeys((words, None)):
+                self._near.setdefault((name, rounded(shapes), said), []).append(cost)
 
     def takes_torchs(self, call: Call) -> bool:
-        return (call.name, signature(call)) in self.torchs
+        return kind_of(call) in self.torchs
 
     def of(self, call: Call) -> Cost | None:
-        """The cost of the same op whose shapes are the call's, or nearly; None where there is none."""
-        shapes = signature(call)
-        exact = self.costs.get((call.name, shapes))
-        near = self._near.get((call.name, rounded(shapes)), [])
-        return exact or (sorted(near, key=lambda c: c.host + sum(c.kernels))[len(near) // 2] if near else None)
+        """The cost of the same op whose shapes are the call's, or nearly, with the same strings or any; None where
+        there is none."""
+        kind = kind_of(call)
+        if kind in self.costs:
+            return self.costs[kind]
+        name, shapes, words = kind
+        near = self._near.get((name, rounded(shapes), words)) or self._near.get((name, rounded(shapes), None), [])
+        return sorted(near, key=lambda c: c.host + sum(c.kernels))[len(near) // 2] if near else None
+
+
+def kind_of(call: Call) -> Kind:
+    return call.name, signature(call), tuple(value for name, value in call.place.words if name != "row")
+
+
+def kind_of_args(name: str, args: Sequence[Any]) -> Kind:
+    """As ``kind_of`` has it, from the arguments themselves without the row."""
+    return name, shapes_of(args), tuple(a for a in args if isinstance(a, str))
 
 
 def takes_torchs(op: Op, pass_: str, given: Sequence[Any], row: str | None) -> bool:
@@ -54,8 +67,4 @@ def takes_torchs(op: Op, pass_: str, given: Sequence[Any], row: str | None) -> b
 def shapes_of(args: Sequence[Any]) -> Signature:
     """As ``signature`` has them: of a list of tensors the first three."""
     lists = [a[:3] if isinstance(a, (list, tuple)) else [a] for a in args]
-    return tuple((tuple(t.shape), _name(t.dtype)) for items in lists for t in items if isinstance(t, Tensor))
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return tuple((tuple(t.shape), name_of(t.dtype)) for items in lists for t in items if isinstance(t, Tensor))

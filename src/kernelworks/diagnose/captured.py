@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from kernelworks.diagnose.alone import Alone, Kind, shapes_of, takes_torchs
+from kernelworks.diagnose.alone import Alone, Kind, kind_of_args, takes_torchs
 from kernelworks.observe.timeline import Cost
 from kernelworks.op import Op
 from kernelworks.work.costs import contracted
-from kernelworks.work.shapes import Signature, rounded
+from kernelworks.work.shapes import rounded
 
 __all__ = ["Capture", "Captured", "timed_alone"]
 
@@ -38,7 +38,7 @@ class Captured:
     op: Op
     pass_: str
     args: tuple[Any, ...]
-    signature: Signature
+    kind: Kind
     torchs: bool = False  # the row that is taken is torch's own
     row: str | None = None  # that was settled for it, where it was
 
@@ -94,16 +94,16 @@ class Capture(TorchDispatchMode):
         if found is None or found[0].contract.mutates:
             return
         op, pass_ = found
-        shapes = shapes_of(args)
-        kind = (name, rounded(shapes))
-        self._kinds[kind] = self._kinds.get(kind, 0) + 1
-        if self._kinds[kind] <= MOST_OF_A_KIND:
-            count = len(op.passes[pass_].names)
-            given, row = tuple(args[:count]), args[count] if len(args) > count else None
-            same = (name, shapes, row)
+        count = len(op.passes[pass_].names)
+        given, row = tuple(args[:count]), args[count] if len(args) > count else None
+        kind = kind_of_args(name, given)
+        alike = (name, rounded(kind[1]), kind[2])
+        self._kinds[alike] = self._kinds.get(alike, 0) + 1
+        if self._kinds[alike] <= MOST_OF_A_KIND:
+            same = (kind, row)
             if same not in self._torchs:
                 self._torchs[same] = takes_torchs(op, pass_, given, row)
-            self.captured.append(Captured(name, op, pass_, given, shapes, self._torchs[same], row))
+            self.captured.append(Captured(name, op, pass_, given, kind, self._torchs[same], row))
             held = (a for a in args if isinstance(a, Tensor))
             self._held += sum(t.nbytes for t in held if t.untyped_storage().data_ptr() not in self.persistent)
 
@@ -128,9 +128,9 @@ def timed_alone(captured: list[Captured], budget_s: float = math.inf) -> Alone:
                     call.op.run("backward", call.args, row=call.row)
                 else:
                     call.op(*call.args, out=outputs[i], row=call.row)
-                seconds.setdefault((call.name, call.signature), []).append(time.perf_counter() - start)
+                seconds.setdefault(call.kind, []).append(time.perf_counter() - start)
     costs = {kind: Cost(statistics.median(values)) for kind, values in seconds.items()}
-    return Alone(costs, {(call.name, call.signature) for call in captured if call.torchs})
+    return Alone(costs, {call.kind for call in captured if call.torchs})
 
 
 def _output(op: Op, call: Captured) -> Any:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelworks.diagnose.alone import OURS, Alone, Kind, shapes_of, takes_torchs
+from kernelworks.diagnose.alone import OURS, Alone, Kind, kind_of, shapes_of, takes_torchs
 from kernelworks.observe.on_gpu import waiting
 from kernelworks.observe.timeline import Cost
 from kernelworks.observe.trace import Call, record
@@ -69,7 +69,7 @@ def timed_alone(calls: Iterable[Call], words: Words, l2_bytes: int, budget_s: fl
     for call in calls:
         training = training or call.backward
         if call.name.startswith(OURS):
-            kinds.setdefault((call.name, signature(call)), []).append(call)
+            kinds.setdefault(kind_of(call), []).append(call)
     found: dict[Kind, Cost] = {}
     torchs: set[Kind] = set()
     learned: dict[str, Cost] = {}  # by name of a backward whose forward makes the gradients
@@ -201,7 +201,7 @@ def _arguments(op: Op, pass_: str, call: Call, words: Words) -> list[Any]:
     schema = [a for a in torch._C.parse_schema(op.passes[pass_].schema).arguments if a.name != "row"]
     named = {a.name: item for a, item in zip(schema, items, strict=False)}
     args: list[Any] = []
-    strings = words.of(call)
+    strings, said = words.of(call), dict(call.place.words)
     for place, argument in enumerate(schema):
         item = named.get(argument.name)
         if isinstance(item, Operand):
@@ -209,6 +209,8 @@ def _arguments(op: Op, pass_: str, call: Call, words: Words) -> list[Any]:
             args.append(_tensor(item, named[name].shape[dim] if isinstance(named.get(name), Operand) else 2))
         elif isinstance(item, list) and item and isinstance(item[0], Operand):
             args.append([_tensor(o, 2) for o in item])
+        elif argument.name in said:
+            args.append(said[argument.name])
         elif place in strings:
             args.append(strings[place])
         elif str(argument.type) == "List[bool]":
