@@ -38,7 +38,7 @@ NAMED: dict[str, str] = {
     "tiles, window 150 top_left, D=128;tiles, window 130 top_left, D=64",
     "attention.triton": "tiles, whole@bfloat16;Lq=33 Lk=200 causal;decode D=16;mask and causal;"
     "few queries, split@bfloat16;Lk=509@bfloat16",
-    "cross_entropy.sm90": "sum N=4096;mean N=4096, 1 flows in;48x32000 mean;40x16384 sum@float32;37x128256 mean",
+    "cross_entropy.sm90": "sum N=4096;mean N=4096, 1 flows in;48x32000 mean;40x16384 sum;600x20000 none;37x128256 mean",
     "cross_entropy.triton": "sum N=32003, 1 flows in;none N=32003;48x32000 mean;many rows;mean N=4097;"
     "none N=33, 1 flows in;3x300001 mean",
     "layer_norm.sm90_backward": "701x4608@bfloat16;700x5120@float16;300x8192@float16;901x16384@bfloat16;"

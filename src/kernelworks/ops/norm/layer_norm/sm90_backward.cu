@@ -7,242 +7,7 @@
 // many groups as fit, each with its own ring. The four measure the groups' rows in turn. Two blocks of a cluster with one
 // group each join their shares before they leave, by stores whose bytes a barrier counts: a barrier of the cluster would
 // also wait for the last gradients to reach memory. Integers arrive as 64 bits.
-using u16 = unsigned short;
-using u32 = unsigned;
-using u64 = unsigned long long;
-using i64 = long long;
-
-constexpr int TURNING = 512, MEASURING = 128, THREADS = TURNING + MEASURING;
-constexpr int WARPS = TURNING / 32, MEASURERS = MEASURING / 32, MOST_STAGES = 8;
-constexpr int EACH = 8;  // elements in 16 bytes
-
-// Shared memory: barriers (rows that have come, rows that are measured; of a pair: the other's ring is free, its sums have
-// come), what measuring warps tell each other, the weight, the rings, the measures of rows.
-constexpr int PLACES = WARPS * MOST_STAGES;  // no group has more stages, and no more than WARPS groups exist
-constexpr int COME = 0, MEASURED = COME + 8 * PLACES, FREE = MEASURED + 8 * PLACES, SENT = FREE + 8;
-constexpr int TOLD = SENT + 8, SAID = 16;  // SAID: bytes a warp
-constexpr int WEIGHT = (TOLD + MEASURERS * SAID + 127) / 128 * 128;  // bulk copies to whole 16 bytes alone are slow
-
-// Variances outside have overflowed or lost bits in float32.
-constexpr float LEAST = 0x1p-90f, MOST = 0x1p100f, SMALLEST = 0x1p-126f;
-
-struct Words {
-    u32 w[4];
-};
-
-// ---------------------------------------------------------------- elements, two in a word
-
-struct Bf16 {
-    static constexpr u32 ONES = 0x3f803f80u;
-    static __device__ float get(u32 word, int i) { return __uint_as_float(i ? word & 0xffff0000u : word << 16); }
-    static __device__ u32 put(float low, float high) {
-        u32 word;
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-        return word;
-    }
-};
-struct F16 {
-    static constexpr u32 ONES = 0x3c003c00u;
-    static __device__ float get(u32 word, int i) {
-        float value;
-        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(static_cast<u16>(i ? word >> 16 : word)));
-        return value;
-    }
-    static __device__ u32 put(float low, float high) {
-        u32 word;
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-        return word;
-    }
-};
-
-// ---------------------------------------------------------------- instructions that C++ has no words for
-
-inline __device__ void barrier_init(u32 barrier) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier)); }
-inline __device__ void barrier_expect(u32 barrier, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-inline __device__ void barrier_arrive(u32 barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-inline __device__ void barrier_wait(u32 barrier, u32 phase) {
-    asm volatile(
-        "{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-        "@done bra GONE;\nbra AGAIN;\nGONE:\n}" ::"r"(barrier), "r"(phase)
-        : "memory");
-}
-inline __device__ void copy(u32 to, const void* from, u32 bytes, u32 barrier) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
-        "r"(bytes), "r"(barrier)
-        : "memory");
-}
-inline __device__ u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
-inline __device__ u32 blocks_in_cluster() {
-    u32 count;
-    asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(count));
-    return count;
-}
-// Of all threads of the cluster. Relaxed: barriers have a fence of their own, and otherwise it would be one of all memory.
-inline __device__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-inline __device__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// Arrives at another block's barrier; what this block has read so far may then be written over there. (Said as a release of
-// the cluster it would be a fence of all memory.)
-inline __device__ void arrive_at(u32 barrier, u32 block) {
-    asm volatile(
-        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier), "r"(block)
-        : "memory");
-}
-// Writes four numbers where another block of the cluster has this place of shared memory; its barrier counts the bytes.
-inline __device__ void send(const float* here, u32 barrier, u32 block, const float* v) {
-    asm volatile(
-        "{\n.reg .b32 there, told;\nmapa.shared::cluster.u32 there, %0, %2;\nmapa.shared::cluster.u32 told, %1, %2;\n"
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, [told];\n}" ::"r"(
-            shared_address(here)),
-        "r"(barrier), "r"(block), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
-        : "memory");
-}
-// Of all warps of a block, each in its own part of the program.
-inline __device__ void block_barrier() { asm volatile("bar.sync 0;" ::: "memory"); }
-inline __device__ void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-inline __device__ void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-
-// ---------------------------------------------------------------- warps that measure a row together
-
-struct Team {
-    unsigned char* memory;
-    int warps, number, lane, warp;
-
-    __device__ void sync() const {
-        if (warps == 1)
-            __syncwarp();
-        else
-            asm volatile("bar.sync %0, %1;" ::"r"(1 + number), "r"(32 * warps) : "memory");
-    }
-    // Any reduction of a few values, each in every thread and the same there.
-    template <int COUNT, class Value, class Join>
-    __device__ void all(Value (&v)[COUNT], Join join) const {
-#pragma unroll
-        for (int across = 16; across; across /= 2)
-#pragma unroll
-            for (int i = 0; i < COUNT; ++i) v[i] = join(v[i], __shfl_xor_sync(~0u, v[i], across));
-        if (warps == 1) return;
-        static_assert(sizeof(Value) * COUNT <= SAID);
-        auto told = [&](int by) { return reinterpret_cast<Value*>(memory + TOLD + by * SAID); };
-        sync();
-        if (lane == 0)
-#pragma unroll
-            for (int i = 0; i < COUNT; ++i) told(warp)[i] = v[i];
-        sync();
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-            v[i] = told(number * warps)[i];
-            for (int w = 1; w < warps; ++w) v[i] = join(v[i], told(number * warps + w)[i]);
-        }
-    }
-    template <int COUNT>
-    __device__ void sums(float (&v)[COUNT]) const {
-        all(v, [](float a, float b) { return a + b; });
-    }
-    __device__ float sum(float v) const {
-        float one[1] = {v};
-        sums(one);
-        return one[0];
-    }
-    __device__ float largest(float v) const {
-        float one[1] = {v};
-        all(one, [](float a, float b) { return fmaxf(a, b); });
-        return one[0];
-    }
-};
-
-// A power of two that brings the larger of `largest` and sqrt(eps) near 1; 1 where that is infinite.
-inline __device__ float power_of_two(float largest, float eps) {
-    int exponent = __float_as_int(fmaxf(largest, sqrtf(eps))) & 0x7f800000;
-    return exponent == 0x7f800000 ? 1.0f : __int_as_float(min(max(0x7f000000 - exponent, 0x00800000), 0x7e800000));
-}
-// Floats in the order of unsigned integers.
-inline __device__ u32 ordered(float v) {
-    u32 bits = __float_as_uint(v);
-    return bits ^ (bits >> 31 ? ~0u : 0x80000000u);
-}
-inline __device__ float unordered(u32 bits) { return __uint_as_float(bits ^ (bits >> 31 ? 0x80000000u : ~0u)); }
-
-// ---------------------------------------------------------------- a row
-
-// What a row is turned with: z = (x scale - centre) r - shift; the gradient of x is (g weight) slope + z less + least.
-struct Measures {
-    float scale, centre, r, shift, slope, less, least, none;
-};
-static_assert(sizeof(Measures) == 32);
-
-// A row in shared memory.
-template <class T>
-struct Row {
-    const u16 *x, *grad, *weight;
-    int N, begin, step;  // a thread takes EACH elements every `step`
-
-    template <class Use>
-    __device__ void each(Use use) const {
-#pragma unroll 1
-        for (int at = begin; at < N; at += step)
-#pragma unroll 1
-            for (int word = 0; word < EACH / 2; ++word)
-                for (int i = 0; i < 2; ++i)
-                    use(T::get(reinterpret_cast<const u32*>(x + at)[word], i),
-                        T::get(reinterpret_cast<const u32*>(grad + at)[word], i) *
-                            T::get(reinterpret_cast<const u32*>(weight + at)[word], i));
-    }
-};
-
-// With z = ((x scale - centre) - shift) / sqrt(variance), c = mean(gw z).
-inline __device__ Measures measures(float scale, float centre, float shift, float variance, float c, float mean_g) {
-    float r = rsqrtf(variance), slope = r * scale;
-    return Measures{scale, centre, r, shift * r, slope, -c * slope, -mean_g * slope, 0.0f};
-}
-
-// For rows that one round of sums did not do: a mean beyond the spread, squares that leave float32.
-template <class T>
-__device__ __forceinline__ Measures centred_again(const Team& team, const Row<T>& row, float mean, float mean_g, float eps) {
-    float n = static_cast<float>(row.N), scale = 1.0f, centre = mean, shift = 0.0f, m[2];
-    auto moments = [&]() {  // of x scale - centre - shift
-        m[0] = m[1] = 0.0f;
-        row.each([&](float x, float) {
-            float d = (x * scale - centre) - shift;
-            m[0] += d, m[1] += d * d;
-        });
-        team.sums(m);
-        m[0] /= n, m[1] /= n;
-    };
-    moments();
-    shift = m[0];
-    float variance = m[1] - shift * shift + eps;
-    if (!(64.0f * shift * shift < variance && variance > LEAST && variance < MOST)) {
-        float largest = 0.0f, sum = 0.0f;
-        row.each([&](float x, float) { largest = fmaxf(largest, fabsf(x)); });
-        scale = power_of_two(team.largest(largest), eps);
-        row.each([&](float x, float) { sum += x * scale; });
-        mean = team.sum(sum) / n;
-        // Differences from the element nearest the mean are exact where x lies close together.
-        u64 nearest[1] = {~0ull};
-        row.each([&](float x, float) {
-            u64 distance = __float_as_uint(fabsf(x * scale - mean));
-            nearest[0] = min(nearest[0], distance << 32 | ordered(x * scale));
-        });
-        team.all(nearest, [](u64 a, u64 b) { return min(a, b); });
-        centre = unordered(static_cast<u32>(nearest[0]));
-        shift = 0.0f;
-        moments();
-        shift = m[0];
-        moments();
-        shift += m[0];
-        // Where all of x is equal the variance is 0 and eps may underflow: 0 / 0 must not come of it.
-        variance = m[1] - m[0] * m[0] + fmaxf(eps * scale * scale, eps > 0.0f ? SMALLEST : 0.0f);
-    }
-    float r = rsqrtf(variance), dot = 0.0f;
-    row.each([&](float x, float g) { dot += ((x * scale - centre) - shift) * r * g; });
-    return measures(scale, centre, shift, variance, team.sum(dot) / n, mean_g);
-}
+#include "measures.cuh"
 
 struct Problem {
     const u16 *grad, *x, *weight;  // weight: null for ones
@@ -347,51 +112,14 @@ inline __device__ void put(float* to, const float* sums, const float* more) {
     *reinterpret_cast<float4*>(to) = sum;
 }
 
-// The warps that turn rows into gradients, V pieces of 16 bytes of a row a thread.
-template <class T, int V>
-__device__ __forceinline__ void turn(const Problem& a, const Places& at, int warp, int lane) {
-    int group = warp / a.warps, member = (warp % a.warps) * 32 + lane, stride = a.warps * 32 * EACH, stage = 0;
-    bool works = group < at.groups, whole = member * EACH + (V - 1) * stride < a.N;  // only the last piece may be none
-    const u16* weight = reinterpret_cast<const u16*>(at.memory + WEIGHT) + member * EACH;
-    float of_weight[V][EACH] = {}, of_bias[V][EACH] = {};
-    u32 phase = 0;
-    // All groups go through as many turns, also those that have a row less: racecheck counts a thread's barriers.
-    u32 M = works ? a.M : 0;
-    for (u32 turn = blockIdx.x; turn < M; turn += at.step) {
-        u32 row = turn + gridDim.x * group;
-        if (row < M) {
-            const u16* x = reinterpret_cast<const u16*>(at.row(group, stage)) + member * EACH;
-            const u16* grad = x + a.N;
-            u16* to = a.grad_x + static_cast<i64>(row) * a.N + member * EACH;
-            barrier_wait(at.barrier(COME, group, stage), phase);
-            barrier_wait(at.barrier(MEASURED, group, stage), phase);
-            const Measures m = *at.measures(group, stage);
-#pragma unroll
-            for (int v = 0; v < V; ++v) {
-                if (v + 1 == V && !whole) break;
-                Words p = words(x + v * stride), o = words(grad + v * stride), w = words(weight + v * stride);
-                float d[EACH];
-#pragma unroll
-                for (int i = 0; i < EACH; ++i) {
-                    float e = T::get(p.w[i / 2], i % 2), g = T::get(o.w[i / 2], i % 2), z = fmaf(fmaf(e, m.scale, -m.centre), m.r, -m.shift);
-                    of_weight[v][i] = fmaf(g, z, of_weight[v][i]);
-                    of_bias[v][i] += g;
-                    d[i] = fmaf(g * T::get(w.w[i / 2], i % 2), m.slope, fmaf(z, m.less, m.least));
-                }
-                *reinterpret_cast<uint4*>(to + v * stride) =
-                    uint4{T::put(d[0], d[1]), T::put(d[2], d[3]), T::put(d[4], d[5]), T::put(d[6], d[7])};
-            }
-        }
-        if (a.warps == 1)
-            __syncwarp();
-        else
-            asm volatile("bar.sync %0, %1;" ::"r"(1 + MEASURERS + group), "r"(32 * a.warps) : "memory");
-        row += at.stages * at.step;
-        if (member == 0 && row < M) fetch(a, at, group, static_cast<int>(row), stage);
-        if (++stage == at.stages) stage = 0, phase ^= 1;
-    }
-    if (!a.partial) return;
-
+// What a block leaves of its sums down the columns: its share, or with another block of a cluster theirs.
+template <int V>
+__device__ __forceinline__ void leave(
+    const Problem& a, const Places& at, const float (&of_weight)[V][EACH], const float (&of_bias)[V][EACH]) {
+    u32 thread;  // asked for anew, so that nothing of it is kept through all rows: registers are short
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    int group = thread / 32 / a.warps, member = thread / 32 % a.warps * 32 + thread % 32, stride = a.warps * 32 * EACH;
+    bool works = group < at.groups, whole = member * EACH + (V - 1) * stride < a.N;
     int pieces = !works ? 0 : whole ? V : V - 1;
     // A group's sums take the place of its first two rows, which nobody reads any more.
     float* parts = reinterpret_cast<float*>(at.row(group, 0));
@@ -438,6 +166,54 @@ __device__ __forceinline__ void turn(const Problem& a, const Places& at, int war
         i64 row = static_cast<i64>(which) * gridDim.x + blockIdx.x;  // groups of a block, and no pair
         *reinterpret_cast<float4*>(a.partial + row * a.N + i - which * a.N) = sum;
     }
+}
+
+// The warps that turn rows into gradients, V pieces of 16 bytes of a row a thread.
+template <class T, int V>
+__device__ __forceinline__ void turn(const Problem& a, const Places& at, int warp, int lane) {
+    int group = warp / a.warps, member = (warp % a.warps) * 32 + lane, stride = a.warps * 32 * EACH;
+    bool works = group < at.groups, whole = member * EACH + (V - 1) * stride < a.N;  // only the last piece may be none
+    const u16* weight = reinterpret_cast<const u16*>(at.memory + WEIGHT) + member * EACH;
+    float of_weight[V][EACH] = {}, of_bias[V][EACH] = {};
+    int place = 0;  // stage, and stages more in every second round
+    // All groups go through as many turns, also those that have a row less: racecheck counts a thread's barriers.
+    u32 M = works ? a.M : 0;
+    for (u32 turn = blockIdx.x; turn < M; turn += at.step) {
+        u32 row = turn + gridDim.x * group;
+        int stage = place < at.stages ? place : place - at.stages;
+        if (row < M) {
+            u32 phase = place >= at.stages;
+            const u16* x = reinterpret_cast<const u16*>(at.row(group, stage)) + member * EACH;
+            const u16* grad = x + a.N;
+            u16* to = a.grad_x + static_cast<i64>(row) * a.N + member * EACH;
+            barrier_wait(at.barrier(COME, group, stage), phase);
+            barrier_wait(at.barrier(MEASURED, group, stage), phase);
+            const Measures m = *at.measures(group, stage);
+#pragma unroll
+            for (int v = 0; v < V; ++v) {
+                if (v + 1 == V && !whole) break;
+                Words p = words(x + v * stride), o = words(grad + v * stride), w = words(weight + v * stride);
+                float d[EACH];
+#pragma unroll
+                for (int i = 0; i < EACH; ++i) {
+                    float e = T::get(p.w[i / 2], i % 2), g = T::get(o.w[i / 2], i % 2), z = fmaf(fmaf(e, m.scale, -m.centre), m.r, -m.shift);
+                    of_weight[v][i] = fmaf(g, z, of_weight[v][i]);
+                    of_bias[v][i] += g;
+                    d[i] = fmaf(g * T::get(w.w[i / 2], i % 2), m.slope, fmaf(z, m.less, m.least));
+                }
+                *reinterpret_cast<uint4*>(to + v * stride) =
+                    uint4{T::put(d[0], d[1]), T::put(d[2], d[3]), T::put(d[4], d[5]), T::put(d[6], d[7])};
+            }
+        }
+        if (a.warps == 1)
+            __syncwarp();
+        else
+            asm volatile("bar.sync %0, %1;" ::"r"(1 + MEASURERS + group), "r"(32 * a.warps) : "memory");
+        row += at.stages * at.step;
+        if (member == 0 && row < M) fetch(a, at, group, static_cast<int>(row), stage);
+        if (++place == 2 * at.stages) place = 0;
+    }
+    if (a.partial) leave<V>(a, at, of_weight, of_bias);
 }
 
 template <class T, int V>
