@@ -284,7 +284,7 @@ def test_the_examples_of_the_pages_run(
     page: str, number: int, text: str, monkeypatch: pytest.MonkeyPatch, ceilings: Ceilings, tmp_path: Path
 ) -> None:
     # the ceilings of a test machine: measuring this one takes a minute and wants it quiet
-    patch(monkeypatch, "kernelworks.diagnose", "measured_ceilings", lambda *args: ceilings)
+    patch(monkeypatch, "kernelworks.diagnose", "measured_ceilings", lambda *args, **more: ceilings)
     monkeypatch.chdir(tmp_path)
     exec(compile(text, f"{page}, example {number}", "exec"), {"__name__": "example"})
 

@@ -152,6 +152,32 @@ def test_rough_ceilings_serve_rough_figures_for_a_while(
     cache.forget()
 
 
+def test_one_round_serves_diagnoses_for_a_while_and_nothing_else(
+    ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
+    measured: list[bool] = []
+    here = dataclasses.replace(ceilings, fingerprint=survey.fingerprint())
+
+    def measure(progress: object = None, *, brief: bool = False) -> Ceilings:
+        measured.append(brief)
+        return here
+
+    monkeypatch.setattr(cache, "measure", measure)
+    cache.forget()
+    for _ in range(2):
+        assert cache.ceilings(brief=True) == here
+    assert measured == [True] and cache.cached() is None
+    old = time.time() - cache.BRIEF_S - 1
+    os.utime(cache._brief_path(), (old, old))
+    cache.ceilings(brief=True)
+    cache.ceilings()
+    assert measured == [True, True, False] and cache.cached() == here
+    cache.ceilings(brief=True)
+    assert len(measured) == 3
+    cache.forget()
+
+
 # ---------------------------------------------------------------- diagnoses
 
 

@@ -23,6 +23,7 @@ __all__ = ["cached", "ceilings", "forget", "save"]
 
 Device = Literal["cpu", "cuda"]
 ROUGH_S = 1800.0  # for which what was measured on a busy machine serves other rough figures
+BRIEF_S = 1800.0  # for which what was measured in one round serves other diagnoses
 
 
 def _fingerprint(device: str) -> str:
@@ -81,11 +82,14 @@ def _rough_path() -> Path:
     return environment.cache_dir("ceilings") / f"{_fingerprint('cpu')}.rough.json"
 
 
-def _rough() -> Ceilings | None:
-    """What was measured of late for rough figures, for others alone."""
-    path = _rough_path()
+def _brief_path() -> Path:
+    return environment.cache_dir("ceilings") / f"{_fingerprint('cpu')}.brief.json"
+
+
+def _recent(path: Path, seconds: float) -> Ceilings | None:
+    """What was measured of late, for some: while others used the machine, or in one round."""
     try:
-        recent = 0 <= time.time() - path.stat().st_mtime < ROUGH_S
+        recent = 0 <= time.time() - path.stat().st_mtime < seconds
     except OSError:
         return None
     found = _read(path, "cpu") if recent else None
@@ -113,31 +117,44 @@ def forget() -> None:
 
 @overload
 def ceilings(
-    progress: Progress | None = None, *, again: bool = False, device: Literal["cpu"] = "cpu", rough: bool = False
-) -> Ceilings: ...
+    progress: Progress | None = None, *, again: bool = False, device: Literal["cpu"] = "cpu", rough: bool = False,
+    brief: bool = False,
+) -> Ceilings: ...  # fmt: skip
 @overload
 def ceilings(
-    progress: Progress | None = None, *, again: bool = False, device: Literal["cuda"], rough: bool = False
-) -> GpuCeilings: ...
+    progress: Progress | None = None, *, again: bool = False, device: Literal["cuda"], rough: bool = False,
+    brief: bool = False,
+) -> GpuCeilings: ...  # fmt: skip
 @overload
 def ceilings(
-    progress: Progress | None = None, *, again: bool = False, device: str, rough: bool = False
+    progress: Progress | None = None, *, again: bool = False, device: str, rough: bool = False, brief: bool = False
 ) -> Ceilings | GpuCeilings: ...
 
 
 def ceilings(
-    progress: Progress | None = None, *, again: bool = False, device: str = "cpu", rough: bool = False
-) -> Ceilings | GpuCeilings:
+    progress: Progress | None = None, *, again: bool = False, device: str = "cpu", rough: bool = False,
+    brief: bool = False,
+) -> Ceilings | GpuCeilings:  # fmt: skip
     """The ceilings of this machine, or with ``device="cuda"`` of its GPU: from the cache, else measured (20 to 50 s)
     and cached. ``again`` measures in any case. With ``rough`` a busy machine is measured all the same, once (some
     15 s): what that gives serves other rough figures for half an hour, and its ``foreign_share`` says what others took.
+    With ``brief`` what is not in the cache is measured once too, while nobody uses the machine, and serves for half an
+    hour: a round that a neighbour slowed unseen, in another virtual machine on the same silicon, is not to be believed
+    for longer.
 
     Raises Ambiguous when the machine is too busy to measure, BuildError without a compiler, RuntimeError where there
     is no GPU. Where the cache folder cannot be written the result is still returned, with a warning.
     """
     record = None if again else cached(device)
     if record is None and rough and not again and device == "cpu":
-        record = _rough()
+        record = _recent(_brief_path(), BRIEF_S) or _recent(_rough_path(), ROUGH_S)
+    if record is None and brief and not again and device == "cpu":
+        record = _recent(_brief_path(), BRIEF_S)
+        if record is None:
+            record = measure(progress, brief=True)
+            with contextlib.suppress(OSError):
+                _written(_brief_path(), record)
+        return record
     if record is None:
         if device == "cuda":
             record = gpu.measure(progress)

@@ -246,10 +246,12 @@ def _floors(here: Machine) -> list[Floor]:
     return [_dispatch(), Floor("OpenMP fork-join", fork_join), Floor("page fault", page_fault)]
 
 
-def _rounds(items: Sequence[Point | Floor], quiet: Quiet, progress: Progress | None) -> int:
-    """Measure everything once, then again while there is time; for rough figures once is enough. Returns how many
-    rounds were completed."""
-    begin, done, rounds = time.monotonic(), 0, 1 if quiet.rough else ROUNDS
+def _rounds(
+    items: Sequence[Point | Floor], quiet: Quiet, progress: Progress | None, *, brief: bool = False
+) -> int:  # fmt: skip
+    """Measure everything once, then again while there is time; for rough figures, and in ``brief``, once is enough.
+    Returns how many rounds were completed."""
+    begin, done, rounds = time.monotonic(), 0, 1 if brief or quiet.rough else ROUNDS
     for number in range(rounds):
         if number and time.monotonic() - begin > DEADLINE_S - ROUND_S:
             return number
@@ -274,10 +276,11 @@ def listening(*, rough: bool = False) -> Quiet:
     return Quiet(window_s=WINDOW_S, patience=48, deadline_s=DEADLINE_S, rough=rough)
 
 
-def measure(progress: Progress | None = None, *, quiet: Quiet | None = None) -> Ceilings:
+def measure(progress: Progress | None = None, *, quiet: Quiet | None = None, brief: bool = False) -> Ceilings:
     """Measure this machine: bandwidths, arithmetic and transcendental rates, floors. Prints nothing, caches nothing.
 
-    ``progress(what, done, total)`` is called before each figure. Cost: 45 to 55 s, and up to a quarter of the memory.
+    ``progress(what, done, total)`` is called before each figure. ``brief`` and rough ones are taken in one round. Cost:
+    45 to 55 s, of one round 15, and up to a quarter of the memory.
     Raises Ambiguous when other processes kept using more than 10% of the cores, BuildError without a compiler.
     """
     here = machine()
@@ -286,7 +289,7 @@ def measure(progress: Progress | None = None, *, quiet: Quiet | None = None) -> 
         progress("building", 0, 1)
     floors = _floors(here)
     bandwidth, flops, functions = _bandwidths(here), _flops(here), _functions(here)
-    rounds = _rounds([*floors, *bandwidth, *flops, *functions], quiet, progress)
+    rounds = _rounds([*floors, *bandwidth, *flops, *functions], quiet, progress, brief=brief)
     dispatch, fork_join, page_fault = floors
     return Ceilings(
         kind=here.kind,

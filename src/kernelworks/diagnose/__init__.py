@@ -33,6 +33,10 @@ KEPT = (
     "while this program was diagnosed malloc was told to keep what is freed (mallopt), as the program takes no fresh "
     "pages by itself; from here on it keeps blocks up to 32 MiB, as far as it adapts by itself, and adapts no more"
 )
+ONE_ROUND = (
+    "what this machine can do was measured in one round of three, which serves for half an hour; "
+    "`kernelworks machine` measures all three, once"
+)
 RACES = 0.2  # of them, for races of single calls
 
 
@@ -137,7 +141,8 @@ def _diagnose(
     program = dataclasses.replace(program, run=again_and_again(program.run))
     with Surroundings(given) as around, Memory() as memory:
         found = _observed(program, fix, ceilings, budget_s, say, counters, memory, rough=rough)
-        more = (*around.look(), *([KEPT] if memory.kept else ()))
+        once = isinstance(found.ceilings, Ceilings) and found.ceilings.versions.get("rounds") == "1"
+        more = (*around.look(), *([KEPT] if memory.kept else ()), *([ONE_ROUND] if once else ()))
         marked = [f"rough: {line}" for line in more] if found.rough else more
         return dataclasses.replace(found, findings=(*found.findings, *marked))
 
@@ -184,7 +189,7 @@ def _device(program: Program, ceilings: Ceilings | GpuCeilings | None, say: Say,
 def _measured(*, gpu: bool, rough: bool) -> Ceilings | GpuCeilings:
     if gpu:
         return measured_ceilings(device="cuda")
-    return measured_ceilings(rough=True) if rough else measured_ceilings()
+    return measured_ceilings(rough=True) if rough else measured_ceilings(brief=True)
 
 
 def _checked(found: Diagnosis, timeline: Timeline, counters: tuple[str, ...], say: Say) -> Diagnosis:
