@@ -27,7 +27,7 @@ names = dir(kw)
 def loaded():
     return {name.removeprefix("kernelworks.") for name in sys.modules if name.startswith("kernelworks.")}
 
-assert loaded() <= {"autograd", "ops", "ops.generated", "plain", "rooms", "torch_library", "written"}, loaded()
+assert loaded() <= {"autograd", "flops", "ops", "ops.generated", "plain", "rooms", "torch_library", "written"}, loaded()
 
 assert callable(kw.softmax) and kw.softmax is kw.ops.softmax
 assert "ops.reduction.softmax" in loaded() and "ops.norm.rms_norm" not in loaded()

@@ -135,7 +135,8 @@ class Pointwise:
         )
 
     def _reference(self, *args: Any, **named: Any) -> tuple[Tensor, ...]:
-        return (self.reference(*args, **named),)
+        tensors = (named.pop(name) for name in self.tensors[len(args) :] if name in named)  # of any names in torch's
+        return (self.reference(*args, *tensors, **named),)
 
     def _bound(self, args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
         (output,) = outputs
