@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -16,57 +17,58 @@ from kernelworks.prove import prove
 
 ROOM = OPS["rms_norm"].room
 
-# Runs the worker on a copy of the room whose source was changed.
+# Runs the worker on a copy of the room beside which lies its header, changed.
 WORKER = """
 import sys
 from pathlib import Path
 import kernelworks
-from kernelworks.build.rows import cpp_rows
 from kernelworks.op import OPS
-from kernelworks.ops.norm.rms_norm import _backward, _forward
 op = OPS["rms_norm"]
-op.rows = (*cpp_rows(Path(sys.argv[1]), forward=_forward, backward=_backward, targets={"scalar": "scalar.cpp"}),
-           *op.rows[-2:])
+op.rows = (*op.form.rows(Path(sys.argv[1]), {"scalar": "rowwise.cpp"}), *op.rows[-2:])
 sys.argv = ["worker", "rms_norm", "scalar"]
 from kernelworks.prove.worker import main
 main()
 """
 
-LOOP = """for (int64_t j = 0; j < x.N; ++j) {
-                double value = element(x[i], residual, j);
-                if"""
-WRITE = "output[i][j] = "
+LOOP = """for (int64_t j = 0; j < n; ++j) {
+        const double v = in.exact(j), z"""
+WRITE = "out[j] = "
 
 # name -> (what stands in the source, what stands there instead, what the proof must say)
 BREAKAGES = {
     "nothing": ("", "", ""),
-    "reads one element too far": ("j < N; ++j) sum +=", "j <= N; ++j) sum +=", "died"),
-    "writes one element too far": (LOOP, LOOP.replace("j < x.N", "j < x.N + 1"), "died"),
-    "leaves the last element unwritten": (LOOP, LOOP.replace("j < x.N", "j < x.N - 1"), "elements off"),
-    "writes to its input": (WRITE, "x[i][j] = kw::from_float<T>(0.0f); " + WRITE, "an input was written to"),
+    "reads one element too far": ("j < n; ++j) squares +=", "j <= n; ++j) squares +=", "died"),
+    "writes one element too far": (LOOP, LOOP.replace("j < n", "j < n + 1"), "died"),
+    "leaves the last element unwritten": (LOOP, LOOP.replace("j < n", "j < n - 1"), "elements off"),
+    "writes to its input": (
+        WRITE,
+        "const_cast<T&>(in.x[j]) = from_float<T>(0.0f); " + WRITE,
+        "an input was written to",
+    ),
     "keeps the row stride in 32 bits": (
-        "inverse_rms(x[i], residual",
-        "inverse_rms(x.data + static_cast<int>(i * x.stride), residual",
+        "const Input<T, ADD> in{x[i],",
+        "const Input<T, ADD> in{x.data + static_cast<int>(i * x.stride),",
         "died",
     ),
     "counts its calls": (
-        "double r = inverse_rms(x[i]",
-        "static int calls = 0; double r = (++calls % 1000 == 0 ? 2 : 1) * inverse_rms(x[i]",
+        "return {mean, 1.0 / std::sqrt(squares",
+        "static int calls = 0; return {mean, (++calls % 1000 == 0 ? 2 : 1) / std::sqrt(squares",
         "elements off",
     ),
-    "forgets eps": ("(N) + eps)", "(N))", "elements off"),
-    "drops a gradient term": ("- value * r * r * mean", "", "gradient of x"),
+    "forgets eps": ("(n) + eps)", "(n))", "elements off"),
+    "drops a gradient term": ("- z(j) * mean_gwz", "", "gradient of x"),
 }
 
 
 @pytest.mark.parametrize("name", BREAKAGES)
 def test_a_broken_kernel_is_caught(name: str, tmp_path: Path) -> None:
     old, new, expected = BREAKAGES[name]
-    source = (ROOM / "scalar.cpp").read_text(encoding="utf-8")
+    source = (cpp.SIMD / "norm.hpp").read_text(encoding="utf-8")
     assert old in source
     room = tmp_path / "rms_norm"
     room.mkdir()
-    (room / "scalar.cpp").write_text(source.replace(old, new, 1) if old else source, encoding="utf-8")
+    shutil.copy(ROOM / "rowwise.cpp", room)
+    (room / "norm.hpp").write_text(source.replace(old, new, 1) if old else source, encoding="utf-8")
     done = forked.python(str(room), code=WORKER)
     if expected == "died":
         assert done.returncode < 0, done.stdout[-500:]

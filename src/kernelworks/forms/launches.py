@@ -10,8 +10,9 @@ import torch
 
 from kernelworks.build.sharing import shared
 from kernelworks.forms.arguments import Arguments, tensors, words
+from kernelworks.forms.layout import as_rows
 
-__all__ = ["backward_of", "forward_of", "written_backward", "written_forward"]
+__all__ = ["backward_of", "forward_of", "norm_forward", "written_backward", "written_forward"]
 
 Bind = Callable[[Any], Callable[..., Any]]  # from a library to what calls its function
 
@@ -68,7 +69,9 @@ def written_backward(name: str, arguments: Arguments) -> str:
 
 
 def _made(text: str) -> Bind:
-    scope: dict[str, Any] = {"empty_like": torch.empty_like, "shared": shared}
+    scope: dict[str, Any] = {
+        "as_rows": as_rows, "empty": torch.empty, "empty_like": torch.empty_like, "shared": shared,
+    }  # fmt: skip
     exec(text, scope)
     bind: Bind = scope["bind"]
     return bind
@@ -82,3 +85,41 @@ def forward_of(name: str, arguments: Arguments) -> Bind:
 def backward_of(name: str, arguments: Arguments) -> Bind:
     """The launch of ``name_backward``: ``backward(grad, *args, needs, out=None)``."""
     return _made(written_backward(name, arguments))
+
+
+_NORM = """
+def bind(library):
+    kernel = library.{name}
+    def forward({arguments}, out=None):
+{contiguous}
+        run, threads = shared(kernel, x.numel())
+{body}
+    return forward
+"""
+_ALONE = """
+        output = empty(x.shape, dtype=x.dtype) if out is None else out
+        run(output, None, as_rows(x), None, {parameters}, eps, threads)
+        return output
+"""
+_BESIDE = """
+        made = (empty(x.shape, dtype=x.dtype), empty(x.shape, dtype=x.dtype)) if out is None else out
+        run(*made, as_rows(x), as_rows(residual), {parameters}, eps, threads)
+        return made
+"""
+
+
+def norm_forward(name: str, arguments: tuple[str, ...], *, optional: bool) -> Bind:
+    """The launch of a norm (``simd/norm.hpp``); ``optional``: a residual may be None, and then there is no sum."""
+    given = [n for n in ("weight", "bias") if n in arguments]
+    parameters = ", ".join(n if n in given else "None" for n in ("weight", "bias"))
+    body = _BESIDE if "residual" in arguments else _ALONE
+    if optional:
+        body = "\n        if residual is None:" + _ALONE.replace("\n    ", "\n        ") + _BESIDE
+    contiguous = "\n".join(
+        f"        if {n} is not None and not {n}.is_contiguous():\n            {n} = {n}.contiguous()" for n in given
+    )
+    return _made(
+        _NORM.format(
+            name=name, arguments=", ".join(arguments), contiguous=contiguous, body=body.format(parameters=parameters)
+        )
+    )

@@ -53,7 +53,7 @@ def _exact(contract: Contract, forward: Pass, backward: Pass) -> Callable[..., A
         wanted = [name for name in backward.returns if isinstance(have[name], Tensor)]
         with torch.enable_grad():
             exact |= {name: exact[name].detach().requires_grad_() for name in wanted}
-            outputs = dict(zip(contract.outputs, as_tuple(contract.reference(**exact)), strict=True))
+            outputs = dict(zip(contract.outputs, as_tuple(contract.reference(**exact)), strict=False))
             flows = [(o, have.get(f"grad_{name}")) for name, o in outputs.items() if o.requires_grad]
             pairs = [(o, grad.double()) for o, grad in flows if grad is not None]
             found = torch.autograd.grad(
@@ -64,7 +64,8 @@ def _exact(contract: Contract, forward: Pass, backward: Pass) -> Callable[..., A
             name: torch.zeros_like(have[name]) if g is None else torch.empty_like(have[name]).copy_(g)
             for name, g in zip(wanted, gradients, strict=True)
         }
-        result = tuple(made.get(name) for name in backward.returns)
+        empty = next(iter(made.values())).new_empty(0)  # of an argument that is None
+        result = tuple(made.get(name, empty) for name in backward.returns)
         return into(result if len(result) > 1 else result[0], out)
 
     return backwards

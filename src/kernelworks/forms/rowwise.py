@@ -14,11 +14,11 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.contract import Case, Mutant, need_dtype, need_same, need_tensor
-from kernelworks.forms.arguments import SHAPE, Wrong
+from kernelworks.forms.arguments import SHAPE, Like, Wrong
 
 __all__ = [
-    "BENCH", "DEVICE_BENCH", "TARGETS", "Column", "Dim", "Eps", "Line", "Make", "Total", "altered", "case", "sized",
-    "total",
+    "BENCH", "DEVICE_BENCH", "TARGETS", "Beside", "Column", "Dim", "Eps", "Line", "Make", "Total", "altered", "case",
+    "sized", "total",
 ]  # fmt: skip
 
 Total = Callable[[Tensor, int], Tensor]
@@ -118,6 +118,28 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """A tensor of another's shape, dtype and device, or None."""
+
+    schema = "Tensor?"
+    other: str
+
+    def check(self, name: str, value: Any, given: Mapping[str, Any]) -> None:
+        need_tensor(name, value, optional=True)
+        if value is not None:
+            Like(self.other).check(name, value, given)
+
+    def right(self) -> Any:
+        return None
+
+    def wrong(self, name: str) -> Iterator[Wrong]:
+        yield from list(Like(self.other).wrong(name))[1:]
+
+    def __str__(self) -> str:
+        return f"{Like(self.other)}, or None"
+
+
+@dataclass(frozen=True)
 class Eps:
     """A number that is not negative, without a default: frameworks disagree."""
 
@@ -134,7 +156,6 @@ class Eps:
 
     def wrong(self, name: str) -> Iterator[Wrong]:
         yield f"negative {name}", -1.0, ValueError, f"{name} must be at least 0"
-        yield f"{name} missing", None, TypeError, name
 
     def __str__(self) -> str:
         return "a number of at least 0"

@@ -1,0 +1,386 @@
+"""Norms of rows: the last dimension brought to a spread of 1, scaled and shifted by what every row shares.
+
+``forward(x, weight, [bias,] eps, [residual]) -> output``, or ``(output, sum)`` where a residual is added to x first, in
+the order of the room's arguments. The form derives the contract but for its bounds, both passes and the launches of C++
+(exported functions NAME and NAME_backward, as ``simd/norm.hpp`` makes them).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from kernelworks.build.rows import cpp_rows
+from kernelworks.build.sharing import shared
+from kernelworks.cases import draw, normal, row_cases
+from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Mutant, Request, Row, rounding
+from kernelworks.forms.arguments import Argument, Arguments, check_of, errors_of, said
+from kernelworks.forms.launches import norm_forward
+from kernelworks.forms.layout import as_rows
+from kernelworks.forms.mutants import generic
+from kernelworks.forms.rows import python_rows
+from kernelworks.forms.rowwise import BENCH, DEVICE_BENCH, TARGETS, Line, altered, case, sized
+from kernelworks.op import Op, Pass
+
+__all__ = ["ROW", "Norm", "centred_error", "centred_gradient_bound", "fits_registers", "over_rows"]
+
+U32 = UNIT_ROUNDOFF[torch.float32]
+ROW = Line(", the one that is normalised")
+
+# For every configuration of the tuning tables: enough rows for more than one tile a program, whole and broken chunks.
+DEVICE_SIZES = (
+    (40000, 64), (4099, 128), (5003, 768), (3001, 1024), (1500, 2048), (1501, 3072), (701, 4096), (700, 5120),
+    (600, 6144), (300, 8192), (301, 12000), (300, 16384), (40, 20000), (40, 32768), (20, 65536),
+)  # fmt: skip
+RESIDUAL_SIZES = ((4099, 65), (3001, 1024), (701, 4096), (300, 12000), (200, 16384), (40, 32768))
+
+
+PIECE = 4096  # elements: how far a float32 sum along a row may run before it moves on to float64
+BLOCK = 128  # rows: the same down a column
+LONGEST_GPU_ROW = 65536  # elements; what a program keeps of longer rows mostly goes to memory
+
+
+def chain(n: int) -> float:
+    """The longest chain of float32 roundings into a sum over a row of deviations: N/32 additions (four accumulators of
+    eight lanes, the narrowest wide row) within a piece, the tree that joins them, the deviation's own, and the few of
+    the root, the scale and the products."""
+    return min(n, PIECE) / 32 + 12
+
+
+def centred_error(z: Tensor, scale: Tensor, n: int) -> Tensor:
+    """The mean is off by c u of the spread, which moves z by c u; 1/spread by less than c u, which moves it c u |z|."""
+    return chain(n) * (z.abs() + 1.0) * scale + 2.0**-149 / U32 * scale
+
+
+def centred_gradient_bound(form: Norm, args: dict[str, Any], grads: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    """Of grad_x = rstd (gw - mean(gw) - z mean(gw z)), each term with its magnitude, for they may cancel."""
+    x, weight = args["x"], args["weight"]
+    s, z, rstd = form.normalised(args)
+    c, rows, g = chain(x.shape[-1]), x.numel() // max(x.shape[-1], 1), grads[0].abs()
+    gw = g if weight is None else g * weight.abs()
+    wide, moved = z.abs() + 1.0, form.moved(args, s, z, rstd)  # what the error of z is relative to, and beside it
+
+    def mean(terms: Tensor) -> Tensor:
+        return terms.mean(-1, keepdim=True)
+
+    # The sums here may have two accumulators where the forward's have four: twice the chain.
+    terms = rstd * (c * gw + 6.0 * 2.0 * c * wide * mean(gw * wide))
+    terms = terms + rstd * (mean(z.abs() * moved) * (gw + mean(gw)) + wide * mean(gw * moved) + moved * mean(gw * wide))
+    flows = terms if len(grads) < 2 else terms + grads[1].abs()
+    down = min(rows, BLOCK) + 8
+    return {
+        "x": flows,
+        "residual": flows,
+        "weight": over_rows(g * ((c + down) * wide + moved)),
+        "bias": down * over_rows(g),
+    }
+
+
+def fits_registers(request: Request) -> str | None:
+    """The guard of the Triton kernels."""
+    n = request.args["x"].shape[-1]
+    return None if n <= LONGEST_GPU_ROW else f"takes rows of up to {LONGEST_GPU_ROW} elements, got {n}"
+
+
+def over_rows(terms: Tensor) -> Tensor:
+    """The sum over all dimensions but the last."""
+    return terms.sum(tuple(range(terms.dim() - 1))) if terms.dim() > 1 else terms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norm:
+    """What a room says of its op.
+
+    - ``room`` is the room's ``__file__``: folder and family name the op. ``arguments`` in the order of the call: x,
+      weight and perhaps bias, eps, and perhaps a residual, which may be optional; ``centred``: whether the mean is
+      taken off.
+    - ``plain(*args, total=)`` is the definition, its sums taken by ``total``; returns a tuple.
+    - ``function(*args)`` is the op in torch's functions, ``aten(*args)`` the operators behind it.
+    - ``error(z, scale, n)`` is how far a right kernel computing in float32 may be off before it rounds its result, of
+      the normalised row ``z`` and the weight's magnitude; the op's own ``gradient_bound`` as contracts have it.
+    - ``flop``: of an element, forward and backward. ``reads`` as ``Pass`` has it. ``eps`` is that of the cases.
+    """
+
+    room: str
+    formula: str
+    source: str
+    arguments: Arguments
+    centred: bool
+    plain: Callable[..., tuple[Tensor, ...]]
+    function: Callable[..., Any]
+    aten: Callable[..., Any]
+    error: Callable[[Tensor, Tensor, int], Tensor]
+    gradient_bound: Callable[..., dict[str, Tensor]]
+    flop: tuple[float, float]
+    eps: float
+    cases: tuple[Case, ...] = ()
+    device_cases: tuple[Case, ...] = ()
+    small: tuple[int, int, tuple[torch.dtype, ...]] = (128, 1024, (torch.bfloat16,))  # a bench case between the others
+    reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.room).resolve().parent
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def residual(self) -> Argument | None:
+        return self.arguments.get("residual")
+
+    @property
+    def always(self) -> bool:
+        """Whether a residual is no choice."""
+        return self.residual is not None and "?" not in self.residual.schema
+
+    @property
+    def returns(self) -> tuple[str, ...]:
+        return tuple(name for name in self.arguments if name != "eps")
+
+    # ------------------------------------------------------------ the contract
+
+    @functools.cached_property
+    def contract(self) -> Contract:
+        """The contract; a room that says a part itself takes ``dataclasses.replace`` of it."""
+        return Contract(
+            name=self.name, family=self.folder.parent.name, formula=self.formula, source=self.source,
+            outputs=("output", "sum") if self.residual else ("output",), differentiable=self.returns,
+            check=check_of(self.arguments), reference=self.plain, bound=self._bound,
+            gradient_bound=self._gradient_bound, cost=self._cost, dims=_dims, cases=(*self._cases(), *self.cases),
+            bench_cases=tuple(sized(self.make, (*BENCH[:2], self.small, *BENCH[2:]))),
+            device_cases=(*self._device_cases(), *self.device_cases),
+            device_bench_cases=tuple(sized(self.make, DEVICE_BENCH, (torch.bfloat16,))),
+            errors=self._errors(),
+        )  # fmt: skip
+
+    def _errors(self) -> tuple[Any, ...]:
+        missing = {n: a.right() for n, a in self.arguments.items() if n != "eps"}
+        return (*errors_of(self.arguments), ("eps missing", lambda: dict(missing), TypeError, "eps"))
+
+    def normalised(self, args: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """What is normalised, the normalised rows, and 1 / spread; float64."""
+        x = args["x"] if args.get("residual") is None else args["x"] + args["residual"]
+        deviations = x - x.mean(-1, keepdim=True) if self.centred else x
+        rstd = torch.rsqrt(deviations.square().mean(-1, keepdim=True) + args["eps"])
+        return x, deviations * rstd, rstd
+
+    def moved(self, args: Mapping[str, Any], s: Tensor, z: Tensor, rstd: Tensor) -> Tensor:
+        """How far the rounding of x + residual, relative to that sum, moves z where a mean is taken off, in 2^-24."""
+        if args.get("residual") is None or not self.centred:
+            return torch.zeros_like(z)
+        off = s.abs() * rstd
+        return off + off.mean(-1, keepdim=True) + z.abs() * (z.abs() * off).mean(-1, keepdim=True)
+
+    def _bound(self, args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
+        output, n, weight = outputs[0], args["x"].shape[-1], args["weight"]
+        s, z, rstd = self.normalised(args)
+        scale = torch.ones(n, dtype=torch.float64) if weight is None else weight.abs()
+        off = self.error(z, scale, n) + self.moved(args, s, z, rstd) * scale + output.abs()
+        bounds = [rounding(output, dtype) + U32 * off]
+        # x + residual rounds once in float32, relative to the sum.
+        return (*bounds, *(rounding(s, dtype) + U32 * s.abs() for s in outputs[1:]))
+
+    def _gradient_bound(
+        self, args: dict[str, Any], grads: tuple[Tensor, ...], gradients: dict[str, Tensor], dtype: torch.dtype
+    ) -> dict[str, Tensor]:
+        found = self.gradient_bound(args, grads)
+        return {name: rounding(gradient, dtype) + U32 * found[name] for name, gradient in gradients.items()}
+
+    def _cost(self, request: Request) -> Cost:
+        x, has = request.args["x"], [n for n in self.arguments if request.args.get(n) is not None]
+        n, rows = x.shape[-1], x.numel // max(x.shape[-1], 1)
+        parameters = sum(n * x.dtype.itemsize for name in ("weight", "bias") if name in has)
+        more = int("residual" in has)
+        if request.pass_ == "backward":
+            read = (2 + 2 * more) * x.nbytes + parameters
+            return Cost(self.flop[1] * x.numel, rows, read, x.nbytes + parameters)
+        moved = (1 + more) * x.nbytes
+        return Cost((self.flop[0] + more) * x.numel, rows, moved + parameters, moved)
+
+    # ------------------------------------------------------------ cases
+
+    def make(self, generator: Generator, dtype: torch.dtype, shape: tuple[int, ...], kind: str) -> dict[str, Any]:
+        """Arguments for a shape and a kind of values of x; a residual where it is no choice."""
+        n, made = shape[-1], {"x": draw(kind, generator, dtype, *shape)}
+        made |= {name: normal(generator, dtype, n) for name in ("weight", "bias") if name in self.arguments}
+        given: dict[str, Any] = {**made, "eps": self.eps}
+        if self.residual is not None:
+            given["residual"] = normal(generator, dtype, *shape) if self.always else None
+        return given
+
+    def changed(self, name: str, shape: tuple[int, ...], kind: str = "normal", /, **more: Any) -> Case:
+        """A case with arguments replaced; a Case's own fields as it has them."""
+        own = {key: more.pop(key) for key in ("gradients", "layouts", "dtypes") if key in more}
+        return case(name, self.make, shape, kind, change=lambda g, d: more, **own)
+
+    def beside(self, name: str, shape: tuple[int, ...], **own: Any) -> Case:
+        """A case with a residual."""
+        return case(name, self.make, shape, change=lambda g, d: {"residual": normal(g, d, *shape)}, **own)
+
+    def _cases(self) -> tuple[Case, ...]:
+        without = [{"weight": None}]
+        if "bias" in self.arguments:
+            without += [{"bias": None}, {"weight": None, "bias": None}]
+        return (
+            *row_cases(self.make),
+            *(
+                self.changed(", ".join(f"no {n}" for n in gone), (5, 77), layouts=len(gone) == 2, **gone)
+                for gone in without
+            ),
+            self.changed("large eps", (5, 77), eps=1.0),
+            self.changed("eps 0, tiny", (4, 100), "tiny", eps=0.0, gradients=False),
+            self.changed("eps 0, huge", (4, 100), "huge", eps=0.0, gradients=False),
+            *(
+                self.beside(f"residual N={n}", (5, n), layouts=n == 33)
+                for n in ((1, 16, 33, 1031) if self.residual else ())
+            ),
+        )
+
+    def _device_cases(self) -> tuple[Case, ...]:
+        beside = RESIDUAL_SIZES if self.residual and not self.always else ()
+        return (
+            *sized(self.make, DEVICE_SIZES),
+            *(self.beside(f"residual {m}x{n}", (m, n)) for m, n in beside),
+        )
+
+    # ------------------------------------------------------------ the op
+
+    def mutants(self) -> tuple[Mutant, ...]:
+        """What any norm gets wrong."""
+        names = tuple(self.arguments)
+
+        def plain(*args: Any, **changed: Any) -> Any:
+            given = dict(zip(names, args, strict=False))
+            given |= {n: v.float() for n, v in given.items() if isinstance(v, Tensor)}
+            return self._handed(tuple(t.to(args[0].dtype) for t in self.plain(**given, **changed)))
+
+        def with_(**changed: Any) -> Callable[..., Any]:
+            return lambda *args: plain(*(changed.get(n, a) for n, a in zip(names, args, strict=False)))
+
+        def rounded_sum(*args: Any) -> Any:
+            made = plain(*args)
+            return (made[0], torch.zeros_like(made[1])) if isinstance(made, tuple) else made
+
+        return (
+            *generic(self.contract.reference, ("x",), names),
+            *altered(plain),
+            Mutant("missing eps", with_(eps=0.0), "eps left out of the root"),
+            *(
+                Mutant(f"missing {n}", with_(**{n: None}), f"the {n} is not applied")
+                for n in ("weight", "bias")
+                if n in names
+            ),
+            *((Mutant("sum not returned", rounded_sum, "the second output is not written"),) if self.residual else ()),
+        )
+
+    def _handed(self, outputs: tuple[Tensor, ...]) -> Any:
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    def passes(self) -> tuple[Pass, Pass]:
+        """Both directions as torch knows them."""
+        gradients = ", ".join("Tensor" for _ in self.returns)
+        flows = "Tensor grad_output, Tensor? grad_sum" if self.residual else "Tensor grad_output"
+        made = "(Tensor, Tensor)" if self.residual else "Tensor"
+        return (
+            Pass(f"{self.name}({said(self.arguments)}, str? row=None) -> {made}", self._fake),
+            Pass(
+                f"{self.name}_backward({flows}, {said(self.arguments)}, bool[] needs, str? row=None) -> ({gradients})",
+                self._fake_backward,
+                returns=self.returns,
+                reads=self.reads,
+            ),
+        )
+
+    def rows(self, folder: Path, targets: Mapping[str, str] = TARGETS) -> list[Row]:
+        """The rows in C++ of a folder's sources."""
+        optional = self.residual is not None and not self.always
+        return cpp_rows(
+            folder, forward=norm_forward(self.name, tuple(self.arguments), optional=optional),
+            backward=lambda library: functools.partial(self._backward, library), targets=targets, bound=True,
+        )  # fmt: skip
+
+    def op(self, contract: Contract, *, ahead: Sequence[Row] = (), mutants: Sequence[Mutant] = ()) -> Op:
+        """The op: ``ahead`` are its rows on other devices, best first; ``mutants`` are the room's own."""
+        forward, backward = self.passes()
+        names = tuple(self.arguments)
+        optional = self.residual is not None and not self.always
+        op = Op(
+            contract,
+            [
+                *ahead,
+                *self.rows(self.folder),
+                *python_rows(contract, forward, backward, self.function, lambda: op),
+            ],
+            room=self.room,
+            forward=forward,
+            backward=backward,
+            composite=self.function,
+            aten=self.aten,
+            mutants=(*self.mutants(), *mutants),
+            # torch wants a fixed number of outputs: without a residual the second one is empty.
+            to_torch=(lambda result, x, *args: result if isinstance(result, tuple) else (result, x.new_empty(0)))
+            if optional
+            else None,
+            from_torch=(lambda result, *args: result[0] if args[names.index("residual")] is None else result)
+            if optional
+            else None,
+        )  # fmt: skip
+        op.form = self
+        return op
+
+    def _fake(self, *args: Any) -> Any:
+        given = dict(zip(self.arguments, args, strict=True))
+        x = given["x"]
+        if self.residual is None:
+            return x.new_empty(x.shape)
+        return x.new_empty(x.shape), x.new_empty(x.shape if given["residual"] is not None else (0,))
+
+    def _shapes(self, have: Mapping[str, Any]) -> list[tuple[int, ...]]:
+        """Of the gradients, in order; those that nobody wants are empty."""
+        x, wanted = have["x"], dict(zip(self.returns, have["needs"], strict=True))
+        needed = [n == "x" or (have[n] is not None and wanted[n]) for n in self.returns]
+        full = {"weight": x.shape[-1:], "bias": x.shape[-1:]}
+        return [tuple(full.get(n, x.shape)) if need else (0,) for n, need in zip(self.returns, needed, strict=True)]
+
+    def _fake_backward(self, *args: Any) -> tuple[Tensor, ...]:
+        have = dict(zip(self.passes()[1].names, args, strict=True))
+        return tuple(have["x"].new_empty(shape) for shape in self._shapes(have))
+
+    @functools.cached_property
+    def _backward_names(self) -> tuple[str, ...]:
+        return self.passes()[1].names
+
+    def _backward(self, library: Any, *args: Any, out: Any = None) -> tuple[Tensor, ...]:
+        have = dict(zip(self._backward_names, args, strict=True))
+        x, residual, later = have["x"], have.get("residual"), have.get("grad_sum")
+        shapes = dict(zip(self.returns, self._shapes(have), strict=True))
+        made = {n: torch.empty(s, dtype=x.dtype) for n, s in shapes.items() if n != "residual"}
+        if out is not None:
+            made["x"] = out[0]
+        weight = have["weight"]
+        kernel, nth = shared(getattr(library, f"{self.name}_backward"), x.numel())
+        sums = torch.empty(nth, 1 + self.centred, x.shape[-1], dtype=torch.float64)
+        kernel(
+            made["x"], *(made[n] if n in made and made[n].numel() else None for n in ("weight", "bias")), sums,
+            as_rows(have["grad_output"]), None if later is None or residual is None else as_rows(later), as_rows(x),
+            None if residual is None else as_rows(residual), None if weight is None else weight.contiguous(),
+            have["eps"], nth,
+        )  # fmt: skip
+        if "residual" in shapes:  # it flows into both alike
+            made["residual"] = (
+                made["x"].clone() if residual is not None and shapes["residual"] != (0,) else x.new_empty(0)
+            )
+        return tuple(made[n] for n in self.returns)
+
+
+def _dims(request: Request) -> dict[str, int]:
+    x = request.args["x"]
+    return {"M": x.numel // max(x.shape[-1], 1), "N": x.shape[-1]}
