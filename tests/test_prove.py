@@ -17,7 +17,7 @@ from kernelworks.prove import prove
 
 ROOM = OPS["rms_norm"].room
 
-# Runs the worker on a copy of the room beside which lies its header, changed.
+# Runs the worker on a copy of the room beside which lie its headers, changed.
 WORKER = """
 import sys
 from pathlib import Path
@@ -63,12 +63,13 @@ BREAKAGES = {
 @pytest.mark.parametrize("name", BREAKAGES)
 def test_a_broken_kernel_is_caught(name: str, tmp_path: Path) -> None:
     old, new, expected = BREAKAGES[name]
-    source = (cpp.SIMD / "norm.hpp").read_text(encoding="utf-8")
-    assert old in source
+    sources = {h: (cpp.SIMD / h).read_text(encoding="utf-8") for h in ("norm.hpp", "moments.hpp")}
+    assert any(old in source for source in sources.values())
     room = tmp_path / "rms_norm"
     room.mkdir()
     shutil.copy(ROOM / "rowwise.cpp", room)
-    (room / "norm.hpp").write_text(source.replace(old, new, 1) if old else source, encoding="utf-8")
+    for header, source in sources.items():
+        (room / header).write_text(source.replace(old, new, 1) if old else source, encoding="utf-8")
     done = forked.python(str(room), code=WORKER)
     if expected == "died":
         assert done.returncode < 0, done.stdout[-500:]

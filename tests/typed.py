@@ -40,6 +40,7 @@ def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
     assert_type(kw.argmax(input=a, dim=-1, keepdim=True), Arrays)
     assert_type(kw.softmax(x, 0, dtype=torch.float64), Tensor)
     assert_type(kw.log_softmax(x, -1), Tensor)
+    assert_type(kw.add_layer_norm(x, x, x, None, eps=1e-5), tuple[Tensor, Tensor])
     assert_type(kw.log_softmax(input=a, dim=0), Arrays)
     assert_type(kw.cross_entropy(x, target, reduction="sum"), Tensor)
     assert_type(kw.cross_entropy(x, target, x, label_smoothing=0.1), Tensor)

@@ -28,7 +28,7 @@ from kernelworks.forms.rows import python_rows
 from kernelworks.forms.rowwise import BENCH, DEVICE_BENCH, TARGETS, Line, altered, case, sized
 from kernelworks.op import Op, Pass
 
-__all__ = ["ROW", "Norm", "centred_error", "centred_gradient_bound", "fits_registers", "over_rows"]
+__all__ = ["ROW", "Norm", "centred_error", "centred_gradient_bound", "fits_registers", "fits_tile", "over_rows"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 ROW = Line(", the one that is normalised")
@@ -43,7 +43,6 @@ RESIDUAL_SIZES = ((4099, 65), (3001, 1024), (701, 4096), (300, 12000), (200, 163
 
 PIECE = 4096  # elements: how far a float32 sum along a row may run before it moves on to float64
 BLOCK = 128  # rows: the same down a column
-LONGEST_GPU_ROW = 65536  # elements; what a program keeps of longer rows mostly goes to memory
 
 
 def chain(n: int) -> float:
@@ -82,10 +81,18 @@ def centred_gradient_bound(form: Norm, args: dict[str, Any], grads: tuple[Tensor
     }
 
 
-def fits_registers(request: Request) -> str | None:
-    """The guard of the Triton kernels."""
-    n = request.args["x"].shape[-1]
-    return None if n <= LONGEST_GPU_ROW else f"takes rows of up to {LONGEST_GPU_ROW} elements, got {n}"
+def up_to(longest: int) -> Callable[[Request], str | None]:
+    """The guard of kernels that hold a row in registers."""
+
+    def guard(request: Request) -> str | None:
+        n = request.args["x"].shape[-1]
+        return None if n <= longest else f"takes rows of up to {longest} elements, got {n}"
+
+    return guard
+
+
+fits_registers = up_to(65536)  # as it came; what a program keeps of longer rows mostly goes to memory
+fits_tile = up_to(16384)  # in float32, with the sums of the backward (tile/norm.py)
 
 
 def over_rows(terms: Tensor) -> Tensor:

@@ -34,6 +34,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "embedding",
     ),
     "norm": (
+        "add_layer_norm",
         "layer_norm",
         "rms_norm",
     ),

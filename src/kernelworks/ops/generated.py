@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.attention.attention import attention as attention
     from kernelworks.ops.linear.linear import linear as linear
     from kernelworks.ops.lookup.embedding import embedding as embedding
+    from kernelworks.ops.norm.add_layer_norm import add_layer_norm as add_layer_norm
     from kernelworks.ops.norm.layer_norm import layer_norm as layer_norm
     from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm
     from kernelworks.ops.optimizer.adamw import adamw_ as adamw_
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     __all__ = [
         "adamw_",
+        "add_layer_norm",
         "argmax",
         "attention",
         "cross_entropy",
@@ -69,6 +71,10 @@ SCHEMAS = {
     "embedding": {
         "forward": "embedding(Tensor ids, Tensor weight, str? row=None) -> Tensor",
         "backward": "embedding_backward(Tensor grad_output, Tensor ids, Tensor weight, bool[] needs, str? row=None) -> Tensor",
+    },
+    "add_layer_norm": {
+        "forward": "add_layer_norm(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, float eps, str? row=None) -> (Tensor, Tensor)",
+        "backward": "add_layer_norm_backward(Tensor grad_output, Tensor? grad_sum, Tensor x, Tensor residual, Tensor? weight, Tensor? bias, float eps, bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor, Tensor)",
     },
     "layer_norm": {
         "forward": "layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps, str? row=None) -> Tensor",

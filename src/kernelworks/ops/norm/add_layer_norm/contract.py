@@ -1,0 +1,53 @@
+"""What add_layer_norm promises; what it shares with other norms is in ``forms/norm.py``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernelworks.aten import aten
+from kernelworks.forms.arguments import Like
+from kernelworks.forms.norm import ROW, Norm, centred_error, centred_gradient_bound
+from kernelworks.forms.rowwise import Column, Eps, Total, total
+
+__all__ = ["CONTRACT", "FORM"]
+
+
+def plain(
+    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, total: Total = total
+) -> tuple[Tensor, ...]:
+    s, n = x + residual, max(x.shape[-1], 1)
+    deviations = s - total(s, -1) / n
+    output = deviations * torch.rsqrt(total(deviations.square(), -1) / n + eps)
+    output = output if weight is None else output * weight
+    return (output if bias is None else output + bias), s
+
+
+def function(x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
+    s = x + residual
+    return F.layer_norm(s, x.shape[-1:], weight, bias, eps), s
+
+
+def operators(x: Any, residual: Any, weight: Any, bias: Any, eps: float) -> Any:
+    s = aten("add.Tensor", x, residual)
+    return aten("layer_norm", s, (x.shape[-1],), weight, bias, eps, torch.backends.cudnn.enabled), s
+
+
+FORM: Norm = Norm(
+    room=__file__,
+    formula="output = (s - mean(s, -1)) / sqrt(mean((s - mean)^2, -1) + eps) * weight + bias, with s = x + residual",
+    source="Ba, Kiros and Hinton, Layer Normalization, 2016 (arXiv:1607.06450)",
+    arguments={"x": ROW, "residual": Like("x"), "weight": Column("x"), "bias": Column("x"), "eps": Eps()},
+    centred=True,
+    plain=plain,
+    function=function,
+    aten=operators,
+    error=centred_error,
+    gradient_bound=lambda args, grads: centred_gradient_bound(FORM, args, grads),
+    flop=(8.0, 17.0),
+    eps=1e-5,
+)
+CONTRACT = FORM.contract
