@@ -16,7 +16,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from triton.testing import do_bench
 
 import kernelworks as kw
+from kernelworks import contract
+from kernelworks.bench import baselines
 from kernelworks.choose import choose
-from kernelworks.op import OPS
+from kernelworks.op import OPS, Op
 
 BF16 = torch.bfloat16
 GIB = 2**30
@@ -81,8 +83,9 @@ def backward_of(function: Callable[..., Any], *inputs: Tensor) -> Call:
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
     result = function(*leaves)
     outputs = [result] if isinstance(result, Tensor) else list(result)
-    generator = torch.Generator("cuda").manual_seed(3)
-    grads = [torch.randn(o.shape, device="cuda", generator=generator).to(o.dtype) for o in outputs]
+    device = outputs[0].device
+    generator = torch.Generator(device).manual_seed(3)
+    grads = [torch.randn(o.shape, device=device, generator=generator).to(o.dtype) for o in outputs]
     return lambda: torch.autograd.grad(outputs, leaves, grads, retain_graph=True)
 
 
@@ -282,6 +285,47 @@ def optimizers() -> Iterator[Case]:
     yield Case("adamw_", "forward", "16 of 4096x4096 fp32", arms, lambda: None, bytes=moved, of_peak=True, asked=asked)
 
 
+def of_contract(op: Op, case: contract.Case, device: str = "cuda") -> Iterator[Case]:
+    """An op's passes on one of its contract's cases: what users write, torch.compile of it, peers and ours."""
+    with torch.device(device):
+        args = case.make(torch.Generator(device).manual_seed(0), BF16)
+    names = op.passes["forward"].names
+    given = tuple(args.get(name) for name in names)
+    written = baselines.eager(op)
+    eager = lambda *given: written(**dict(zip(names, given, strict=True)))  # noqa: E731
+    functions = {"eager": eager, "ours": op} | ({"compile": compiled(eager)} if baselines.generated(op) else {})
+    arms = {name: (lambda f=f: f(*given)) for name, f in functions.items()}
+    arms |= {n: call for n, make in baselines.peers(op, device).items() if (call := make(args)) is not None}
+    wide = tuple(v.float() if isinstance(v, Tensor) and v.is_floating_point() else v for v in given)
+    cost, products = op.contract.cost(op.request("forward", given)), op.contract.arithmetic == "products"
+    need = {"flop": cost.flop} if products else {"bytes": int(cost.bytes)}
+    yield Case(op.name, "forward", case.name, arms, lambda: eager(*wide), asked=given, **need)
+    if "backward" not in op.passes:
+        return
+    places = [names.index(n) for n in op.contract.differentiable if isinstance(args.get(n), Tensor)]
+
+    def back(function: Callable[..., Any], given: tuple[Any, ...]) -> Call:
+        def of(*leaves: Tensor) -> Any:
+            at = dict(zip(places, leaves, strict=True))
+            return function(*(at.get(i, v) for i, v in enumerate(given)))
+
+        return backward_of(of, *(given[i] for i in places))
+
+    gradients = sum(given[i].nbytes for i in places)
+    need = {"flop": 2 * cost.flop} if products else {"bytes": int(cost.bytes) + gradients}
+    arms = {name: back(f, given) for name, f in functions.items()}
+    yield Case(op.name, "backward", case.name, arms, back(eager, wide), asked=given, **need)
+
+
+def others(named: Iterable[str]) -> Iterator[Case]:
+    """Every op that none of the groups names, on what its contract would have timed on a GPU."""
+    for op in OPS.values():
+        if op.name not in named and not op.contract.mutates:
+            for case in op.contract.device_bench_cases or op.contract.bench_cases:
+                if BF16 in case.dtypes:
+                    yield from of_contract(op, case)
+
+
 SMALL = "small"  # by this name the host times of small calls are asked for
 GROUPS = (rowwise, pointwise, lookups, products, attentions, optimizers)
 
@@ -401,9 +445,10 @@ def measure(only: set[str]) -> dict[str, Any]:
     target = torch.empty_like(source)
     peak = 2 * GIB / median(lambda: target.copy_(source)) / 1e6
     print(f"1 GiB copy {peak:.0f} GB/s", flush=True)
-    rows = []
-    for group in GROUPS:
+    rows, named = [], set[str]()
+    for group in (*GROUPS, lambda: others(named.copy())):
         for case in group():
+            named.add(case.op)
             if only and case.op not in only:
                 continue
             try:

@@ -231,6 +231,21 @@ def test_a_run_that_takes_too_long_is_ended(part: Any, tmp_path: Path, monkeypat
 # ---------------------------------------------------------------- the record of ops
 
 
+@pytest.mark.parametrize("name", ["relu", "silu_mul", "rms_norm", "softmax", "embedding", "linear"])
+def test_an_op_is_measured_by_its_contract(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the record has no shapes of its own for it: both passes, ours beside what users write."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    ops = importlib.import_module("h200_ops")
+    monkeypatch.setattr(ops, "compiled", lambda function: function)  # which takes seconds
+    op = OPS[name]
+    case = next(c for c in op.contract.cases if c.gradients and torch.bfloat16 in c.dtypes and "3" in c.name)
+    forward, backward = ops.of_contract(op, case, "cpu")
+    for one in (forward, backward):
+        assert {"eager", "ours"} <= one.arms.keys() and (one.bytes or one.flop) and one.shape == case.name
+        want = ops.flat(one.truth())
+        assert all(ops.off(call, want) < 2e-2 for call in one.arms.values()), one.pass_
+
+
 def test_a_part_of_the_ops_joins_the_record_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     ops = importlib.import_module("h200_ops")

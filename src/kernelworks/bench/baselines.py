@@ -19,7 +19,7 @@ from kernelworks.op import Op
 from kernelworks.ops.peers import Maker
 from kernelworks.rooms import ROOMS
 
-__all__ = ["compiled", "eager", "peers"]
+__all__ = ["compiled", "eager", "generated", "peers"]
 
 Baseline = Callable[..., Any]
 
@@ -47,13 +47,18 @@ def eager(op: Op) -> Baseline:
     return lambda **args: written(*(args[name] for name in names))
 
 
+def generated(op: Op) -> bool:
+    """Whether torch.compile makes a kernel of its own for the op. Where it multiplies matrices, or writes into what it
+    is given, inductor calls the very kernel that eager calls."""
+    return op.contract.arithmetic != "products" and not op.contract.mutates
+
+
 def compiled(op: Op) -> Baseline | None:
-    """torch.compile of the eager baseline, for static shapes. None where inductor generates no kernel of its own but
-    calls the very kernel that eager calls: products of matrices, and what is written into its arguments.
+    """torch.compile of the eager baseline, for static shapes; None where it calls eager's kernels.
 
     The first call compiles (seconds). It raises whatever inductor raises.
     """
-    if op.contract.arithmetic == "products" or op.contract.mutates:
+    if not generated(op):
         return None
     torch._dynamo.reset()
     return torch.compile(eager(op), dynamic=False)
