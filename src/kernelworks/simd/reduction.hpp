@@ -52,6 +52,15 @@ template <class Kind, class Out, class T>
 void reduce(Out* out, const T* x, const Lines& l, int64_t threads) {
     using State = typename Kind::State;
     const Parts parts(l);
+    const bool rows = l.inner == 1 && l.stride == 1;
+    if (rows && parts.count == 1) {
+        parallel(threads, [&](int64_t ith, int64_t nth) {
+            const Range r = slice(l.outer, ith, nth);
+            for (int64_t o = r.begin; o < r.end; ++o)
+                out[o] = Kind::template result<Out>(Kind::row(x + o * l.outer_stride, l.n, 0));
+        });
+        return;
+    }
     State* partial = nullptr;
     if (parts.count > 1) {
         partial = static_cast<State*>(std::malloc(sizeof(State) * static_cast<size_t>(l.outer * parts.count * l.inner)));
@@ -68,7 +77,7 @@ void reduce(Out* out, const T* x, const Lines& l, int64_t threads) {
             const T* from = x + o * l.outer_stride + first * l.stride + column;
             State own[WIDTH];
             State* s = partial ? partial + (o * parts.count + part) * l.inner + column : own;
-            if (l.inner == 1 && l.stride == 1) s[0] = Kind::row(from, n, first);
+            if (rows) s[0] = Kind::row(from, n, first);
             else Kind::columns(s, from, n, l.stride, width, first);
             for (int c = 0; c < width && !partial; ++c) out[o * l.inner + column + c] = Kind::template result<Out>(s[c]);
             if (++group == parts.groups) {
@@ -115,11 +124,12 @@ inline int first_lane(vi holds) {
 #endif
 }
 
-// A vector of at most `width` - v LANES elements of a row of columns; lanes that are not there read as 0.
-template <class T>
-inline vf columns_at(const T* p, int v, int width) {
-    const int left = width - v;
-    return left >= LANES ? load(p + v) : load(p + v, left);
+// f(v, at) for each vector of neighbouring columns; at(p) loads it from a row p, with 0 for what is beyond the width.
+template <class F>
+inline void each_vector(int width, F f) {
+    int v = 0;
+    for (; v + LANES <= width; v += LANES) f(v, [=](auto* p) { return load(p + v); });
+    if (v < width) f(v, [=](auto* p) { return load(p + v, width - v); });
 }
 
 }  // namespace kw

@@ -75,28 +75,28 @@ struct Argmax {
     // The elements number i to i + COUNT of each line.
     template <int COUNT, class T>
     static void rows(float* best, int32_t* at, const T* p, int64_t stride, int width, int64_t i) {
-        for (int v = 0; v < width; v += LANES) {
+        each_vector(width, [&](int v, auto at_vector) {
             vf before = load(best + v);
             vi index = load_bits<vi>(at + v);
             for (int k = 0; k < COUNT; ++k) {
-                const vf value = columns_at(p + k * stride, v, width);
+                const vf value = at_vector(p + k * stride);
                 const vi taken = (value > before) | ((value != value) & (before == before));
                 before = taken ? value : before;
                 index = taken ? vi{} + static_cast<int32_t>(i + k) : index;
             }
             store(best + v, before);
             __builtin_memcpy(at + v, &index, sizeof index);
-        }
+        });
     }
 
     template <class T>
     static void columns(State* found, const T* x, int64_t n, int64_t stride, int width, int64_t first) {
         alignas(64) float best[WIDTH];
         alignas(64) int32_t at[WIDTH];
-        for (int v = 0; v < width; v += LANES) {
-            store(best + v, columns_at(x, v, width));
+        each_vector(width, [&](int v, auto at_vector) {
+            store(best + v, at_vector(x));
             __builtin_memset(at + v, 0, LANES * sizeof(int32_t));
-        }
+        });
         int64_t i = 1;
         for (; i + ROWS <= n; i += ROWS) rows<ROWS>(best, at, x + i * stride, stride, width, i);
         for (; i < n; ++i) rows<1>(best, at, x + i * stride, stride, width, i);

@@ -5,15 +5,24 @@ namespace {
 
 using namespace kw;
 
-constexpr int STEPS = 64;  // the longest chain of float32 additions within a vector's lane
+constexpr int STEPS = 64;  // the longest chain of float32 additions to one sum, before it moves on
 constexpr int SUMS = 8;    // vectors that are added to in turn, so that no addition waits for the one before
+constexpr int ROWS = 8;    // elements of a line of columns that are added up first
 
 struct Sum {
     using State = double;
 
     template <class T>
+    static vf few(const T* x, int64_t i, int64_t end) {
+        vf s = {};
+        for (; i + LANES <= end; i += LANES) s += load(x + i);
+        return i < end ? s + load(x + i, static_cast<int>(end - i)) : s;
+    }
+
+    template <class T>
     static State row(const T* x, int64_t n, int64_t) {
         constexpr int64_t BLOCK = STEPS * SUMS * LANES;
+        if (n < SUMS * LANES) return reduce_add(few(x, 0, n));
         double total = 0;
         for (int64_t begin = 0; begin < n; begin += BLOCK) {
             const int64_t end = n - begin < BLOCK ? n : begin + BLOCK;
@@ -21,34 +30,49 @@ struct Sum {
             int64_t i = begin;
             for (; i + SUMS * LANES <= end; i += SUMS * LANES)
                 for (int k = 0; k < SUMS; ++k) s[k] += load(x + i + k * LANES);
-            for (; i + LANES <= end; i += LANES) s[0] += load(x + i);
-            if (i < end) s[1] += load(x + i, static_cast<int>(end - i));
+            s[0] += few(x, i, end);
             total += reduce_add(((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7])));
         }
         return total;
     }
 
+    // COUNT elements of each line, added up before they meet the sum so far.
+    template <int COUNT, class T>
+    static void add(float* block, const T* p, int64_t stride, int width) {
+        each_vector(width, [&](int v, auto at) {
+            vf s[COUNT];
+            for (int k = 0; k < COUNT; ++k) s[k] = at(p + k * stride);
+            for (int half = COUNT / 2; half; half /= 2)
+                for (int k = 0; k < half; ++k) s[k] += s[k + half];
+            store(block + v, load(block + v) + s[0]);
+        });
+    }
+
     template <class T>
-    static void columns(State* total, const T* x, int64_t n, int64_t stride, int width, int64_t) {
+    static void columns(State* total, const T* x, int64_t n, int64_t stride, int width, int64_t first) {
+        const int turns = WIDTH / width;
+        if (stride == width && turns > 1 && n >= 8 * turns) return turned(total, x, n, turns, width, first);
         alignas(64) float block[WIDTH];
         for (int c = 0; c < width; ++c) total[c] = 0;
-        for (int64_t begin = 0; begin < n; begin += STEPS) {
-            const int64_t end = n - begin < STEPS ? n : begin + STEPS;
+        for (int64_t begin = 0; begin < n; begin += STEPS * ROWS) {
+            const int64_t end = n - begin < STEPS * ROWS ? n : begin + STEPS * ROWS;
             int64_t i = begin;
             for (int v = 0; v < width; v += LANES) store(block + v, vf{});
-            for (; i + 4 <= end; i += 4) {
-                const T* p = x + i * stride;
-                for (int v = 0; v < width; v += LANES) {
-                    const vf a = columns_at(p, v, width), b = columns_at(p + stride, v, width);
-                    const vf c = columns_at(p + 2 * stride, v, width), d = columns_at(p + 3 * stride, v, width);
-                    store(block + v, load(block + v) + ((a + b) + (c + d)));
-                }
-            }
-            for (; i < end; ++i)
-                for (int v = 0; v < width; v += LANES)
-                    store(block + v, load(block + v) + columns_at(x + i * stride, v, width));
+            for (; i + ROWS <= end; i += ROWS) add<ROWS>(block, x + i * stride, stride, width);
+            for (; i < end; ++i) add<1>(block, x + i * stride, stride, width);
             for (int c = 0; c < width; ++c) total[c] += block[c];
         }
+    }
+
+    // A few columns, one after the other in memory: several rows are taken for one that fills the vectors.
+    template <class T>
+    static void turned(State* total, const T* x, int64_t n, int turns, int width, int64_t first) {
+        double wide[WIDTH];
+        const int64_t whole = n / turns * turns;
+        columns(wide, x, n / turns, turns * width, turns * width, first);
+        columns(total, x + whole * width, n - whole, width, width, first);
+        for (int t = 0; t < turns; ++t)
+            for (int c = 0; c < width; ++c) total[c] += wide[t * width + c];
     }
 
     static State join(State before, State after) { return before + after; }
