@@ -20,6 +20,7 @@ from pathlib import Path
 
 from kernelworks import environment
 from kernelworks.contract import Row
+from kernelworks.layout import in_lines
 from kernelworks.machine import kind_of, machine
 
 __all__ = ["Certificate", "elsewhere", "find", "invalid", "shipped_kinds", "shipped_path", "write", "write_shipped"]
@@ -145,12 +146,12 @@ def _replace(path: Path, text: str) -> None:
 def write(certificate: Certificate) -> Path:
     """Keeps a certificate in the user's cache. Raises OSError where the folder cannot be written."""
     path = _cached_path(certificate.kind, certificate.op, certificate.row)
-    _replace(path, json.dumps(asdict(certificate), indent=1) + "\n")
+    _replace(path, in_lines(asdict(certificate)) + "\n")
     return path
 
 
 def write_shipped(certificates: Iterable[Certificate], kind: str) -> Path:
     """Writes the file that ships with the package for one kind of machine, rows in a fixed order."""
     records = [asdict(c) for c in sorted(certificates, key=lambda c: (c.op, c.row))]
-    _replace(shipped_path(kind), json.dumps(records, indent=1) + "\n")
+    _replace(shipped_path(kind), in_lines(records) + "\n")
     return shipped_path(kind)

@@ -25,6 +25,7 @@ import torch
 
 from kernelworks import environment
 from kernelworks.contract import Contract, Request, Row, TensorSpec
+from kernelworks.layout import in_lines
 from kernelworks.machine import place_of
 
 __all__ = [
@@ -425,7 +426,7 @@ def _raced(record: Any) -> Raced | None:
 
 
 def _text(timings: Sequence[Timing]) -> str:
-    return json.dumps({"format": FORMAT, "timings": [asdict(t) for t in timings]}, indent=1) + "\n"
+    return in_lines({"format": FORMAT, "timings": [asdict(t) for t in timings]}) + "\n"
 
 
 def write(timing: Timing) -> Path:

@@ -16,6 +16,7 @@ from typing import Literal, overload
 from kernelworks import environment
 from kernelworks.ceilings import gpu, survey
 from kernelworks.ceilings.survey import Progress, measure
+from kernelworks.layout import in_lines
 from kernelworks.machine import has_gpu
 from kernelworks.records import Ceilings, GpuCeilings, from_json, to_json
 
@@ -107,7 +108,7 @@ def save(record: Ceilings | GpuCeilings) -> Path:
 def _written(path: Path, record: Ceilings | GpuCeilings) -> None:
     plain = json.loads(to_json(record))
     note = {"sha256": _digest(json.dumps(plain, sort_keys=True)), "ceilings": plain}
-    environment.write_whole(path, json.dumps(note, indent=1), prefix=".writing-")
+    environment.write_whole(path, in_lines(note), prefix=".writing-")
 
 
 def forget() -> None:
