@@ -205,7 +205,7 @@ class Along:
             contract,
             [
                 triton_row(folder),
-                *cpp_rows(folder, forward=self._forward, backward=self._backward, targets=TARGETS),
+                *cpp_rows(folder, forward=self._forward, backward=self._backward, targets=TARGETS, bound=True),
                 python_row("torch", self._torch, self._torch_backward),
                 python_row("reference", in_float64(self.reference), exact),
             ],
@@ -227,19 +227,29 @@ class Along:
         """torch's spelling, of a function with the arguments that ``F.softmax`` has."""
         return Spelling(op, function, _ours, {"input": "x"})
 
-    def _forward(self, lib: Any, x: Tensor, dim: int, out: Tensor | None = None) -> Tensor:
-        output = torch.empty(x.shape, dtype=x.dtype) if out is None else out
-        dim = _counted(dim, x.dim())
-        kernel, nth = shared(getattr(lib, self.name), x.numel())
-        kernel(output, _laid_out(x, dim), dim, nth)
-        return output
+    def _forward(self, library: Any) -> Callable[..., Tensor]:
+        kernel = getattr(library, self.name)
 
-    def _backward(self, lib: Any, grad: Tensor, output: Tensor, dim: int, out: Any = None) -> Tensor:
-        grad_x = torch.empty(output.shape, dtype=output.dtype) if out is None else out
-        dim = _counted(dim, output.dim())
-        kernel, nth = shared(getattr(lib, f"{self.name}_backward"), output.numel())
-        kernel(grad_x, _laid_out(grad, dim), _laid_out(output, dim), dim, nth)
-        return grad_x
+        def forward(x: Tensor, dim: int, out: Tensor | None = None) -> Tensor:
+            output = torch.empty(x.shape, dtype=x.dtype) if out is None else out
+            dim = _counted(dim, x.dim())
+            run, threads = shared(kernel, x.numel())
+            run(output, _laid_out(x, dim), dim, threads)
+            return output
+
+        return forward
+
+    def _backward(self, library: Any) -> Callable[..., Tensor]:
+        kernel = getattr(library, f"{self.name}_backward")
+
+        def backward(grad: Tensor, output: Tensor, dim: int, out: Any = None) -> Tensor:
+            grad_x = torch.empty(output.shape, dtype=output.dtype) if out is None else out
+            dim = _counted(dim, output.dim())
+            run, threads = shared(kernel, output.numel())
+            run(grad_x, _laid_out(grad, dim), _laid_out(output, dim), dim, threads)
+            return grad_x
+
+        return backward
 
     def _torch(self, x: Tensor, dim: int, out: Tensor | None = None) -> Any:
         return into(self.function(x, dim), out)

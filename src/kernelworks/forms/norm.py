@@ -131,11 +131,11 @@ class Norm:
     small: tuple[int, int, tuple[torch.dtype, ...]] = (128, 1024, (torch.bfloat16,))  # a bench case between the others
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    @property
+    @functools.cached_property
     def folder(self) -> Path:
         return Path(self.room).resolve().parent
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         return self.folder.name
 
@@ -311,7 +311,7 @@ class Norm:
         optional = self.residual is not None and not self.always
         return cpp_rows(
             folder, forward=norm_forward(self.name, tuple(self.arguments), optional=optional),
-            backward=lambda library: functools.partial(self._backward, library), targets=targets, bound=True,
+            backward=self._backward, targets=targets, bound=True,
         )  # fmt: skip
 
     def op(self, contract: Contract, *, ahead: Sequence[Row] = (), mutants: Sequence[Mutant] = ()) -> Op:
@@ -361,31 +361,40 @@ class Norm:
         have = dict(zip(self.passes()[1].names, args, strict=True))
         return tuple(have["x"].new_empty(shape) for shape in self._shapes(have))
 
-    @functools.cached_property
-    def _backward_names(self) -> tuple[str, ...]:
-        return self.passes()[1].names
+    def _backward(self, library: Any) -> Callable[..., tuple[Tensor, ...]]:
+        """The backward's launch, with all but its tensors settled: small calls are made by the thousand."""
+        kernel = getattr(library, f"{self.name}_backward")
+        at = {name: place for place, name in enumerate(self.passes()[1].names)}
+        need = {name: place for place, name in enumerate(self.returns)}
+        x_at, weight_at, eps_at, needs_at = (at[name] for name in ("x", "weight", "eps", "needs"))
+        bias_at, residual_at, later_at = (at.get(name, -1) for name in ("bias", "residual", "grad_sum"))
+        order, sums, empty = self.returns, 1 + self.centred, torch.empty
 
-    def _backward(self, library: Any, *args: Any, out: Any = None) -> tuple[Tensor, ...]:
-        have = dict(zip(self._backward_names, args, strict=True))
-        x, residual, later = have["x"], have.get("residual"), have.get("grad_sum")
-        shapes = dict(zip(self.returns, self._shapes(have), strict=True))
-        made = {n: torch.empty(s, dtype=x.dtype) for n, s in shapes.items() if n != "residual"}
-        if out is not None:
-            made["x"] = out[0]
-        weight = have["weight"]
-        kernel, nth = shared(getattr(library, f"{self.name}_backward"), x.numel())
-        sums = torch.empty(nth, 1 + self.centred, x.shape[-1], dtype=torch.float64)
-        kernel(
-            made["x"], *(made[n] if n in made and made[n].numel() else None for n in ("weight", "bias")), sums,
-            as_rows(have["grad_output"]), None if later is None or residual is None else as_rows(later), as_rows(x),
-            None if residual is None else as_rows(residual), None if weight is None else weight.contiguous(),
-            have["eps"], nth,
-        )  # fmt: skip
-        if "residual" in shapes:  # it flows into both alike
-            made["residual"] = (
-                made["x"].clone() if residual is not None and shapes["residual"] != (0,) else x.new_empty(0)
-            )
-        return tuple(made[n] for n in self.returns)
+        def backward(*args: Any, out: Any = None) -> tuple[Tensor, ...]:
+            x, weight, needs = args[x_at], args[weight_at], args[needs_at]
+            residual = args[residual_at] if residual_at >= 0 else None
+            later = args[later_at] if residual is not None else None
+            n, dtype = x.shape[-1], x.dtype
+            of_weight = weight is not None and needs[need["weight"]]
+            of_bias = bias_at >= 0 and args[bias_at] is not None and needs[need["bias"]]
+            grad_x = empty(x.shape, dtype=dtype) if out is None else out[0]
+            grad_weight, grad_bias = empty(n if of_weight else 0, dtype=dtype), empty(n if of_bias else 0, dtype=dtype)
+            if weight is not None and not weight.is_contiguous():
+                weight = weight.contiguous()
+            run, threads = shared(kernel, x.numel())
+            run(
+                grad_x, grad_weight if of_weight else None, grad_bias if of_bias else None,
+                empty(threads, sums, n, dtype=torch.float64), as_rows(args[0]),
+                None if later is None else as_rows(later), as_rows(x), None if residual is None else as_rows(residual),
+                weight, args[eps_at], threads,
+            )  # fmt: skip
+            made = {"x": grad_x, "weight": grad_weight, "bias": grad_bias}
+            if residual_at >= 0:  # what flows into the sum flows into both alike
+                both = residual is not None and needs[need["residual"]]
+                made["residual"] = grad_x.clone() if both else empty(0, dtype=dtype)
+            return tuple(made[name] for name in order)
+
+        return backward
 
 
 def _dims(request: Request) -> dict[str, int]:
