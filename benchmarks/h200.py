@@ -39,6 +39,7 @@ import torch
 
 from kernelworks import certificates
 from kernelworks.bench.results import commit
+from kernelworks.layout import in_lines
 from kernelworks.machine import gpu
 from kernelworks.map import source_hashes
 
@@ -138,7 +139,7 @@ def main() -> int:
             failed = 1
             continue
         record["seconds"] = round(time.perf_counter() - begin, 1)
-        (given.out / f"h200-{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        (given.out / f"h200-{name}.json").write_text(in_lines(record) + "\n", encoding="utf-8")
         print(f"{name}: {record['seconds']} s -> {given.out.name}/h200-{name}.json", flush=True)
     return failed
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
-import json
 import os
 import statistics
 import sys
@@ -39,6 +38,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from kernelworks.layout import in_lines
 from kernelworks.models import swap, validate
 from kernelworks.models.validate import relative_error
 from kernelworks.op import OPS, Op
@@ -366,7 +366,7 @@ def main() -> int:
         if GPU:
             torch.cuda.empty_cache()
         if given.json:
-            given.json.write_text(json.dumps(record, indent=1), encoding="utf-8")
+            given.json.write_text(in_lines(record) + "\n", encoding="utf-8")
     return 1 if any("failed" in found for found in record.values()) else 0
 
 

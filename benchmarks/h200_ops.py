@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
-import json
 import statistics
 import sys
 import time
@@ -31,6 +30,7 @@ import kernelworks as kw
 from kernelworks import contract
 from kernelworks.bench import baselines
 from kernelworks.choose import choose
+from kernelworks.layout import in_lines
 from kernelworks.op import OPS, Op
 
 BF16 = torch.bfloat16
@@ -491,7 +491,7 @@ def main() -> int:
     given = parser.parse_args()
     found = measure(set(filter(None, given.only.split(","))))
     if given.json:
-        given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        given.json.write_text(in_lines(found) + "\n", encoding="utf-8")
     return 1 if any(row.get("wrong") or row.get("failed") for row in found["rows"]) else 0
 
 

@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from kernelworks.layout import in_lines
 from kernelworks.op import OPS
 
 TOOLS = {"memcheck": [], "racecheck": ["--racecheck-report", "analysis", "--print-limit", "100"]}
@@ -114,7 +115,7 @@ class Runs:
         with self.lock:
             if _finished(line) or self._unfinished(*self._key(line)):
                 self.lines[self._key(line)] = line
-            written = json.dumps({**self.head, **self.found()}, indent=1) + "\n"
+            written = in_lines({**self.head, **self.found()}) + "\n"
             partial = self.file.with_suffix(".partial")
             partial.write_text(written, encoding="utf-8")
             partial.replace(self.file)

@@ -36,6 +36,7 @@ from torch import Tensor
 import kernelworks  # noqa: F401  fills OPS
 from kernelworks.build.rows import as_float64
 from kernelworks.contract import Case
+from kernelworks.layout import in_lines
 from kernelworks.op import OPS, Op
 from kernelworks.prove.truth import flat_outputs, placed
 
@@ -322,7 +323,7 @@ def main() -> int:
     cannot, declined = (sum(kind in r for r in found["checks"]) for kind in ("torch", "declined"))
     print(f"{len(found['checks'])} checks, {len(wrong)} wrong, {declined} declined, {cannot} that torch cannot do")
     if given.json:
-        given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        given.json.write_text(in_lines(found) + "\n", encoding="utf-8")
     return int(bool(wrong))
 
 

@@ -13,6 +13,7 @@ import torch
 
 import kernelworks as kw
 from kernelworks.handed import Record, Records
+from kernelworks.layout import in_lines
 from kernelworks.records import Explanation, Settled, SettledCall, Swapped, Tuned, from_json, to_json
 from kernelworks.report import shown
 from kernelworks.rungs import Climb
@@ -160,3 +161,19 @@ def test_the_words_are_the_terminals(handed: dict[str, Any]) -> None:
     text = " ".join(Balance(handed["proofs"]._repr_html_()).text.split())
     for words in ("softmax.avx512", "REFUSED", "6 of 6", "again: kernelworks prove softmax.avx2 --case 'length 17'"):
         assert words in text
+
+
+@pytest.mark.parametrize(
+    ("value", "lines"),
+    [
+        ({"a": 1, "b": [1, 2]}, 4),
+        ({"format": 1, "timings": [{"op": "a", "halves": [1, 2]}, {"op": "b", "whole": {"us": 1.5}}]}, 6),
+        ([{"op": "a"}, {"op": "b"}, {"op": "c"}], 5),
+        ({}, 2),
+        ([], 1),
+        ([1.5, None, "\n"], 1),
+    ],
+)
+def test_a_file_has_a_line_for_each_field_and_each_record(value: object, lines: int) -> None:
+    text = in_lines(value)
+    assert json.loads(text) == value and len(text.split("\n")) == lines
