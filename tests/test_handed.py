@@ -167,7 +167,7 @@ def test_the_words_are_the_terminals(handed: dict[str, Any]) -> None:
     ("value", "lines"),
     [
         ({"a": 1, "b": [1, 2]}, 4),
-        ({"format": 1, "timings": [{"op": "a", "halves": [1, 2]}, {"op": "b", "whole": {"us": 1.5}}]}, 6),
+        ({"format": 1, "timings": [{"op": "a", "halves": [1, 2]}, {"op": "b", "whole": {"us": 1.5}}]}, 7),
         ([{"op": "a"}, {"op": "b"}, {"op": "c"}], 5),
         ({}, 2),
         ([], 1),
