@@ -105,6 +105,7 @@ def test_launches_are_written_out() -> None:
     [
         (lambda x, y: F.silu(x) * y, "mul.Tensor(silu(x), y)"),
         (lambda x, y: F.gelu(x, approximate="tanh"), "gelu(x, approximate='tanh')"),
+        (lambda x, y: F.linear(x, y), "mm(x, t(y))"),  # which autocast would take in bfloat16
         (lambda x, y: x / (1 + y.abs()), "div.Tensor(x, add.Tensor(abs(y), 1))"),
         (lambda x, y: x.clone().add_(y), None),  # writes
         (lambda x, y: x.max(-1).values, None),  # an operator with two results
@@ -112,9 +113,11 @@ def test_launches_are_written_out() -> None:
         (lambda x, y: x + torch.ones(3, device=x.device), None),  # what nothing was given for
     ],
 )
-def test_the_operators_of_a_function_are_found(function: Any, expected: str | None) -> None:
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_operators_of_a_function_are_found(function: Any, expected: str | None, autocast: bool) -> None:
     x, y = torch.ones(2, 3), torch.ones(2, 3)
-    found = aten_of(function)(Given(0, x), Given(1, y))
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        found = aten_of(function)(Given(0, x), Given(1, y))
     assert (None if found is None else text(found, ("x", "y"))) == expected
 
 

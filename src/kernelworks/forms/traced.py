@@ -57,7 +57,8 @@ def aten_of(composite: Callable[..., Any]) -> Callable[..., Any]:
     def expression(*args: Any) -> Any:
         bare = [a.tensor.to("meta") if isinstance(a, Given) else a for a in args]
         watch = _Watch({id(b): a for a, b in zip(args, bare, strict=True) if isinstance(a, Given)})
-        with torch.no_grad(), watch:
+        # Whatever autocast says: the op's dtype is its inputs', and the operators of a plan are no other call's casts.
+        with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False), watch:
             result = composite(*bare)
         found = watch.made.get(id(result)) if isinstance(result, Tensor) else None
         return None if watch.unsayable or not isinstance(found, Call) else found
