@@ -1,12 +1,10 @@
 """Puts this machine's timings into the package: ``python benchmarks/timed.py`` after ``kernelworks settle ...`` here.
 
-What the cache holds takes the place of what shipped for the same call. Timings of noisy hours, and of rows whose source
-or toolchain is another one by now, are left out.
+What the cache holds takes the place of what shipped for the same call. Timings of noisy hours or another format, and of
+rows whose source or toolchain is another one by now, are left out.
 """
 
 from __future__ import annotations
-
-import json
 
 import kernelworks  # noqa: F401  fills OPS
 from kernelworks import environment, timings
@@ -35,9 +33,8 @@ def main() -> None:
         shipped = timings.shipped_path(place)
         files = [shipped, *sorted((environment.cache_dir("timings") / place).glob("*.json"))]
         for path in filter(lambda path: path.is_file(), files):
-            for record in json.loads(path.read_text(encoding="utf-8"))["timings"]:
-                timing = timings._timing(record)
-                if timing is not None and not timing.noisy and current(timing):
+            for timing in timings._read(path)[0]:
+                if not timing.noisy and current(timing):
                     found[timing.op, timing.key] = timing
         if found:
             print(timings.write_shipped(found.values(), place), len(found))

@@ -150,16 +150,17 @@ def test_strides_are_part_of_a_call_and_their_class_of_a_bucket() -> None:
 # ---------------------------------------------------------------- files that are no timings
 
 GOOD = dataclasses.asdict(timing())
+LESS = {k: v for k, v in GOOD.items() if k != "date"}
 BAD: dict[str, tuple[str, str]] = {
     "empty": ("", "truncated or no JSON"),
-    "truncated": (json.dumps({"format": 1, "timings": [GOOD]})[:200], "truncated or no JSON"),
+    "truncated": (json.dumps({"format": timings.FORMAT, "timings": [GOOD]})[:200], "truncated or no JSON"),
     "deep": ("[" * 100_000, "truncated or no JSON"),
     "a list": ("[]", "no timings"),
-    "another version": (json.dumps({"format": 2, "timings": [GOOD]}), "of another version (format 2)"),
-    "a field less": (json.dumps({"format": 1, "timings": [{k: v for k, v in GOOD.items() if k != "date"}]}), "1 of 1"),
-    "a field more": (json.dumps({"format": 1, "timings": [GOOD | {"more": 1}]}), "1 of 1"),
+    "another version": (json.dumps({"format": 1, "timings": [GOOD]}), "of another version (format 1)"),
+    "a field less": (json.dumps({"format": timings.FORMAT, "timings": [LESS]}), "1 of 1"),
+    "a field more": (json.dumps({"format": timings.FORMAT, "timings": [GOOD | {"more": 1}]}), "1 of 1"),
     **{
-        f"{name} = {value!r}": (json.dumps({"format": 1, "timings": [GOOD | {name: value}]}), "1 of 1")
+        f"{name} = {value!r}": (json.dumps({"format": timings.FORMAT, "timings": [GOOD | {name: value}]}), "1 of 1")
         for name, value in (
             ("op", None), ("threads", "2"), ("threads", True), ("pass_", "both"), ("whole", None), ("whole", 3),
             ("backward", {}), ("whole", GOOD["whole"] | {"spread": math.nan}),
@@ -193,7 +194,9 @@ def test_a_file_of_bytes_or_a_folder_in_its_place_gives_torch_and_a_word() -> No
 
 def test_a_bad_record_takes_no_good_one_with_it() -> None:
     timings.shipped_path(PLACE).parent.mkdir()
-    timings.shipped_path(PLACE).write_text(json.dumps({"format": 1, "timings": [GOOD, GOOD | {"threads": None}]}))
+    timings.shipped_path(PLACE).write_text(
+        json.dumps({"format": timings.FORMAT, "timings": [GOOD, GOOD | {"threads": None}]})
+    )
     assert judged().way == "ours"
 
 
