@@ -110,6 +110,8 @@ def test_nothing_is_recorded_of_an_op_without_gradients(way: str) -> None:
     for _ in range(2):
         found = kw.argmax(x, 1)
         assert not found.requires_grad and torch.equal(found, x.detach().argmax(1))
+    out = torch.empty_like(found)
+    assert kw.argmax(x, 1, out=out) is out and torch.equal(out, found)
     made = len(op.plans)
     assert torch.equal(kw.argmax(x.detach(), 1), found) and len(op.plans) == made  # the same plan, gradients or not
 

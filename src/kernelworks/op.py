@@ -199,9 +199,8 @@ class Op:
         if not _grad_enabled() or not any(t.requires_grad for t in leaves((*args, out))):
             return ()
         wanted = self.wanted(args)
-        able = (
-            out is None and ("backward" in self.passes or not wanted) and set(wanted) <= {*self.contract.differentiable}
-        )
+        able = (out is None and "backward" in self.passes) or not self.differentiable
+        able = able and set(wanted) <= set(self.contract.differentiable)
         return wanted if able else None
 
     def wanted(self, args: Sequence[Any]) -> tuple[str, ...]:

@@ -54,7 +54,8 @@ def check_out(name: str, wanted: Any, out: Any, args: tuple[Any, ...]) -> None:
             raise ValueError(f"out must be on {device}, as the arguments are, got {got.device}")
         if not got.is_contiguous():
             raise ValueError(f"out must be contiguous, got strides {list(got.stride())}")
-    if torch.is_grad_enabled() and any(t.requires_grad for t in leaves((*args, out))):
+    floats = any(want.dtype.is_floating_point for want in wants)  # what has a gradient at all
+    if floats and torch.is_grad_enabled() and any(t.requires_grad for t in leaves((*args, out))):
         raise RuntimeError("out= does not support autograd: no argument may require grad")
     if not torch.compiler.is_compiling():
         refuse_crossed(out)

@@ -23,7 +23,7 @@ from torch import Tensor
 from kernelworks.build.triton import Configs, Kernel, Launch, kernel
 from kernelworks.lines import Lines
 
-FILLING = 512  # programs that keep a GPU busy; fewer, and lines are cut
+FILLING = 1024  # programs that keep a GPU busy (eight on each of 132 multiprocessors); fewer, and lines are cut
 PART = 8192  # elements that a part has at least
 MOST_PARTS = 1024
 
