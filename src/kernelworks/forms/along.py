@@ -153,6 +153,10 @@ class Along:
     forward: tuple[float, float]
     backward: tuple[float, float]
 
+    @property
+    def arguments(self) -> Arguments:
+        return ARGUMENTS
+
     @functools.cached_property
     def folder(self) -> Path:
         return Path(self.room).resolve().parent
@@ -222,6 +226,11 @@ class Along:
         )
         op.form = self
         return op
+
+    def told(self, op: Op) -> dict[str, str]:
+        """What this form alone makes (``derived.py`` tells the rest)."""
+        kernels = ", ".join(f"{target}: {source}" for target, source in TARGETS.items())
+        return {"torch's operators": f"{self.aten}(x, dim)", "kernels": f"{kernels}, triton: tile/lines.py"}
 
     def spelling(self, op: Op, function: Callable[..., Any]) -> Spelling:
         """torch's spelling, of a function with the arguments that ``F.softmax`` has."""

@@ -12,7 +12,7 @@ from kernelworks.build.sharing import shared
 from kernelworks.forms.arguments import Arguments, tensors, words
 from kernelworks.forms.layout import as_rows
 
-__all__ = ["backward_of", "forward_of", "norm_forward", "written_backward", "written_forward"]
+__all__ = ["backward_of", "forward_of", "norm_forward", "norm_text", "written_backward", "written_forward"]
 
 Bind = Callable[[Any], Callable[..., Any]]  # from a library to what calls its function
 
@@ -108,8 +108,8 @@ _BESIDE = """
 """
 
 
-def norm_forward(name: str, arguments: tuple[str, ...], *, optional: bool) -> Bind:
-    """The launch of a norm (``simd/norm.hpp``); ``optional``: a residual may be None, and then there is no sum."""
+def norm_text(name: str, arguments: tuple[str, ...], *, optional: bool) -> str:
+    """The launch of a norm (``simd/norm.hpp``) as text. ``optional``: a residual may be None; then there is no sum."""
     given = [n for n in ("weight", "bias") if n in arguments]
     parameters = ", ".join(n if n in given else "None" for n in ("weight", "bias"))
     body = _BESIDE if "residual" in arguments else _ALONE
@@ -118,8 +118,11 @@ def norm_forward(name: str, arguments: tuple[str, ...], *, optional: bool) -> Bi
     contiguous = "\n".join(
         f"        if {n} is not None and not {n}.is_contiguous():\n            {n} = {n}.contiguous()" for n in given
     )
-    return _made(
-        _NORM.format(
-            name=name, arguments=", ".join(arguments), contiguous=contiguous, body=body.format(parameters=parameters)
-        )
+    return _NORM.format(
+        name=name, arguments=", ".join(arguments), contiguous=contiguous, body=body.format(parameters=parameters)
     )
+
+
+def norm_forward(name: str, arguments: tuple[str, ...], *, optional: bool) -> Bind:
+    """The launch of a norm: ``forward(*args, out=None)`` once it has a library."""
+    return _made(norm_text(name, arguments, optional=optional))

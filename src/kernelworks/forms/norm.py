@@ -21,7 +21,7 @@ from kernelworks.build.sharing import shared
 from kernelworks.cases import draw, normal, row_cases
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Mutant, Request, Row, rounding
 from kernelworks.forms.arguments import Argument, Arguments, check_of, errors_of, said
-from kernelworks.forms.launches import norm_forward
+from kernelworks.forms.launches import norm_forward, norm_text
 from kernelworks.forms.layout import as_rows
 from kernelworks.forms.mutants import generic
 from kernelworks.forms.rows import python_rows
@@ -147,6 +147,10 @@ class Norm:
     def always(self) -> bool:
         """Whether a residual is no choice."""
         return self.residual is not None and "?" not in self.residual.schema
+
+    @property
+    def optional(self) -> bool:
+        return self.residual is not None and not self.always
 
     @property
     def returns(self) -> tuple[str, ...]:
@@ -308,9 +312,9 @@ class Norm:
 
     def rows(self, folder: Path, targets: Mapping[str, str] = TARGETS) -> list[Row]:
         """The rows in C++ of a folder's sources."""
-        optional = self.residual is not None and not self.always
+        forward = norm_forward(self.name, tuple(self.arguments), optional=self.optional)
         return cpp_rows(
-            folder, forward=norm_forward(self.name, tuple(self.arguments), optional=optional),
+            folder, forward=forward,
             backward=self._backward, targets=targets, bound=True,
         )  # fmt: skip
 
@@ -318,7 +322,6 @@ class Norm:
         """The op: ``ahead`` are its rows on other devices, best first; ``mutants`` are the room's own."""
         forward, backward = self.passes()
         names = tuple(self.arguments)
-        optional = self.residual is not None and not self.always
         op = Op(
             contract,
             [
@@ -334,14 +337,21 @@ class Norm:
             mutants=(*self.mutants(), *mutants),
             # torch wants a fixed number of outputs: without a residual the second one is empty.
             to_torch=(lambda result, x, *args: result if isinstance(result, tuple) else (result, x.new_empty(0)))
-            if optional
+            if self.optional
             else None,
             from_torch=(lambda result, *args: result[0] if args[names.index("residual")] is None else result)
-            if optional
+            if self.optional
             else None,
         )  # fmt: skip
         op.form = self
         return op
+
+    def told(self, op: Op) -> dict[str, str]:
+        """What this form alone makes (``derived.py`` tells the rest)."""
+        return {
+            "kernels": ", ".join(f"{target}: {source}" for target, source in TARGETS.items()),
+            "launch": norm_text(self.name, tuple(self.arguments), optional=self.optional).strip(),
+        }
 
     def _fake(self, *args: Any) -> Any:
         given = dict(zip(self.arguments, args, strict=True))
