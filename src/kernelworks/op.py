@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ from kernelworks.plain import (
     resolved,
     standing,
     transformed,
+    uncompiled,
+    unseen,
     untraced,
 )
 from kernelworks.plans import KERNEL, NATIVE, RECORDED, Plan, Plans, generation
@@ -164,6 +166,7 @@ class Op:
         with next((t.fake_mode for t in leaves(args) if hasattr(t, "fake_mode")), contextlib.nullcontext()):
             return _in_own_dtype(self.as_written, *args)  # what it makes (a mask) stands for a tensor as they do
 
+    @uncompiled
     def _miss(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
         """A call that C++ found no plan for: the first of its kind, one that is not plain, or any without C++."""
         self.entry.settle()
@@ -285,7 +288,7 @@ class Op:
         forward, backward = self.passes["forward"], self.passes["backward"]
         args = tuple(training.args[name] for name in forward.names)
         args = self._to_record(*args) if self._to_record else args
-        with _without_modes():
+        with unseen():
             made = forward.fake(*(_without_data(a) for a in args))
             given = as_tuple(self._from_torch(made, *args) if self._from_torch else made)
         have = dict(zip(forward.names, args, strict=True))
@@ -477,13 +480,6 @@ def _handing_out(function: Callable[..., Any], *args: Any, out: Any = None) -> A
 
 
 # ---------------------------------------------------------------- tensors without data
-
-
-@contextlib.contextmanager
-def _without_modes() -> Iterator[None]:
-    """Nobody who watches operators is told of what is made of tensors without data."""
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-        yield
 
 
 def _without_data(value: Any) -> Any:

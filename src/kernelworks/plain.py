@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,8 +28,10 @@ from torch.utils._device import DeviceContext
 __all__ = [
     "LISTED", "MEMORY", "MEMORY_KEYS", "NAMES", "OTHER", "PLAIN", "RESOLVABLE", "TRACED", "TRANSFORM", "WATCHED",
     "is_plain", "key_of", "leaves", "observed", "overridden", "resolved", "standing", "transformed",
-    "untraced",
+    "uncompiled", "unseen", "untraced",
 ]  # fmt: skip
+
+Called = TypeVar("Called", bound=Callable[..., Any])
 
 PLAIN: frozenset[type] = frozenset((torch.Tensor, torch.nn.Parameter))
 
@@ -96,6 +98,23 @@ def untraced() -> Iterator[None]:
         yield
     finally:
         put_back(state)
+
+
+@contextlib.contextmanager
+def unseen() -> Iterator[None]:
+    """Nobody who watches operators is told of what is made of tensors without data."""
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        yield
+
+
+def uncompiled(function: Called) -> Called:
+    """The function, which torch's compiler leaves to Python with all that it calls, where it is entered by itself: that
+    compiler looks at each frame that is entered while a program that it compiled runs, those that torch's dispatcher
+    enters too. Where it follows the program into the function, nothing changes. Loads no compiler."""
+    frames: Any = torch._C._dynamo.eval_frame
+    skip = frames._FrameAction.SKIP
+    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+    return function
 
 
 # ---------------------------------------------------------------- a tensor

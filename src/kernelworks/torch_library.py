@@ -16,7 +16,7 @@ from torch._library.autograd import Info, make_autograd_impl
 
 from kernelworks.autograd import derivative, readers, spared
 from kernelworks.flops import known_to_counters
-from kernelworks.plain import is_plain, leaves, transformed
+from kernelworks.plain import is_plain, leaves, transformed, uncompiled
 from kernelworks.rooms import Roomed
 from kernelworks.written import as_tuple, overlap
 
@@ -65,11 +65,13 @@ def register(op: Any) -> None:
         op._record = _recorder(op)
 
 
+@uncompiled
 def _fake(name: str, pass_: str, *args: Any, row: str | None = None) -> Any:
     definition = OPS[name].passes[pass_]
     return definition.fake(*args[: len(definition.names)])  # torch passes `row` by position or by name
 
 
+@uncompiled
 def _implementation(name: str, pass_: str, *args: Any, row: str | None = None) -> Any:
     op: Any = OPS[name]
     names = op.passes[pass_].names
@@ -86,6 +88,7 @@ def _owned(result: Tensor, args: tuple[Any, ...]) -> Tensor:
     return result.clone(memory_format=torch.contiguous_format) if overlap(result, args) else result
 
 
+@uncompiled
 def _composed(name: str, *args: Any, row: str | None = None) -> Any:
     """The forward in torch's own operators, returning what the schema says."""
     op: Any = OPS[name]
@@ -94,6 +97,7 @@ def _composed(name: str, *args: Any, row: str | None = None) -> Any:
     return op._to_torch(result, *args) if op._to_torch else result
 
 
+@uncompiled
 def _derived(name: str, *args: Any, row: str | None = None) -> Any:
     op: Any = OPS[name]
     return derivative(op, args[: len(op.passes["backward"].names)])
@@ -102,6 +106,7 @@ def _derived(name: str, *args: Any, row: str | None = None) -> Any:
 # ---------------------------------------------------------------- autograd
 
 
+@uncompiled
 def _autograd(name: str, keyset: Any, *args: Any, **named: Any) -> Any:
     """The forward above autograd: recorded as one operator, unless a transform has to look inside."""
     if transformed():
@@ -124,6 +129,7 @@ def _autograd(name: str, keyset: Any, *args: Any, **named: Any) -> Any:
     return op._to_torch(op._from_torch(result, *given), *given)
 
 
+@uncompiled
 def _backward_autograd(name: str, keyset: Any, *args: Any, **named: Any) -> Any:
     """The backward above autograd: one operator, unless its own derivative is asked for."""
     if transformed() or (torch.is_grad_enabled() and any(t.requires_grad for t in leaves(args))):

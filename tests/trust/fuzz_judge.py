@@ -70,14 +70,19 @@ def attention(
 ) -> Tensor:  # fmt: skip
     q, k, v = query, key, value
     named = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
-    if dropout_p or enable_gqa or attn_mask is not None or q.dtype.itemsize < 4 or q.shape[-1] != k.shape[-1]:
+    seen = attn_mask if attn_mask is not None and attn_mask.dtype is torch.bool else None
+    added = attn_mask is not None and seen is None
+    if dropout_p or enable_gqa or added or q.dtype.itemsize < 4 or q.shape[-1] != k.shape[-1]:
         return laid_out(function, function(q, k, v, attn_mask, **named), q, k, v, attn_mask, **named)
     scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:  # by a sum, of which nothing is kept: a program's hooks may take what is kept for numbers
         scores = scores.tril() + torch.full(scores.shape[-2:], -torch.inf, dtype=scores.dtype).triu(1)
+    if seen is not None:
+        scores = torch.where(seen, scores, -torch.inf)
     found = (scores - scores.logsumexp(-1, keepdim=True)).exp()
     found = found.tril() if is_causal else found  # what a query does not see, its NaN does not reach
-    return laid_out(function, found @ v, q, k, v, None, **named)
+    found = torch.where(seen, found, 0.0) if seen is not None else found
+    return laid_out(function, found @ v, q, k, v, attn_mask, **named)
 
 
 def laid_out(function: Any, result: Tensor, *args: Any, **named: Any) -> Tensor:

@@ -6,19 +6,24 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from eligible import ROWS, only
+from made_timings import nothing_timed
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from torch.utils.flop_counter import FlopCounterMode
 
+import kernelworks as kw
 from kernelworks.models import swap
+from kernelworks.observe.places import Survey
+from kernelworks.observe.trace import record
 
 
 class Norm(nn.Module):
@@ -179,3 +184,14 @@ def test_a_compiler_meets_no_question_about_modes() -> None:
     """An export by tracing bytecode refuses what asks torch's C functions for numbers."""
     want, got, _ = both(lambda model: torch.export.export(model, (x(),), strict=True).module()(x()))
     torch.testing.assert_close(got, want)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiler_does_not_take_what_is_asked_of_ops_for_the_program(tmp_path: Path) -> None:
+    """Torch's compiler looks at each frame that is entered while a compiled program runs, and a survey has it leave
+    the program to Python: what a choice asks then is no part of it."""
+    given = x().requires_grad_()
+    with nothing_timed(tmp_path):
+        compiled = torch.compile(lambda t: kw.softmax(kw.gelu(t)), backend="aot_eager")
+        output = record(lambda: compiled(given), survey=Survey()).output
+    torch.testing.assert_close(output, F.softmax(F.gelu(given), -1))

@@ -20,6 +20,7 @@ from kernelworks.work.schema import by_schema, composed, no_tensors
 __all__ = ["contracted", "work"]
 
 OURS = "kernelworks::"
+NOTABLE_NS = 200_000  # of an op that is not torch's, from which on what its parts do not account for is asked about
 
 
 def work(call: Call) -> Work | None:
@@ -47,6 +48,8 @@ def _parts(call: Call) -> list[tuple[Call, Work]] | None:
         return None
     if not call.children:
         return [] if _hands_back(call) else None
+    if not call.name.startswith("aten::") and _does_more(call):
+        return None
     call.look_below()
     parts: list[tuple[Call, Work]] = []
     for child in call.children:
@@ -55,6 +58,12 @@ def _parts(call: Call) -> list[tuple[Call, Work]] | None:
             return None
         parts += its
     return parts
+
+
+def _does_more(call: Call) -> bool:
+    """Whether an op that is not torch's spends its time in what is no op: NumPy, a library, a kernel of its own."""
+    own = call.end - call.start
+    return own > NOTABLE_NS and sum(child.end - child.start for child in call.children) < own / 2
 
 
 def _whole(call: Call, parts: list[tuple[Call, Work]]) -> Work:
