@@ -11,8 +11,8 @@ __all__ = ["COPY", "FUNCTION", "MULTIPLY_ADD", "NOTHING", "READ", "WRITE"]
 # that a second pass finds a tile in L2 and never in the L1 of the multiprocessor that walked it before.
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _read(source, target, tiles, passes, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _read(source, target, tiles, passes, TILE: tl.constexpr):
     program, programs = tl.program_id(0), tl.num_programs(0)
     column = tl.arange(0, TILE)
     total = tl.zeros([TILE], tl.float32)
@@ -22,8 +22,8 @@ def _read(source, target, tiles, passes, TILE: tl.constexpr):  # type: ignore[no
     tl.store(target + program, tl.sum(total))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _write(target, value, tiles, passes, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _write(target, value, tiles, passes, TILE: tl.constexpr):
     program, programs = tl.program_id(0), tl.num_programs(0)
     column = tl.arange(0, TILE)
     values = tl.zeros([TILE], tl.float32) + value
@@ -32,8 +32,8 @@ def _write(target, value, tiles, passes, TILE: tl.constexpr):  # type: ignore[no
             tl.store(target + tl.cast(tile, tl.int64) * TILE + column, values)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _copy(source, target, tiles, passes, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _copy(source, target, tiles, passes, TILE: tl.constexpr):
     program, programs = tl.program_id(0), tl.num_programs(0)
     column = tl.arange(0, TILE)
     for turn in range(passes):
@@ -42,8 +42,8 @@ def _copy(source, target, tiles, passes, TILE: tl.constexpr):  # type: ignore[no
             tl.store(target + at, tl.load(source + at, cache_modifier=".cg"))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _function(target, rounds, NAME: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _function(target, rounds, NAME: tl.constexpr, LANES: tl.constexpr):
     """Each result feeds the next and stays finite: one multiply or add beside every call."""
     lane = tl.arange(0, LANES)
     x = lane.to(tl.float32) * 1e-3
@@ -60,8 +60,8 @@ def _function(target, rounds, NAME: tl.constexpr, LANES: tl.constexpr):  # type:
     tl.store(target + tl.program_id(0) * LANES + lane, x)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _multiply_add(target, factor, offset, rounds, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _multiply_add(target, factor, offset, rounds, LANES: tl.constexpr):
     lane = tl.arange(0, LANES)
     x = lane.to(tl.float32)
     for _ in range(rounds):
@@ -71,7 +71,7 @@ def _multiply_add(target, factor, offset, rounds, LANES: tl.constexpr):  # type:
 
 
 @triton.jit
-def _nothing(target):  # type: ignore[no-untyped-def]
+def _nothing(target):
     pass
 
 

@@ -29,22 +29,22 @@ MOST_OUTPUTS, MOST_INPUTS = 3, 4  # of a kernel: the rest of its parameters is N
 
 
 @kernel
-def _load(pointer, stride, mask, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _load(pointer, stride, mask, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     return tl.load(tile(pointer, stride, ROWS, COLUMNS), mask=mask).to(tl.float32)
 
 
 @kernel
-def _applied(  # type: ignore[no-untyped-def]
+def _applied(
     first, second, third, a, b, c, d, N, a_stride, b_stride, c_stride, d_stride, mask, FUNCTION: tl.constexpr,
     TYPED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     operands = (_load(a, a_stride, mask, ROWS, COLUMNS),)
     if b is not None:
-        operands = operands + (_load(b, b_stride, mask, ROWS, COLUMNS),)  # type: ignore[assignment]  # noqa: RUF005
+        operands = operands + (_load(b, b_stride, mask, ROWS, COLUMNS),)  # noqa: RUF005
     if c is not None:
-        operands = operands + (_load(c, c_stride, mask, ROWS, COLUMNS),)  # type: ignore[assignment]  # noqa: RUF005
+        operands = operands + (_load(c, c_stride, mask, ROWS, COLUMNS),)  # noqa: RUF005
     if d is not None:
-        operands = operands + (_load(d, d_stride, mask, ROWS, COLUMNS),)  # type: ignore[assignment]  # noqa: RUF005
+        operands = operands + (_load(d, d_stride, mask, ROWS, COLUMNS),)  # noqa: RUF005
     if TYPED:
         made = FUNCTION(*operands, a.dtype.element_ty)
     else:
@@ -59,7 +59,7 @@ def _applied(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _elements(  # type: ignore[no-untyped-def]
+def _elements(
     first, second, third, a, b, c, d, M, N, a_stride, b_stride, c_stride, d_stride, FUNCTION: tl.constexpr,
     TYPED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip

@@ -21,7 +21,7 @@ SATURATED = tl.constexpr(20.0)  # every exponential here is 0 long before
 
 
 @kernel
-def _decay(x, square, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
+def _decay(x, square, SHORT: tl.constexpr):
     """e^-|2 u(x)|, x and its square given."""
     if SHORT:
         return exp2_squared(-tl.abs(x * (square * (0.5 * CUBIC) + 0.5 * LINEAR)))
@@ -30,7 +30,7 @@ def _decay(x, square, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _tail(x, SHORT: tl.constexpr, SHORTEST: tl.constexpr):  # type: ignore[no-untyped-def]
+def _tail(x, SHORT: tl.constexpr, SHORTEST: tl.constexpr):
     """Phi(-|x|), and e^(-x^2 / 2). Beyond |x| = 14.6, where the polynomials end, both are 0."""
     t = tl.abs(x)
     if SHORT:
@@ -62,7 +62,7 @@ def _tail(x, SHORT: tl.constexpr, SHORTEST: tl.constexpr):  # type: ignore[no-un
 
 
 @kernel
-def gelu(x, TANH: tl.constexpr, SHORT: tl.constexpr, SHORTEST: tl.constexpr):  # type: ignore[no-untyped-def]
+def gelu(x, TANH: tl.constexpr, SHORT: tl.constexpr, SHORTEST: tl.constexpr):
     """max(x, 0) - |x| times the share that x has in the other tail: for x < 0 the only term, else at most half of x."""
     if TANH:
         e = _decay(x, x * x, SHORT)
@@ -74,7 +74,7 @@ def gelu(x, TANH: tl.constexpr, SHORT: tl.constexpr, SHORTEST: tl.constexpr):  #
 
 
 @kernel
-def gelu_both(x, TANH: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
+def gelu_both(x, TANH: tl.constexpr, SHORT: tl.constexpr):
     """The value, in the form that a gradient has at hand, and the derivative."""
     if TANH:
         square = tl.minimum(x * x, SATURATED * SATURATED)  # must not overflow

@@ -25,8 +25,8 @@ LONGEST = 32768  # elements that a program keeps in registers
 PIECE = 8192  # of a row that is longer
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _forward(  # type: ignore[no-untyped-def]
+@triton.jit
+def _forward(
     x, output, stride, M, N,
     BLOCK: tl.constexpr, ROWS: tl.constexpr, OF_EXP: tl.constexpr, OF: tl.constexpr, VALUE: tl.constexpr,
 ):  # fmt: skip
@@ -40,8 +40,8 @@ def _forward(  # type: ignore[no-untyped-def]
     tl.store(output + row * N + column, y, mask=inside)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _long_forward(  # type: ignore[no-untyped-def]
+@triton.jit
+def _long_forward(
     x, output, stride, N,
     BLOCK: tl.constexpr, PIECES: tl.constexpr, OF_EXP: tl.constexpr, OF: tl.constexpr, VALUE: tl.constexpr,
 ):  # fmt: skip
@@ -66,8 +66,8 @@ def _long_forward(  # type: ignore[no-untyped-def]
         tl.store(output + row * N + column, VALUE(exp(d) if OF_EXP else d, of), mask=column < N)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _down_forward(  # type: ignore[no-untyped-def]
+@triton.jit
+def _down_forward(
     x, output, N, inner, blocks,
     BLOCK: tl.constexpr, COLUMNS: tl.constexpr, OF_EXP: tl.constexpr, OF: tl.constexpr, VALUE: tl.constexpr,
 ):  # fmt: skip
@@ -95,8 +95,8 @@ def _down_forward(  # type: ignore[no-untyped-def]
         tl.store(output + start + line * inner + column, VALUE(exp(d) if OF_EXP else d, of[None, :]), mask=inside)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _backward(  # type: ignore[no-untyped-def]
+@triton.jit
+def _backward(
     grad, output, grad_x, grad_stride, stride, M, N,
     BLOCK: tl.constexpr, ROWS: tl.constexpr, TERM: tl.constexpr, GRADIENT: tl.constexpr,
 ):  # fmt: skip
@@ -109,8 +109,8 @@ def _backward(  # type: ignore[no-untyped-def]
     tl.store(grad_x + row * N + column, d, mask=inside)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _long_backward(  # type: ignore[no-untyped-def]
+@triton.jit
+def _long_backward(
     grad, output, grad_x, grad_stride, stride, N, BLOCK: tl.constexpr, TERM: tl.constexpr, GRADIENT: tl.constexpr
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -129,8 +129,8 @@ def _long_backward(  # type: ignore[no-untyped-def]
         tl.store(grad_x + row * N + column, d, mask=column < N)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _down_backward(  # type: ignore[no-untyped-def]
+@triton.jit
+def _down_backward(
     grad, output, grad_x, N, inner, blocks,
     BLOCK: tl.constexpr, COLUMNS: tl.constexpr, TERM: tl.constexpr, GRADIENT: tl.constexpr,
 ):  # fmt: skip

@@ -19,8 +19,8 @@ TILE = 2048  # elements of a tile of rows
 MOST_COLUMN_TILES = 65535  # CUDA's limit of the second grid dimension
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def whole(M, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def whole(M, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Whether every element of this program's tile exists: then nothing needs a mask, and loads are 16 bytes wide
     whatever N is."""
     if ROWS == 0:
@@ -29,8 +29,8 @@ def whole(M, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-u
         return ((tl.program_id(0) + 1) * ROWS <= M) & ((tl.program_id(1) + 1) * COLUMNS <= N)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def inside(M, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def inside(M, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Which elements of this program's tile exist."""
     column = tl.arange(0, COLUMNS)
     if ROWS == 0:
@@ -40,8 +40,8 @@ def inside(M, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-
         return (row < M - tl.program_id(0) * ROWS)[:, None] & (column < N - tl.program_id(1) * COLUMNS)[None, :]
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def tile(pointer, stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def tile(pointer, stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Pointers to the elements of this program's tile of a tensor. ``stride`` lies between rows."""
     column = tl.arange(0, COLUMNS)
     if ROWS == 0:

@@ -9,7 +9,7 @@ INTERPRETED = tl.constexpr(interpreting())
 
 
 @triton.jit
-def reciprocal(d):  # type: ignore[no-untyped-def]
+def reciprocal(d):
     """1 / d within one unit in the last place for 2^-126 <= |d| <= 2^126, in float32; beyond that it may be 0."""
     if INTERPRETED:
         return 1.0 / d

@@ -29,7 +29,7 @@ MOST_PARTS = 1024
 
 
 @kernel
-def _put(out, first, second, line, part, parts, state, RESULT: tl.constexpr, inside):  # type: ignore[no-untyped-def]
+def _put(out, first, second, line, part, parts, state, RESULT: tl.constexpr, inside):
     """The result of whole lines, or the state of a part of them."""
     if first is None:
         tl.store(out + line, RESULT(state), mask=inside)
@@ -40,7 +40,7 @@ def _put(out, first, second, line, part, parts, state, RESULT: tl.constexpr, ins
 
 
 @kernel
-def _along(  # type: ignore[no-untyped-def]
+def _along(
     x, out, first, second, M, N, stride, parts, length,
     PIECE: tl.constexpr, JOINED: tl.constexpr, RESULT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -61,7 +61,7 @@ def _along(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _down(  # type: ignore[no-untyped-def]
+def _down(
     x, out, first, second, N, inner, outer_stride, stride, parts, length, blocks,
     PIECE: tl.constexpr, JOINED: tl.constexpr, RESULT: tl.constexpr, BLOCK: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -83,7 +83,7 @@ def _down(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _join(  # type: ignore[no-untyped-def]
+def _join(
     out, first, second, M, parts,
     REDUCED: tl.constexpr, RESULT: tl.constexpr, NOTHING: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip

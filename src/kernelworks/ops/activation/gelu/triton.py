@@ -7,22 +7,22 @@ from kernelworks.tile.gelu import gelu, gelu_both
 
 
 @kernel
-def none(x, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+def none(x, dtype: tl.constexpr):
     return gelu(x, False, dtype != tl.float32, dtype == tl.bfloat16)
 
 
 @kernel
-def tanh(x, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+def tanh(x, dtype: tl.constexpr):
     return gelu(x, True, dtype != tl.float32, dtype == tl.bfloat16)
 
 
 @kernel
-def none_slope(grad, x, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+def none_slope(grad, x, dtype: tl.constexpr):
     return grad * gelu_both(x, False, dtype != tl.float32)[1]
 
 
 @kernel
-def tanh_slope(grad, x, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+def tanh_slope(grad, x, dtype: tl.constexpr):
     return grad * gelu_both(x, True, dtype != tl.float32)[1]
 
 

@@ -29,7 +29,8 @@ def gelu_mul(
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
     Source: Shazeer 2020, arXiv:2002.05202.
     """
-    return OP.call(gate, up, approximate, out, row)  # type: ignore[no-any-return]
+    output: Array = OP.call(gate, up, approximate, out, row)
+    return output
 
 
 OP = FORM.op(CONTRACT, lambda gate, up, approximate: F.gelu(gate, approximate=approximate) * up)

@@ -7,23 +7,23 @@ from kernelworks.tile.gelu import gelu, gelu_both
 
 
 @kernel
-def none(gate, up, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+def none(gate, up, dtype: tl.constexpr):
     return gelu(gate, False, dtype != tl.float32, dtype == tl.bfloat16) * up
 
 
 @kernel
-def tanh(gate, up, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+def tanh(gate, up, dtype: tl.constexpr):
     return gelu(gate, True, dtype != tl.float32, dtype == tl.bfloat16) * up
 
 
 @kernel
-def none_slopes(grad, gate, up, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+def none_slopes(grad, gate, up, dtype: tl.constexpr):
     value, slope = gelu_both(gate, False, dtype != tl.float32)
     return grad * up * slope, grad * value
 
 
 @kernel
-def tanh_slopes(grad, gate, up, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+def tanh_slopes(grad, gate, up, dtype: tl.constexpr):
     value, slope = gelu_both(gate, True, dtype != tl.float32)
     return grad * up * slope, grad * value
 

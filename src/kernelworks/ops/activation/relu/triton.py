@@ -6,12 +6,12 @@ from kernelworks.tile.functions import functions, kernel
 
 
 @kernel
-def value(x):  # type: ignore[no-untyped-def]
+def value(x):
     return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @kernel
-def slope(grad, x):  # type: ignore[no-untyped-def]
+def slope(grad, x):
     return tl.where(x <= 0.0, 0.0, grad)
 
 

@@ -10,13 +10,13 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @kernel
-def value(gate, up):  # type: ignore[no-untyped-def]
+def value(gate, up):
     # Where e^-gate overflows, the result is the 0 that float32 has for it.
     return gate / (1.0 + tl.exp2(gate * -LOG2_E)) * up
 
 
 @kernel
-def slopes(grad, gate, up):  # type: ignore[no-untyped-def]
+def slopes(grad, gate, up):
     # Both sigmoids from e^-|gate|, which neither overflows nor cancels.
     e = exp2_gradual(tl.abs(gate) * -LOG2_E)
     r = reciprocal(1.0 + e)

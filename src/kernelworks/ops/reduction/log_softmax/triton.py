@@ -8,22 +8,22 @@ from kernelworks.tile.lines import Lines
 
 
 @triton.jit
-def _log_sum(total):  # type: ignore[no-untyped-def]
+def _log_sum(total):
     return tl.log(total)
 
 
 @triton.jit
-def _value(d, log_sum):  # type: ignore[no-untyped-def]
+def _value(d, log_sum):
     return d - log_sum
 
 
 @triton.jit
-def _term(g, y):  # type: ignore[no-untyped-def]
+def _term(g, y):
     return g
 
 
 @triton.jit
-def _gradient(g, y, total):  # type: ignore[no-untyped-def]
+def _gradient(g, y, total):
     return g - exp(y) * total
 
 

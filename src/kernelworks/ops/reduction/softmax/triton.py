@@ -14,27 +14,27 @@ CONFIGS = configs(__file__)
 
 
 @triton.jit
-def _scale(total):  # type: ignore[no-untyped-def]
+def _scale(total):
     return 1.0 / total
 
 
 @triton.jit
-def _value(e, scale):  # type: ignore[no-untyped-def]
+def _value(e, scale):
     return e * scale
 
 
 @triton.jit
-def _term(g, y):  # type: ignore[no-untyped-def]
+def _term(g, y):
     return y * g
 
 
 @triton.jit
-def _gradient(g, y, total):  # type: ignore[no-untyped-def]
+def _gradient(g, y, total):
     return y * (g - total)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _forward_packed(x, output, stride, N, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _forward_packed(x, output, stride, N, BLOCK: tl.constexpr):
     """One long row of 16-bit elements, which stay as they came: half the registers, twice the rows under way."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)

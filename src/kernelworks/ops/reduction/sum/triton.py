@@ -10,22 +10,22 @@ from kernelworks.tile.reduction import Reduction
 
 
 @kernel
-def _piece(v, number, inside, first, axis: tl.constexpr):  # type: ignore[no-untyped-def]
+def _piece(v, number, inside, first, axis: tl.constexpr):
     return (tl.sum(v.to(tl.float32), axis).to(tl.float64),)  # what is not inside was loaded as 0
 
 
 @kernel
-def _reduced(state, axis: tl.constexpr):  # type: ignore[no-untyped-def]
+def _reduced(state, axis: tl.constexpr):
     return (tl.sum(state[0], axis),)
 
 
 @kernel
-def _joined(before, after):  # type: ignore[no-untyped-def]
+def _joined(before, after):
     return (before[0] + after[0],)
 
 
 @kernel
-def _result(state):  # type: ignore[no-untyped-def]
+def _result(state):
     return state[0].to(tl.float32)
 
 
