@@ -8,8 +8,9 @@ no kernel may read, or inside a transform, the backward is ``derivative``, made 
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -84,7 +85,7 @@ def derivative(op: Any, args: tuple[Any, ...]) -> Any:
     wanted = [n for n, want in zip(backward.returns, needs, strict=True) if want]
     if not wanted:
         return _shaped(op, have, {})
-    with torch.enable_grad():  # aliases: the same tensor may be given twice, and each place has its own gradient
+    with _recording():  # aliases: the same tensor may be given twice, and each place has its own gradient
         own = {n: (have[n] if again else have[n].detach().requires_grad_()).view_as(have[n]) for n in wanted}
         outputs = as_tuple(op.composite(**{n: have[n] for n in forward.names if n in have} | own))
         flows = [have.get(f"grad_{name}") for name in op.contract.outputs[: len(outputs)]]
@@ -97,6 +98,21 @@ def derivative(op: Any, args: tuple[Any, ...]) -> Any:
     if inside and not again:
         found = tuple(_cut(g) for g in found)
     return _shaped(op, have, dict(zip(wanted, found, strict=True)))
+
+
+_RECORDS = torch._C.DispatchKey.AutogradFunctionality
+
+
+@contextlib.contextmanager
+def _recording() -> Iterator[None]:
+    """With autograd at work, which is not below a mode that was shown an operator of ours."""
+    below = torch._C._dispatch_tls_is_dispatch_key_excluded(_RECORDS)
+    with torch.enable_grad():
+        torch._C._dispatch_tls_set_dispatch_key_excluded(_RECORDS, False)
+        try:
+            yield
+        finally:
+            torch._C._dispatch_tls_set_dispatch_key_excluded(_RECORDS, below)
 
 
 def _cut(gradient: Tensor | None) -> Any:
