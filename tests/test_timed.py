@@ -18,7 +18,7 @@ from kernelworks import certificates, timings
 from kernelworks.build import BuildError
 from kernelworks.choose import choose, eligible
 from kernelworks.contract import Request, Row
-from kernelworks.diagnose.asked import row_for
+from kernelworks.diagnose.races import Races
 from kernelworks.explanation import explain
 from kernelworks.machine import place_of
 from kernelworks.models.outlook import outlook
@@ -276,7 +276,7 @@ def test_what_is_said_of_a_call_is_what_it_takes(
     words = {WIN: f"timed: 1.40x torch, {ROW} 10 us against torch's 14", LOSS: "0.80x", None: NONE}
     assert words[halves] in told.because
     trace = record(lambda: F.gelu(a), survey=Survey())
-    found = [row_for(c.load(), torch.get_num_threads()) for c in trace.calls if c.name == "aten::gelu"]
+    found = [Races(0.0, torch.get_num_threads()).of(c.load()).row for c in trace.calls if c.name == "aten::gelu"]
     assert found == ([f"kw.gelu: {ROW}"] if taken == ROW else [""])
 
 

@@ -26,7 +26,7 @@ from kernelworks.spelling import by_operator
 from kernelworks.watching import reached
 from kernelworks.work.operands import Arguments, Operand
 
-__all__ = ["Asked", "asked", "called", "row_for"]
+__all__ = ["Asked", "asked", "called"]
 
 
 REDUCTION_CODES = dict(enumerate(("none", "mean", "sum")))  # ATen/core/Reduction.h
@@ -47,19 +47,9 @@ class Asked:
         return "" if self.choice.row.source is None else f"kw.{self.op.name}: {self.choice.way}"
 
 
-def row_for(call: Call, threads: int, device: str = "cpu", kind: str | None = None) -> str:
-    """``kw.linear: avx512`` for the row that the call would take once swapped; "" where that is torch's own, or the
-    call would stay torch's.
-
-    ``kind`` is the kind of machine, by default this one. Nothing is built for the question, so a row whose build fails
-    later is named all the same.
-    """
-    found = asked(call, threads, device, kind)
-    return "" if found is None else found.row
-
-
 def asked(call: Call, threads: int, device: str = "cpu", kind: str | None = None) -> Asked | None:
-    """What becomes of a call once swapped; None where it stays torch's.
+    """What becomes of a call once swapped; None where it stays torch's. ``kind`` is the kind of machine, else this
+    one. Nothing is built for the question, so a row whose build fails later is named all the same.
 
     The profiler does not tell all: which form a GELU has, which gradients are wanted of a call that autograd records.
     Of what the call may be, that counts of which there is a timing.
