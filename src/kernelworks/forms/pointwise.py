@@ -7,7 +7,6 @@ one small function each in ``triton.py``. What follows from that is made here.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from kernelworks.forms.rows import python_rows
 from kernelworks.forms.traced import aten_of, text
 from kernelworks.op import Op, Pass
 
-__all__ = ["Bench", "Pointwise", "Work"]
+__all__ = ["BF16", "F32", "Bench", "Pointwise", "Work"]
 
 Error = Tensor | float
 TARGETS = ("avx512_bf16", "avx512", "avx2", "scalar")
@@ -63,12 +62,12 @@ DEVICE_BENCH = (Bench(4096, 16384, BF16), Bench(8192, 4096, BF16), Bench(16, 102
 class Pointwise:
     """What only the room knows of a pointwise op.
 
-    ``room`` is the room's ``__file__``: folder and family name the op. ``arguments`` are the tensors, the first
-    ``Floats`` and the others ``Like`` it, then words, each of which says which function is meant. ``reference(*args)``
-    is the definition, differentiable. ``error(output, *args)`` is how far a right kernel computing in float32 may be
-    off before it rounds its result, ``slopes_error(grad, *args)`` the same of each gradient by name; without them the
-    op is exact, and must be. All of these see float64. ``work`` counts one element, by word where they differ, and
-    ``elementary`` names the function that it counts.
+    ``room`` is the room's ``__file__``: folder and family name the op. ``arguments`` are up to three tensors, the first
+    ``Floats`` and the others ``Like`` it, then at most one ``Word``, which says which function is meant: the kernels'
+    names end with it. ``reference(*args)`` is the definition, differentiable. ``error(output, *args)`` is how far a
+    right kernel computing in float32 may be off before it rounds its result, ``slopes_error(grad, *args)`` the same of
+    each gradient by name; without them the op is exact, and must be. All of these see float64. ``work`` counts one
+    element, by word where they differ, and ``elementary`` names the function that it counts.
     ``sweeps`` are where the op is interesting: a name, and how far to both sides of 0 the first tensor reaches.
     ``reads`` says of an input's gradient which inputs its value depends on, where that is not all.
     ``gradient_kinds``: the kinds of values (``cases.VALUES``) on which gradients are compared too.
@@ -104,9 +103,8 @@ class Pointwise:
 
     @property
     def spoken(self) -> tuple[Mapping[str, str], ...]:
-        """Every choice of words, by argument; one empty choice for an op without."""
-        said_ = words(self.arguments)
-        return tuple(dict(zip(said_, chosen, strict=True)) for chosen in itertools.product(*said_.values()))
+        """Every choice of the word, by its argument; one empty choice for an op without."""
+        return tuple({name: word} for name, choices in words(self.arguments).items() for word in choices) or ({},)
 
     # ------------------------------------------------------------ the contract
 
@@ -250,10 +248,9 @@ class Pointwise:
 
     def told(self, op: Op) -> dict[str, str]:
         """What this form alone makes (``derived.py`` tells the rest)."""
-        names, tensors_ = tuple(self.arguments), self.tensors
-        called = aten_of(op.as_written)
+        names, called = tuple(self.arguments), aten_of(op.as_written)
         operators = [
-            called(*(Given(i, torch.empty(0)) if n in tensors_ else choice[n] for i, n in enumerate(names)))
+            called(*(choice[n] if n in choice else Given(i, torch.empty(0)) for i, n in enumerate(names)))
             for choice in self.spoken
         ]
         return {

@@ -14,7 +14,7 @@ word.
 
 from __future__ import annotations
 
-import functools as _functools
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -86,7 +86,7 @@ class _Applied:
         self.configs, self.pass_, self.word = configs(room), pass_, word
         self.outputs, self.inputs = outputs, inputs
         self.constants = {"FUNCTION": function, "TYPED": "dtype" in function.arg_names}
-        self.run = Pointwise(_functools.cache(self.flat), _functools.cache(self.strided))
+        self.run = Pointwise(functools.cache(self.flat), functools.cache(self.strided))
 
     def flat(self, bits: int, dtype: torch.dtype) -> tuple[Any, int]:
         """The launch for contiguous tensors of this many elements (its binary digits), and a program's elements."""
