@@ -36,8 +36,8 @@ NUMBERS = (
 )  # whose divisibility helps nothing: one build serves all
 
 
-@triton.jit
-def _sweep(
+@triton.jit  # type: ignore[untyped-decorator]
+def _sweep(  # type: ignore[no-untyped-def]
     acc, total, top, some, q, keys_at, values_at, mask_at, first, last, position, Lk, D, k_stride, v_stride,
     mask_stride, window, factor, CUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BN: tl.constexpr,
     DP: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
@@ -91,8 +91,8 @@ def _sweep(
     return acc, total, top, some
 
 
-@triton.jit(do_not_specialize=NUMBERS)
-def _forward(
+@triton.jit(do_not_specialize=NUMBERS)  # type: ignore[untyped-decorator]
+def _forward(  # type: ignore[no-untyped-def]
     q, k, v, mask, output, lse, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, o_b, o_h, o_l, m_b, m_h, m_q, m_k,
     H, group, Lq, Lk, D, shift, window, factor, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SIGN: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr,

@@ -20,8 +20,8 @@ CONFIGS = configs(__file__)
 NUMBERS = ("H", "Hkv", "heads", "group", "Lq", "Lk", "shift", "window", "m_b", "m_h", "m_q", "m_k")
 
 
-@triton.jit(do_not_specialize=NUMBERS)
-def _prepare(
+@triton.jit(do_not_specialize=NUMBERS)  # type: ignore[untyped-decorator]
+def _prepare(  # type: ignore[no-untyped-def]
     grad, output, lse, rows, g_b, g_h, g_l, o_b, o_h, o_l, H, heads, Lq, D, BM: tl.constexpr, DP: tl.constexpr,
 ):  # fmt: skip
     """rows[0] = lse in base 2 (inf for a query that sees nothing, so that its weights are 0), rows[1] = delta."""
@@ -40,8 +40,8 @@ def _prepare(
     tl.store(rows + tl.cast(heads, tl.int64) * Lq + place, delta, mask=row < Lq)
 
 
-@triton.jit
-def _over_queries(
+@triton.jit  # type: ignore[untyped-decorator]
+def _over_queries(  # type: ignore[no-untyped-def]
     dk, dv, k, v, q_at, g_at, lse_at, delta_at, mask_at, first, last, key, Lq, Lk, D, q_stride, g_stride, mask_stride,
     shift, window, factor, CUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BM: tl.constexpr,
     DP: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
@@ -88,8 +88,8 @@ def _over_queries(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=NUMBERS)
-def _keys(
+@triton.jit(do_not_specialize=NUMBERS)  # type: ignore[untyped-decorator]
+def _keys(  # type: ignore[no-untyped-def]
     q, k, v, grad, rows, mask, dk, dv, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, m_b, m_h, m_q, m_k,
     Hkv, group, heads, Lq, Lk, D, shift, window, scale, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr, DP: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
@@ -152,8 +152,8 @@ def _keys(
     tl.store(dv + place, d_v.to(dv.dtype.element_ty), mask=inside)
 
 
-@triton.jit
-def _over_keys(
+@triton.jit  # type: ignore[untyped-decorator]
+def _over_keys(  # type: ignore[no-untyped-def]
     dq, q, g, lse, delta, k_at, v_at, mask_at, first, last, position, Lk, D, k_stride, v_stride, mask_stride, window,
     factor, CUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr,
     WHOLE_D: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
@@ -191,8 +191,8 @@ def _over_keys(
     return dq
 
 
-@triton.jit(do_not_specialize=NUMBERS)
-def _queries(
+@triton.jit(do_not_specialize=NUMBERS)  # type: ignore[untyped-decorator]
+def _queries(  # type: ignore[no-untyped-def]
     q, k, v, grad, rows, mask, dq, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, m_b, m_h, m_q, m_k,
     H, group, Lq, Lk, D, shift, window, scale, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr, DP: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,

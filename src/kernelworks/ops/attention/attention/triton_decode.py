@@ -26,8 +26,8 @@ NUMBERS = ("shares", "pairs", "H", "group", "Lq", "Lk", "shift", "window", "leng
 NONE = (0, 0, 0, 0)  # strides of no mask
 
 
-@triton.jit(do_not_specialize=NUMBERS)
-def _share(
+@triton.jit(do_not_specialize=NUMBERS)  # type: ignore[untyped-decorator]
+def _share(  # type: ignore[no-untyped-def]
     q, k, v, mask, output, lse, partial, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, o_b, o_h, o_l, m_b, m_h, m_q,
     m_k, shares, pairs, H, group, Lq, Lk, D, shift, window, scale, length, CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr,
@@ -118,8 +118,8 @@ def _share(
             tl.store(lse + (b * H + h) * Lq + query, natural, mask=row < rows)
 
 
-@triton.jit(do_not_specialize=NUMBERS)
-def _join(
+@triton.jit(do_not_specialize=NUMBERS)  # type: ignore[untyped-decorator]
+def _join(  # type: ignore[no-untyped-def]
     partial, output, lse, o_b, o_h, o_l, pairs, H, group, Lq, D, shares, SHARES: tl.constexpr, DP: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
