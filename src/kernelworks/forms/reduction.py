@@ -66,7 +66,8 @@ class Over:
         yield f"{name} is a float", 1.0, TypeError, f"{name} must be an int"
 
     def __str__(self) -> str:
-        return f"a dimension of {self.of}, also counted from the end, or None for all"
+        some = "" if self.empty else ", which must have elements"
+        return f"a dimension of {self.of}, also counted from the end, or None for all{some}"
 
 
 @dataclass(frozen=True)
@@ -263,6 +264,12 @@ class Reduction:
         )
         op.form = self
         return op
+
+    def told(self, op: Op) -> dict[str, str]:
+        """What this form alone makes (``derived.py`` tells the rest)."""
+        gradient = "what flows into a line, as a view" if self.dtype is None else "none: numbers of elements"
+        kernels = "scalar: scalar.cpp, other targets: simd.cpp in simd/reduction.hpp, triton: tile/reduction.py"
+        return {"gradient": gradient, "torch's operators": f"{self.aten}(x, dim, keepdim)", "kernels": kernels}
 
     def spelling(self, op: Op, ours: Callable[..., tuple[Any, ...] | str]) -> Spelling:
         """torch's spelling of the op."""

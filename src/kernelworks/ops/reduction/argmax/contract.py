@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from kernelworks.forms.reduction import Reduction
@@ -18,4 +20,5 @@ FORM = Reduction(
     nanoseconds=0.4,
     dtype=torch.int64,
 )
-CONTRACT = FORM.contract
+EMPTY = ("a line without elements", lambda: {"x": torch.ones(3, 0)}, ValueError, "dim must have elements to reduce")
+CONTRACT = replace(FORM.contract, errors=(*FORM.contract.errors, EMPTY))
