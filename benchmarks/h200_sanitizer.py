@@ -49,6 +49,7 @@ NAMED: dict[str, str] = {
     "M=1 N=28672 K=8192;M=5 N=520 K=4616;M=8 N=4096 K=4096",
     "softmax.triton": "many rows;long and climbing;dim 1 of [2, 4500, 3];dim 0 of [300, 70];dim 1 of [2, 9001];N=4096;"
     "50x32769",
+    "log_softmax.triton": "many rows;dim 1 of [2, 4500, 3];dim 0 of [300, 70];dim 1 of [2, 9001];N=4096;50x32769",
 }
 
 
