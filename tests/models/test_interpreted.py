@@ -16,6 +16,9 @@ def test_a_model_on_triton_rows() -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["no_logits"] and found["pair"]
-    assert all(name.endswith(".triton") for name in found["rows"]), found["rows"]
+    # a room's own kernel, or one that a form made for it
+    assert all(name.endswith(".triton") or name.startswith("kernelworks.tile.") for name in found["rows"]), found[
+        "rows"
+    ]
     # float32 through one layer of width 32: a few hundred roundings of numbers near one
     assert max(found["logits"], found["loss"], found["gradients"]) <= 300 * 2.0**-24, found
