@@ -86,6 +86,12 @@ void write_normalised(T* out, T* sum, Input<T, ADD> in, const T* weight, const T
 template <class Statistic, bool STREAM, bool ADD, class T>
 void forward_row(T* out, T* sum, Input<T, ADD> in, const T* weight, const T* bias, int64_t n, double eps,
                  Input<T, ADD> next) {
+    if constexpr (ADD && Statistic::CENTRED && sizeof(T) == 4) {  // the sum as it is written is exactly what is read on
+        write_row<false>(
+            sum, n, [&](int64_t j) { return in.at(j); }, [&](int64_t j, int k) { return in.at(j, k); });
+        const Input<T, false> added{sum, nullptr};
+        return forward_row<Statistic, STREAM, false>(out, static_cast<T*>(nullptr), added, weight, bias, n, eps, added);
+    }
     const Moments m = Statistic::of(in, n, eps, next);
     if (m.exact) return exact_forward(out, sum, in, weight, bias, n, m);
     const Normalise<Statistic::CENTRED> z(m);
