@@ -17,6 +17,7 @@ struct Operand {
     enum From : long { INPUT = 0, RESULT = 1, CONSTANT = 2, DEFAULT = 3 } from;
     size_t index = 0;      // of an argument of the call, or of a step before
     c10::IValue constant;  // or the default
+    std::vector<int64_t> sizes{};  // the same where it is a list of them
 };
 
 using Tensors = c10::SmallVector<at::Tensor, 4>;
@@ -83,6 +84,8 @@ class TypedStep final : public Step {
         } else if constexpr (std::is_same_v<T, std::optional<at::Tensor>>) {
             bool given = operands_[i].from == Operand::INPUT || operands_[i].from == Operand::RESULT;
             return given ? std::optional<at::Tensor>(tensor(i, inputs, results)) : std::nullopt;
+        } else if constexpr (std::is_same_v<T, c10::SymIntArrayRef>) {
+            return c10::fromIntArrayRefKnownNonNegative(operands_[i].sizes);
         } else if constexpr (std::is_same_v<T, c10::string_view>) {
             return c10::string_view(operands_[i].constant.toStringRef());
         } else {
@@ -104,6 +107,7 @@ inline std::unique_ptr<Step> new_step(const c10::OperatorHandle& handle, std::ve
         if (name == "aten::silu") return std::make_unique<TypedStep<T>>(handle, operands);
         if (name == "aten::mul.Tensor") return std::make_unique<TypedStep<T, T>>(handle, operands);
         if (name == "aten::linear") return std::make_unique<TypedStep<T, T, O>>(handle, operands);
+        if (name == "aten::rms_norm") return std::make_unique<TypedStep<T, c10::SymIntArrayRef, O, F>>(handle, operands);
         if (name == "aten::softmax.int")
             return std::make_unique<TypedStep<T, int64_t, std::optional<at::ScalarType>>>(handle, operands);
         if (name == "aten::scaled_dot_product_attention")
@@ -200,6 +204,7 @@ inline std::unique_ptr<Step> step_of(PyObject* described) {
         Operand operand{static_cast<Operand::From>(from)};
         if (from == Operand::CONSTANT) {
             operand.constant = constant_of(value, *arguments[i].type());
+            if (operand.constant.isIntList()) operand.sizes = operand.constant.toIntVector();
         } else if (from == Operand::DEFAULT) {
             TORCH_CHECK(arguments[i].default_value().has_value(), name, ": ", arguments[i].name(), " has no default");
             operand.constant = *arguments[i].default_value();
