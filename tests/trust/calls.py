@@ -48,6 +48,10 @@ CALLS: dict[str, Called] = {
         lambda x, **k: kw.gelu(x, approximate="tanh", **k), lambda x: F.gelu(x, approximate="tanh"), ((L, D),)
     ),
     "gelu_erf": Called(kw.gelu, F.gelu, ((L, D),)),
+    "relu": Called(kw.relu, F.relu, ((L, D),)),
+    "gelu_mul": Called(kw.gelu_mul, lambda a, b: F.gelu(a) * b, ((L, D), (L, D))),
+    "log_softmax": Called(kw.log_softmax, lambda x, **k: F.log_softmax(x, -1, **k), ((L, D),)),
+    "sum": Called(lambda x, **k: kw.sum(x, dim=-1, **k), lambda x: x.sum(-1), ((L, D),)),
     "silu_mul": Called(kw.silu_mul, lambda a, b: a * torch.sigmoid(a) * b, ((L, D), (L, D))),
     "attention": Called(
         lambda q, k, v, **o: kw.attention(q, k, v, causal="top_left", **o),

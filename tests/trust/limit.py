@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Limit", "x"]
+__all__ = ["Limit", "heads", "written_between", "x"]
 
 
 @dataclass(frozen=True)
@@ -24,3 +24,16 @@ class Limit:
 
 def x(*shape: int) -> torch.Tensor:
     return torch.randn(shape or (4, 16), generator=torch.Generator().manual_seed(0))
+
+
+def written_between(op: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Gradients of an op whose input was overwritten after the call."""
+    given = x().requires_grad_() * 1
+    result = op(given)
+    given.zero_()
+    result.sum().backward()
+
+
+def heads(*shape: int) -> list[torch.Tensor]:
+    """Queries, keys and values."""
+    return [x(*(shape or (1, 2, 5, 16)))] * 3

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from limit import Limit, x
+from limit import Limit, heads, written_between, x
 from limits_diagnosed import HOPPER, PROGRAMS
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -29,10 +29,6 @@ HEAD = """# limits
 What kernelworks does not do, and what happens then. A test makes each of these calls; this page is written from the
 table that it reads (`make docs`).
 """
-
-
-def heads(*shape: int) -> list[Tensor]:
-    return [x(*(shape or (1, 2, 5, 16)))] * 3
 
 
 def row_over_itself() -> Any:
@@ -51,10 +47,6 @@ def by_name_under_autocast() -> Any:
     with torch.autocast("cpu", torch.bfloat16):
         found = kw.linear(a, w, b)
     return found, F.linear(a, w, b)
-
-
-def masked() -> Any:
-    return kw.gelu(np.ma.masked_array(np.ones((2, 2), np.float32), [[1, 0], [0, 0]]))
 
 
 def into_inference_tensor() -> Any:
@@ -275,6 +267,24 @@ OPS = [
         "must be 'none' or 'tanh'",
     ),
     Limit(
+        "`relu` keeps its input for the gradients, torch the result: an input that is written meanwhile raises.",
+        lambda: written_between(kw.relu),
+        RuntimeError,
+        "modified by an inplace operation",
+    ),
+    Limit(
+        "`add_layer_norm` keeps its inputs, where torch keeps their sum: an input that is written meanwhile raises.",
+        lambda: written_between(lambda h: kw.add_layer_norm(h, x(), x(16), x(16), eps=1e-5)[0]),
+        RuntimeError,
+        "modified by an inplace operation",
+    ),
+    Limit(
+        "`log_softmax` takes at least one dimension.",
+        lambda: kw.log_softmax(torch.tensor(1.0), dim=0),
+        ValueError,
+        "at least one dimension",
+    ),
+    Limit(
         "`softmax` takes at least one dimension.",
         lambda: kw.softmax(torch.tensor(1.0), dim=0),
         ValueError,
@@ -284,7 +294,12 @@ OPS = [
         "An op that is called by its own name computes in its inputs' dtype, under autocast too.",
         by_name_under_autocast,
     ),
-    Limit("An array with a mask is refused: its numbers alone would be read.", masked, TypeError, "without a mask"),
+    Limit(
+        "An array with a mask is refused: its numbers alone would be read.",
+        lambda: kw.gelu(np.ma.masked_array(np.ones((2, 2), np.float32))),
+        TypeError,
+        "without a mask",
+    ),
     Limit(
         "`rope` has no gradient for its tables.",
         lambda: kw.rope(x(1, 2, 5, 16), x(1, 2, 5, 16), x(1, 5, 16).requires_grad_(), x(1, 5, 16)),

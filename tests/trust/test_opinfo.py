@@ -34,6 +34,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "nn.functional.scaled_dot_product_attention": (
         calls.scaled_dot_product_attention, F.scaled_dot_product_attention,
     ),
+    "nn.functional.relu": (kw.relu, F.relu),
+    "log_softmax": (lambda x, *a, **k: (kw.log_softmax if x.dim() else F.log_softmax)(x, *a, **k), F.log_softmax),
+    "sum": (kw.sum, torch.sum),
+    "argmax": (kw.argmax, torch.argmax),
     "nn.functional.cross_entropy": (calls.cross_entropy, F.cross_entropy),
     "nn.functional.embedding": (
         lambda weight, ids, **k: F.embedding(ids, weight, **k) if k else kw.embedding(ids, weight),
