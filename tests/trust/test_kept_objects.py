@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 
 import pytest
@@ -147,3 +148,27 @@ def test_masked_attention_lies_as_torchs_does(keys: int, graded: bool) -> None:
             got = model(x, mask)
         torch.testing.assert_close(got, want)
         assert got.is_contiguous() or not want.is_contiguous()
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_model_with_a_script_in_it_is_swapped(copied: bool) -> None:
+    """Beside transformers, whose models are looked for among all modules; the modules of a script are in no
+    dictionary."""
+    import transformers  # noqa: F401
+
+    model = nn.Sequential(torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.GELU())), nn.GELU())
+    model = copy.deepcopy(model) if copied else model
+    x = torch.ones(2, 4)
+    want = model(x)
+    with only(ROWS[-1]), kw.swap(model, verbose=False):
+        torch.testing.assert_close(model(x), want)
+
+
+def test_a_copy_of_a_module_that_was_parametrized_after_the_swap_is_called() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.GELU()), torch.ones(2, 4)
+    with only(ROWS[-1]), kw.swap(model, verbose=False):
+        nn.utils.parametrizations.weight_norm(model[0])
+        want, copied = model(x), copy.deepcopy(model)
+        torch.testing.assert_close(copied(x), want)
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.testing.assert_close(copied(x), model(x))

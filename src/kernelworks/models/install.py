@@ -16,7 +16,11 @@ from torch import nn
 
 __all__ = ["Installed", "copies_itself", "installed_on", "take_off_strangers"]
 
-_ABSENT: Any = object()
+
+class _Absent:
+    """Nothing was there. A class, which copies and pickles give back as it is."""
+
+
 _STATE, _REPLICATE, _SCRIPT = "__getstate__", "_replicate_for_data_parallel", "__prepare_scriptable__"
 
 
@@ -49,17 +53,17 @@ class Installed:
         assert module is not None
         space = module.__dict__
         if name not in self.ours:
-            self.before[name] = space.get(name, _ABSENT)
+            self.before[name] = space.get(name, _Absent)
         space[name] = self.ours[name] = value
 
     def without(self, space: dict[str, Any]) -> dict[str, Any]:
         """A copy of ``space`` in which nothing of ours stands."""
         plain = dict(space)
         for name, value in self.ours.items():
-            if plain.get(name, _ABSENT) is not value:  # somebody set something else there since: theirs
+            if plain.get(name, _Absent) is not value:  # somebody set something else there since: theirs
                 continue
             del plain[name]
-            if self.before[name] is not _ABSENT:
+            if self.before[name] is not _Absent:
                 plain[name] = self.before[name]
         return plain
 
@@ -124,7 +128,7 @@ def _deeply_copied(module: Any, memo: dict[int, Any]) -> Any:
     found = installed_on(module)
     assert found is not None
     space = module.__dict__
-    ours = {name: value for name, value in found.ours.items() if space.get(name, _ABSENT) is value}
+    ours = {name: value for name, value in found.ours.items() if space.get(name, _Absent) is value}
     plain = found.without(space)
     try:  # one entry at a time: another thread may be running the module
         for name in ours:

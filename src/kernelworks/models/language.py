@@ -47,7 +47,7 @@ def recognised(model: nn.Module) -> bool:
     linear head and transformers' loss."""
     if "transformers" not in sys.modules or "forward" in model.__dict__:
         return False
-    head = model._modules.get("lm_head")
+    head = dict(model.named_children()).get("lm_head")  # of a script, too, whose modules are in no dictionary
     if head is None or forward_of(head) is not FORWARDS[nn.Linear] or getattr(model, "loss_type", None) != LOSS:
         return False
     same = same_code(unwrapped(forward_of(model), "transformers"), _forwards())
