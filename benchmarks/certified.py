@@ -1,0 +1,35 @@
+"""Puts the cache's certificates into the package: ``python benchmarks/certified.py`` after ``kernelworks prove ...``.
+
+Every kind of machine that the cache knows: its whole proofs of the rows as they are take the place of what shipped.
+Of every kind that ships, what was proved of another source than the one at hand is left out.
+"""
+
+from __future__ import annotations
+
+import kernelworks  # noqa: F401  fills OPS
+from kernelworks import certificates, environment
+from kernelworks.certificates import Certificate
+from kernelworks.op import OPS
+
+
+def current(certificate: Certificate) -> bool:
+    """Whether it is a whole proof, and of the row as it is."""
+    rows = {row.name: row for row in OPS[certificate.op].rows} if certificate.op in OPS else {}
+    row = rows.get(certificate.row)
+    return row is not None and not certificate.proved_on and row.hash() == certificate.source_hash
+
+
+def main() -> None:
+    cache = environment.cache_dir("certificates")
+    for kind in sorted({*certificates.shipped_kinds(), *(p.name for p in cache.glob("*") if p.is_dir())}):
+        held = certificates._shipped(kind)
+        cached = (certificates._cached(kind, *p.stem.split(".", 1)) for p in sorted((cache / kind).glob("*.json")))
+        made = {(c.op, c.row): c for c in cached if c is not None and certificates._within(c) and current(c)}
+        kept = {at: c for at, c in held.items() if current(c)}
+        if kept | made != held:
+            path = certificates.write_shipped((kept | made).values(), kind)
+            print(f"{path}: {len(kept | made)} rows, {len(made)} of this cache, {len(held) - len(kept)} stale left out")
+
+
+if __name__ == "__main__":
+    main()
