@@ -47,6 +47,63 @@ class Helped(nn.Module):
 
 
 X = torch.linspace(-2, 2, 9)
+SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(9))
+
+    @staticmethod
+    def bend(x):
+        return F.gelu(x)
+
+    def act(self, x):
+        return F.gelu(x)
+
+    def forward(self, x):
+        return self.act(x) + self.bend(x) + F.gelu(x * self.scale)
+
+
+class Doubled(nn.Module):
+    def forward(self, weight):
+        return weight * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [("forward", lambda self, x: x * 3), ("act", lambda self, x: x * 3), ("bend", staticmethod(lambda x: x * 3))],
+)
+def test_what_is_set_on_the_class_that_a_parametrization_makes_is_what_runs(name, function) -> None:
+    model = nn.Sequential(Scaled())
+    with swap(model, verbose=False) as swapped:
+        assert swapped.replaced
+        nn.utils.parametrize.register_parametrization(model[0], "scale", Doubled())
+        setattr(type(model[0]), name, function)
+        got = model(X)
+    torch.testing.assert_close(got, model(X))
+    assert (got - nn.Sequential(Scaled())(X)).abs().max() > 0.5
+
+
+class Louder(nn.Linear):
+    def forward(self, input):
+        return super().forward(input) * 3
+
+
+@pytest.mark.parametrize("part", ["self_attn.q_proj", "mlp.down_proj"])
+def test_a_part_of_a_layer_is_what_its_class_has_become(part) -> None:
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=50, num_hidden_layers=1, **SIZES)).eval()
+    ids = torch.arange(6)[None]
+    with torch.no_grad(), swap(model, verbose=False) as swapped:
+        assert any(r.kind == "decoder layer in one piece" for r in swapped.replaced)
+        before = model(ids).logits
+        model.model.layers[0].get_submodule(part).__class__ = Louder
+        got = model(ids).logits
+        swapped.undo()
+        want = model(ids).logits
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    assert (want - before).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("when", ["before", "while swapped"])

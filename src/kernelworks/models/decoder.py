@@ -181,7 +181,8 @@ class Parts:
     epsilons: tuple[float, ...]
     layer: weakref.ref[nn.Module]
     attention: Any
-    classes: tuple[type, ...]  # of the parts, and their forwards
+    modules: tuple[nn.Module, ...]  # the parts that are modules
+    classes: tuple[type, ...]  # theirs, and the layer's last, and what those make of a call
     of_classes: tuple[Any, ...]
     config: Any
     settings: Mapping[str, Any]  # the attributes of config, which looks them up slowly
@@ -200,7 +201,10 @@ class Parts:
             return None
         if not all(map(_is, [own.get("forward") for own in self.attributes], self.forwards)):
             return None
-        if not all(map(_is, [cls.forward for cls in self.classes], self.of_classes)):  # type: ignore[attr-defined]
+        classes = self.classes
+        if not all(map(_is, map(type, self.modules), classes)):  # a parametrization gives a module another
+            return None
+        if not all(map(_is, [cls.forward for cls in classes], self.of_classes)):  # type: ignore[attr-defined]
             return None
         if F.linear is not _LINEAR_OF or F.silu is not _SILU_OF or F.scaled_dot_product_attention is not _ATTENTION_OF:
             return None
@@ -271,7 +275,8 @@ def decoder_layer(
     weights = None
     if not _is_compiling() and position_embeddings is not None and kwargs.keys() <= _HARMLESS:
         parts: Parts | None = self.__dict__.get("_kernelworks_parts")
-        own = parts is not None and parts.layer() is self and parts.attention.config is parts.config
+        own = parts is not None and parts.layer() is self and type(self) is parts.classes[-1]
+        own = own and parts.attention.config is parts.config
         if parts is not None and own and parts.settings.get(attention.INTERNAL) == attention.IMPLEMENTATION:
             weights = parts.weights(hidden_states, *position_embeddings)
     if weights is None:
@@ -377,7 +382,7 @@ def parts_of(layer: nn.Module) -> Parts | None:
     read = [(parts[path].__dict__, *item) for path, p in zip(norms, proofs, strict=True) for item in p.numbers]  # type: ignore[union-attr]
     names = [*read, (type(module).forward.__globals__, rotary.__name__, rotary), *still_rotary(rotary)]
     links = [(layer.get_submodule(path.rpartition(".")[0])._modules, path.rpartition(".")[2]) for path in parts]
-    classes = tuple(dict.fromkeys(type(part) for part in (layer, *parts.values())))
+    classes = tuple(map(type, (*parts.values(), layer)))
     held = [parts[path]._parameters[name] for path, name in wanted]
     shapes = tuple(None if p is None else p.shape for p in held)
     widths = {path: parts[path].weight.shape[0] for path in (*_LINEARS, *norms)}
@@ -396,6 +401,7 @@ def parts_of(layer: nn.Module) -> Parts | None:
         epsilons=tuple(p.number for p in proofs if p is not None),
         layer=weakref.ref(layer),
         attention=module,
+        modules=tuple(parts.values()),
         classes=classes,
         of_classes=tuple(cls.forward for cls in classes),
         config=module.config,

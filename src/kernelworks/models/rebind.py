@@ -274,14 +274,17 @@ def _release(space: dict[str, Any], chosen: str) -> None:
         _PLACED.pop(id(space), None)
 
 
-def guarded(cls: type, name: str, function: types.FunctionType, rebound: Rebound) -> Callable[..., Any]:
-    """The rebound copy of a class's function, as long as the class and the names in it mean what they meant."""
-    run, replaced = rebound.function, rebound.replaced
+def guarded(module: Any, name: str, function: types.FunctionType, rebound: Rebound) -> Callable[..., Any]:
+    """The rebound copy of a module's function, as long as its class and the names in it mean what they meant.
+
+    Its class is asked at every call: a parametrization gives it another one, whose functions may be set.
+    """
+    run, replaced, of = rebound.function, rebound.replaced, weakref.ref(module)
 
     @functools.wraps(function)
     def method(*args: Any, **kwargs: Any) -> Any:
         if not _is_compiling():
-            current = getattr(cls, name)
+            current = getattr(type(of()), name, function)  # a static one outlives its module
             if current is not function:
                 return current(*args, **kwargs)
             for space, key, original in replaced:

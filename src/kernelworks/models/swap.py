@@ -383,7 +383,7 @@ class _Walk:
             why = why or lost
             if rebound is not None and not lost:
                 ops.update(rebound.calls)
-                method = guarded(type(module), name, function, rebound)
+                method = guarded(module, name, function, rebound)
                 self._set(module, name, method if static else MethodType(method, module))
             for other in set(function.__code__.co_names) - seen:
                 if _own_method(type(module), other):
