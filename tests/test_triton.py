@@ -29,6 +29,7 @@ SPILLS: dict[tuple[str, str], int] = {
     ("attention", "_keys"): 528,
     ("attention", "_queries"): 88,  # in float32
     # Rows of 12000 elements and more, kept in registers so that they are read once.
+    ("add_layer_norm", "_backward"): 144,
     ("layer_norm", "_backward"): 1040,
     ("layer_norm", "_forward"): 24,
     ("rms_norm", "_backward"): 640,

@@ -9,23 +9,39 @@ Prints each compiled kernel with registers and local bytes a thread (spills show
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from kernelworks.contract import TensorSpec
 from kernelworks.op import OPS, on_meta
 from kernelworks.prove.truth import flat_outputs
 
 __all__ = ["main", "resources"]
 
 
+def _declined(op: Any, row: str, pass_: str, args: Sequence[Any]) -> bool:
+    """Whether the row would not take this call on a GPU, so that its kernels are never launched for it."""
+
+    def placed(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(placed, value))
+        return dataclasses.replace(value, device="cuda") if isinstance(value, TensorSpec) else value
+
+    request = op.request(pass_, args)
+    on_gpu = dataclasses.replace(request, args={name: placed(value) for name, value in request.args.items()})
+    return op.row(row).guard(on_gpu) is not None
+
+
 def resources(
     op: Any, row: str, *, everything: bool = False, dtypes: tuple[torch.dtype, ...] = ()
 ) -> list[tuple[str, str, str, dict[str, int]]]:
     """(case and dtype, kernel, constants, resources) of all kernels that forward and backward launch, in
-    ``dtypes`` or all that a case has. Runs nothing."""
+    ``dtypes`` or all that a case has, of the calls that the row takes. Runs nothing."""
     triton = importlib.import_module("kernelworks.build.triton")
     contract, found, seen = op.contract, [], set()
     cases = [*contract.device_cases, *contract.bench_cases, *(contract.cases if everything else ())]
@@ -34,6 +50,8 @@ def resources(
         for dtype in [d for d in case.dtypes if not dtypes or d in dtypes]:
             given = case.make(torch.Generator().manual_seed(0), dtype)
             args = [on_meta(given.get(name)) for name in names]
+            if _declined(op, row, "forward", args):
+                continue
             with triton.compiling() as compiled:
                 outputs = op.row(row).load("forward")(*args)
                 if "backward" in op.row(row).passes and case.gradients and contract.differentiable:
@@ -43,7 +61,9 @@ def resources(
                     )
                     grads = {f"grad_{n}": v for n, v in kept.items() if isinstance(v, Tensor)}
                     have = {**kept, **grads, "needs": [True] * len(backward.returns)}
-                    op.row(row).load("backward")(*(have.get(n) for n in backward.names))
+                    given_back = [have.get(n) for n in backward.names]
+                    if not _declined(op, row, "backward", given_back):
+                        op.row(row).load("backward")(*given_back)
             for made in compiled:
                 if made not in seen:
                     seen.add(made)
