@@ -182,7 +182,7 @@ class Parts:
     layer: weakref.ref[nn.Module]
     attention: Any
     modules: tuple[nn.Module, ...]  # the parts that are modules
-    classes: tuple[type, ...]  # theirs, and the layer's last, and what those make of a call
+    classes: tuple[Any, ...]  # theirs, and the layer's last, and what those make of a call
     of_classes: tuple[Any, ...]
     config: Any
     settings: Mapping[str, Any]  # the attributes of config, which looks them up slowly
@@ -204,7 +204,7 @@ class Parts:
         classes = self.classes
         if not all(map(_is, map(type, self.modules), classes)):  # a parametrization gives a module another
             return None
-        if not all(map(_is, [cls.forward for cls in classes], self.of_classes)):  # type: ignore[attr-defined]
+        if not all(map(_is, [cls.forward for cls in classes], self.of_classes)):
             return None
         if F.linear is not _LINEAR_OF or F.silu is not _SILU_OF or F.scaled_dot_product_attention is not _ATTENTION_OF:
             return None
@@ -275,9 +275,13 @@ def decoder_layer(
     weights = None
     if not _is_compiling() and position_embeddings is not None and kwargs.keys() <= _HARMLESS:
         parts: Parts | None = self.__dict__.get("_kernelworks_parts")
-        own = parts is not None and parts.layer() is self and type(self) is parts.classes[-1]
-        own = own and parts.attention.config is parts.config
-        if parts is not None and own and parts.settings.get(attention.INTERNAL) == attention.IMPLEMENTATION:
+        if (
+            parts is not None
+            and parts.layer() is self
+            and type(self) is parts.classes[-1]
+            and parts.attention.config is parts.config
+            and parts.settings.get(attention.INTERNAL) == attention.IMPLEMENTATION
+        ):
             weights = parts.weights(hidden_states, *position_embeddings)
     if weights is None:
         output: Tensor = type(self).forward(
@@ -382,7 +386,7 @@ def parts_of(layer: nn.Module) -> Parts | None:
     read = [(parts[path].__dict__, *item) for path, p in zip(norms, proofs, strict=True) for item in p.numbers]  # type: ignore[union-attr]
     names = [*read, (type(module).forward.__globals__, rotary.__name__, rotary), *still_rotary(rotary)]
     links = [(layer.get_submodule(path.rpartition(".")[0])._modules, path.rpartition(".")[2]) for path in parts]
-    classes = tuple(map(type, (*parts.values(), layer)))
+    classes: tuple[Any, ...] = tuple(map(type, (*parts.values(), layer)))
     held = [parts[path]._parameters[name] for path, name in wanted]
     shapes = tuple(None if p is None else p.shape for p in held)
     widths = {path: parts[path].weight.shape[0] for path in (*_LINEARS, *norms)}
