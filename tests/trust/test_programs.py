@@ -262,7 +262,7 @@ def test_whatever_happens_in_a_fix_the_diagnosis_is_reported(
 ) -> None:
     import importlib
 
-    def breaks(run: Any) -> Any:
+    def breaks(*given: Any) -> Any:
         raise OverflowError("unforeseen")
 
     monkeypatch.setattr(importlib.import_module("kernelworks.diagnose.fix"), "find", breaks)
