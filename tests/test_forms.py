@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import forked
 from kernelworks.aten import Given
 from kernelworks.forms.arguments import Floats, Like, Word, check_of, errors_of
 from kernelworks.forms.derived import told
@@ -21,6 +19,7 @@ from kernelworks.forms.launches import written_backward, written_forward
 from kernelworks.forms.pointwise import Pointwise, Work
 from kernelworks.forms.traced import aten_of, text
 from kernelworks.op import OPS
+from wrong_expressions import caught
 
 GATED = {"gate": Floats(), "up": Like("gate"), "approximate": Word("none", "tanh")}
 
@@ -36,38 +35,10 @@ WRONG = {
     "a gradient that does not flow": ("0.0f : grad", "0.0f : x", "gradient of x"),
 }
 
-PROOF = """
-import json, sys
-from pathlib import Path
-from kernelworks.build.rows import cpp_rows
-from kernelworks.forms.launches import backward_of, forward_of
-from kernelworks.op import OPS
-from kernelworks.prove.parity import parities
-
-op = OPS["relu"]
-rows, said = op.rows[-2:], {}
-launches = {"forward": forward_of("relu", op.form.arguments), "backward": backward_of("relu", op.form.arguments)}
-for room in sorted(Path(sys.argv[1]).iterdir()):
-    op.rows = (*cpp_rows(room, targets={"scalar": "pointwise.cpp"}, bound=True, **launches), *rows)
-    op.forget()
-    cases = [c for c in op.contract.cases if c.name in ("N=33", "zeros N=33", "inf N=33", "nan N=33")]
-    found = [p.message for case in cases for dtype in case.dtypes for p in parities(op, "scalar", case, dtype)]
-    said[room.name] = [message for message in found if message]
-print(json.dumps(said))
-"""
-
 
 def test_a_wrong_expression_is_caught(tmp_path: Path) -> None:
-    source = (OPS["relu"].room / "pointwise.cpp").read_text(encoding="utf-8")
-    for name, (old, changed, _) in WRONG.items():
-        assert old in source, name
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "pointwise.cpp").write_text(source.replace(old, changed) if old else source, "utf-8")
-    done = forked.python(str(tmp_path), code=PROOF)
-    assert done.returncode == 0, done.stderr[-3000:]
-    said = json.loads(done.stdout.splitlines()[-1])
-    for name, (_, _, expected) in WRONG.items():
-        assert (not said[name]) if not expected else any(expected in m for m in said[name]), (name, said[name][:3])
+    launches = '{"forward": forward_of("relu", op.form.arguments), "backward": backward_of("relu", op.form.arguments)}'
+    caught(tmp_path, "relu", "pointwise.cpp", WRONG, launches, ("N=33", "zeros N=33", "inf N=33", "nan N=33"))
 
 
 # ---------------------------------------------------------------- what is derived

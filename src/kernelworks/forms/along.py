@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from kernelworks.contract import Case, Contract, Cost, Mutant, Request
 from kernelworks.forms.arguments import Arguments, check_of, errors_of, said
 from kernelworks.forms.layout import as_rows
 from kernelworks.forms.mutants import generic
+from kernelworks.forms.room import Room
 from kernelworks.forms.rowwise import BENCH, DEVICE_BENCH, TARGETS, Dim, Line, altered, case, sized
 from kernelworks.op import Op, Pass
 from kernelworks.spelling import Spelling
@@ -131,7 +131,7 @@ def _counted(dim: int, dims: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Along:
+class Along(Room):
     """What a room says of its op.
 
     - ``room`` is the room's ``__file__``: folder and family name the op.
@@ -141,7 +141,6 @@ class Along:
     - ``forward``, ``backward``: flop and exponentials an element.
     """
 
-    room: str
     formula: str
     source: str
     function: Callable[[Tensor, int], Tensor]
@@ -156,14 +155,6 @@ class Along:
     @property
     def arguments(self) -> Arguments:
         return ARGUMENTS
-
-    @functools.cached_property
-    def folder(self) -> Path:
-        return Path(self.room).resolve().parent
-
-    @functools.cached_property
-    def name(self) -> str:
-        return self.folder.name
 
     # ------------------------------------------------------------ the contract
 

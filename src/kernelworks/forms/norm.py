@@ -24,6 +24,7 @@ from kernelworks.forms.arguments import Argument, Arguments, check_of, errors_of
 from kernelworks.forms.launches import norm_forward, norm_text
 from kernelworks.forms.layout import as_rows
 from kernelworks.forms.mutants import generic
+from kernelworks.forms.room import Room
 from kernelworks.forms.rows import python_rows
 from kernelworks.forms.rowwise import BENCH, DEVICE_BENCH, TARGETS, Line, altered, case, sized
 from kernelworks.op import Op, Pass
@@ -101,7 +102,7 @@ def over_rows(terms: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Norm:
+class Norm(Room):
     """What a room says of its op.
 
     - ``room`` is the room's ``__file__``: folder and family name the op. ``arguments`` in the order of the call: x,
@@ -114,7 +115,6 @@ class Norm:
     - ``flop``: of an element, forward and backward. ``reads`` as ``Pass`` has it. ``eps`` is that of the cases.
     """
 
-    room: str
     formula: str
     source: str
     arguments: Arguments
@@ -130,14 +130,6 @@ class Norm:
     device_cases: tuple[Case, ...] = ()
     small: tuple[int, int, tuple[torch.dtype, ...]] = (128, 1024, (torch.bfloat16,))  # a bench case between the others
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @functools.cached_property
-    def folder(self) -> Path:
-        return Path(self.room).resolve().parent
-
-    @functools.cached_property
-    def name(self) -> str:
-        return self.folder.name
 
     @property
     def residual(self) -> Argument | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from kernelworks.contract import Case, Contract, Cost, Mutant, Request, Row, rou
 from kernelworks.forms.arguments import Arguments, check_of, errors_of, said, tensors, words
 from kernelworks.forms.launches import backward_of, forward_of, written_backward, written_forward
 from kernelworks.forms.mutants import generic
+from kernelworks.forms.room import Room
 from kernelworks.forms.rows import python_rows
 from kernelworks.forms.traced import aten_of, text
 from kernelworks.op import Op, Pass
@@ -59,7 +59,7 @@ DEVICE_BENCH = (Bench(4096, 16384, BF16), Bench(8192, 4096, BF16), Bench(16, 102
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pointwise:
+class Pointwise(Room):
     """What only the room knows of a pointwise op.
 
     ``room`` is the room's ``__file__``: folder and family name the op. ``arguments`` are up to three tensors, the first
@@ -73,7 +73,6 @@ class Pointwise:
     ``gradient_kinds``: the kinds of values (``cases.VALUES``) on which gradients are compared too.
     """
 
-    room: str
     formula: str
     source: str
     arguments: Arguments
@@ -88,14 +87,6 @@ class Pointwise:
     cases: tuple[Case, ...] = ()
     bench: tuple[Bench, ...] = BENCH
     device_bench: tuple[Bench, ...] = DEVICE_BENCH
-
-    @functools.cached_property
-    def folder(self) -> Path:
-        return Path(self.room).resolve().parent
-
-    @functools.cached_property
-    def name(self) -> str:
-        return self.folder.name
 
     @property
     def tensors(self) -> tuple[str, ...]:

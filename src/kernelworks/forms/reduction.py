@@ -25,6 +25,7 @@ from kernelworks.build.sharing import shared
 from kernelworks.cases import LENGTHS, VALUES, draw, row_cases
 from kernelworks.contract import Case, Contract, Cost, Mutant, Request, Row, rounding
 from kernelworks.forms.arguments import Arguments, Floats, Wrong, check_of, errors_of, said
+from kernelworks.forms.room import Room
 from kernelworks.lines import lines
 from kernelworks.op import Op, Pass
 from kernelworks.spelling import Spelling
@@ -137,7 +138,7 @@ backward = _spread  # of every room whose gradients are those of a sum
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reduction:
+class Reduction(Room):
     """What only the room knows of a reduction.
 
     ``room`` is the room's ``__file__``: folder and family name the op. ``function`` is torch's and ``aten`` its
@@ -148,7 +149,6 @@ class Reduction:
     one thread of a CPU, from its caches.
     """
 
-    room: str
     formula: str
     source: str
     function: Callable[..., Tensor]
@@ -158,14 +158,6 @@ class Reduction:
     error: Callable[..., Tensor] | None = None
     dtype: torch.dtype | None = None
     cases: tuple[Case, ...] = ()
-
-    @functools.cached_property
-    def folder(self) -> Path:
-        return Path(self.room).resolve().parent
-
-    @functools.cached_property
-    def name(self) -> str:
-        return self.folder.name
 
     @property
     def arguments(self) -> Arguments:

@@ -1,0 +1,24 @@
+"""Where a form's op lives, which is also what it is called."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Room"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """``room`` is a file of the op's folder (``__file__``); both are looked up once, for calls ask for them."""
+
+    room: str
+
+    @functools.cached_property
+    def folder(self) -> Path:
+        return Path(self.room).resolve().parent
+
+    @functools.cached_property
+    def name(self) -> str:
+        return self.folder.name
