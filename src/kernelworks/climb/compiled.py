@@ -40,5 +40,5 @@ def compiled(ladder: Ladder, rung: Rung) -> Compiled:
         if not resident_blocks(rung.launch.threads, taken["registers"], taken["shared_bytes"]):
             wrong = f"no multiprocessor holds a block of {rung.launch.threads} threads of it"
             return Compiled(rung.number, error=wrong, resources=taken)
-    loop, instructions, why = hot_loop(rung.path, ladder.problem.symbol)
+    loop, instructions, why = hot_loop(rung.path, ladder.problem.symbol, moving=ladder.problem.unit == "GB/s")
     return Compiled(rung.number, "", (taken or {}) | one_pass(loop), instructions, len(loop), why)

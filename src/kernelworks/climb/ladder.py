@@ -43,13 +43,14 @@ GRIDS = ("", "tiles", "multiprocessors")
 class Launch:
     """How a CUDA rung is started.
 
-    ``tile`` is rows x columns of the output that a block computes, its last two dimensions; an output of one dimension
-    is one column. ``grid`` "": a block for each tile, columns of tiles along x, rows along y. "tiles": all along x.
-    "multiprocessors": along x as many blocks as there are multiprocessors, at most one for each tile, each of which
-    walks over tiles. The grid's x is rounded up to a whole ``cluster``, of multiprocessors down to one. ``shared`` is
-    dynamic shared memory in bytes, ``workspace`` bytes of scratch that are zero before the first launch and that a rung
-    leaves as it needs them. ``early`` (``early yes``): its blocks may start while the launch before is ending, and wait
-    for that by themselves (griddepcontrol.wait).
+    ``tile`` is rows x columns of the output that a block computes, its last two dimensions; an output of one
+    dimension is one column. Where the problem says what is ``tiled``, it is of that. ``grid`` "": a block for each
+    tile, columns of tiles along x, rows along y. "tiles": all along x. "multiprocessors": along x ``each`` blocks
+    for every multiprocessor, at most one for each tile, each of which walks over tiles. The grid's x is rounded up
+    to a whole ``cluster``, of multiprocessors down to one. ``shared`` is dynamic shared memory in bytes,
+    ``workspace`` bytes of scratch that are zero before the first launch and that a rung leaves as it needs them.
+    ``early`` (``early yes``): its blocks may start while the launch before is ending, and wait for that by
+    themselves (griddepcontrol.wait).
     """
 
     threads: int
@@ -59,9 +60,10 @@ class Launch:
     grid: str = ""
     workspace: int = 0
     early: bool = False
+    each: int = 1
 
     def blocks(self, shape: tuple[int, ...], multiprocessors: int) -> tuple[int, int, int]:
-        """The grid for an output of this shape."""
+        """The grid for an output of this shape, or for whatever is tiled."""
         rows, columns = (*shape, 1)[-2:] if len(shape) < 2 else shape[-2:]
         for outer in shape[:-2]:
             rows *= outer
@@ -71,7 +73,7 @@ class Launch:
         tiles = self._whole(down * across)
         if self.grid == "tiles":
             return tiles, 1, 1
-        return max(self.cluster, min(tiles, multiprocessors // self.cluster * self.cluster)), 1, 1
+        return max(self.cluster, min(tiles, self.each * multiprocessors // self.cluster * self.cluster)), 1, 1
 
     def _whole(self, count: int) -> int:
         return -(-count // self.cluster) * self.cluster
@@ -219,11 +221,11 @@ def _box(text: str) -> tuple[int, int]:
 def _launch(text: str) -> Launch:
     """Raises ValueError where the text does not describe a launch."""
     found = _pairs(text, r"\d+ x \d+|\w+")
-    known = {"threads", "tile", "shared", "cluster", "grid", "workspace", "early"}
+    known = {"threads", "tile", "shared", "cluster", "grid", "workspace", "early", "each"}
     if found.keys() - known or {"threads", "tile"} - found.keys() or found.get("grid", "") not in GRIDS:
         raise ValueError(f"launch must give threads and tile, and may give {', '.join(sorted(known))}; got {text!r}")
     return Launch(
         threads=int(found["threads"]), tile=_box(found["tile"]), shared=int(found.get("shared", 0)),
         cluster=int(found.get("cluster", 1)), grid=found.get("grid", ""), workspace=int(found.get("workspace", 0)),
-        early=found.get("early") == "yes",
+        early=found.get("early") == "yes", each=int(found.get("each", 1)),
     )  # fmt: skip

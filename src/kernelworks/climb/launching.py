@@ -44,7 +44,7 @@ class Loads:
 
     def grid(self, rung: Rung, size: Size) -> tuple[int, int, int]:
         assert rung.launch is not None
-        return rung.launch.blocks(self.problem.shape(size), gpu().multiprocessors)
+        return rung.launch.blocks((self.problem.tiled or self.problem.shape)(size), gpu().multiprocessors)
 
     def call(self, rung: Rung, size: Size, given: Given, out: Tensor) -> Callable[[], Tensor]:
         """Launches on whatever stream is current then. Raises BuildError, LaunchError, ValueError."""

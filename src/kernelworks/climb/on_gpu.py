@@ -68,16 +68,17 @@ class OnGpu(Climber):
 
     def evidence(self, rung: Rung) -> Evidence:
         """What it takes of a multiprocessor, and its hot loop."""
-        loaded, ask = self.loads.of(rung), rung.launch
+        loaded, ask, problem = self.loads.of(rung), rung.launch, self.ladder.problem
         assert ask is not None
         blocks = self.loads.grid(rung, self.size)
         shared = loaded.shared_bytes + ask.shared
-        launch = {"threads": ask.threads, "tile_rows": ask.tile[0], "tile_columns": ask.tile[1],
+        outputs = {} if problem.tiled else {"tile_rows": ask.tile[0], "tile_columns": ask.tile[1]}
+        launch = {"threads": ask.threads, **outputs,
                   "cluster": ask.cluster, "blocks": math.prod(blocks), "workspace": ask.workspace}  # fmt: skip
         resident = resident_blocks(ask.threads, loaded.registers, shared)
         resources = {"registers": loaded.registers, "local_bytes": loaded.local_bytes, "shared_bytes": shared,
                      "blocks_resident": resident, "warps_resident": resident * -(-ask.threads // 32)}  # fmt: skip
-        loop, instructions, why = hot_loop(rung.path, self.ladder.problem.symbol)
+        loop, instructions, why = hot_loop(rung.path, problem.symbol, moving=problem.unit == "GB/s")
         if why:
             self.note(why)
         resources |= one_pass(loop)
@@ -128,7 +129,7 @@ class OnGpu(Climber):
 
     def _ceiling(self) -> float:
         if self.ladder.problem.unit == "GB/s":
-            return max(b.gbs for b in roofs.large(self.known))
+            return roofs.slopes(self.known, 1)["HBM"]
         kind = self.ladder.problem.arithmetic
         unit = "multiply-add" if kind == "float32" else "torch.mm"
         return max(r.burst_tflops * 1e3 for r in self.known.rates if (r.dtype, r.unit) == (kind, unit))

@@ -120,6 +120,6 @@ def ggml(given: Given, threads: int) -> Callable[[], Tensor] | None:
             raise RuntimeError("ggml could not compute its graph")
         return out
 
-    run.inputs = (weight, x)  # type: ignore[attr-defined]  # borrowed by the graph
+    run.__dict__["inputs"] = (weight, x)  # borrowed by the graph
     weakref.finalize(run, product.free)
     return run

@@ -51,7 +51,9 @@ class Problem:
     On the CPU a rung has the ctypes ``signature`` and gets ``arguments(size, given, out, threads)``; ``rows`` names
     the dimension of which slow rungs are timed on a part (the work of one row is that of every other). On a GPU
     (``device="cuda"``) its parameters are the inputs in their order, the output, each value of the size as long long,
-    and scratch if its header asks for some; ``output`` is the output's name where a header speaks of it.
+    and scratch if its header asks for some; ``output`` is the output's name where a header speaks of it. ``tiled``
+    gives the shape that a launch's tiles divide, where that is not the output's: of the inputs, where much becomes
+    little.
 
     ``formats`` by name, for rungs that take their inputs in another one. ``peers`` are raced by name, torch's default
     first; ``said`` says in words what each is. ``lessons`` is the file of the library that took the last rung's ideas.
@@ -76,6 +78,7 @@ class Problem:
     device: str = "cpu"
     dtype: torch.dtype = torch.float32  # of the output
     output: str = "C"
+    tiled: Callable[[Size], tuple[int, ...]] | None = None
     unit: str = "GFLOP/s"
     arithmetic: str = "float32"
     also: tuple[Size, ...] = ()

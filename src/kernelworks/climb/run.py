@@ -168,7 +168,7 @@ def _held_against(ladder: Ladder) -> str:
     kind, unit = ladder.problem.arithmetic, ladder.problem.unit
     if ladder.problem.device == "cuda":
         if unit == "GB/s":
-            return "the best rate at which this GPU's memory was read or copied"
+            return "the best rate at which this GPU's memory was read"
         if kind == "float32":
             return "the rate of multiply-adds outside the matrix units, from registers alone, in a burst"
         return f"the best rate of torch.mm in {kind}, square products, in a burst"

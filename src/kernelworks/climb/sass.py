@@ -23,6 +23,7 @@ MOVES = {
     "LDG", "STG", "LDS", "STS", "LDSM", "STSM", "LDL", "STL", "LDGSTS", "LDGDEPBAR", "UTMALDG", "UTMASTG", "UBLKCP",
     "ATOMG", "RED", "SHFL",
 }  # fmt: skip
+FROM_MEMORY = {"LDG": 1, "LDGSTS": 1, "UTMALDG": 4096, "UBLKCP": 4096}  # about the numbers that one brings
 WAITS = {"BAR", "SYNCS", "WARPGROUP", "DEPBAR", "WARPSYNC", "UCGABAR_ARV", "UCGABAR_WAIT", "ERRBAR", "MEMBAR"}
 DECISIVE = ARITHMETIC.keys() | MOVES | WAITS
 MISSING = "no SASS: cuobjdump is neither in Triton nor on the PATH"
@@ -45,8 +46,9 @@ def usage(source: Path, kernel: str) -> tuple[dict[str, int] | None, str]:
     }, ""  # fmt: skip
 
 
-def hot_loop(source: Path, kernel: str) -> tuple[tuple[str, ...], dict[str, int], str]:
+def hot_loop(source: Path, kernel: str, *, moving: bool = False) -> tuple[tuple[str, ...], dict[str, int], str]:
     """Its instructions; how many of the decisive ones by mnemonic, as wide as they are; and why there is none.
+    ``moving``: of a kernel that is there to read memory, the loop that does.
 
     Of what only another loop of the kernel holds, as the copies of a producer, the count there is given with
     ", elsewhere".
@@ -59,16 +61,17 @@ def hot_loop(source: Path, kernel: str) -> tuple[tuple[str, ...], dict[str, int]
     lines = [(int(at, 16), text) for at, text in re.findall(r"/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", body)]
     if not lines:
         return (), {}, f"no SASS: cuobjdump read no {kernel} ({done.stderr.strip()[:200]})"
-    best, others = loops(lines)
+    best, others = loops(lines, moving=moving)
     inside = _decisive(best)
     elsewhere = _decisive([line for loop in others for line in loop] if best else lines)
     inside |= {f"{name}, elsewhere": count for name, count in elsewhere.items() if not _known(name, inside)}
     return tuple(text for _, text in best), inside, ""
 
 
-def loops(lines: list[Line]) -> tuple[list[Line], list[list[Line]]]:
-    """The innermost loop that does the kernel's kind of arithmetic, the densest of several; and the others, as far
-    as they are innermost and no part of it, like the one that waits for a barrier."""
+def loops(lines: list[Line], *, moving: bool = False) -> tuple[list[Line], list[list[Line]]]:
+    """The innermost loop that does the kernel's kind of arithmetic, the densest of several; ``moving``: that does any,
+    and reads the most memory. And the others, as far as they are innermost and no part of it, like the one that waits
+    for a barrier."""
     index = {address: i for i, (address, _) in enumerate(lines)}
     spans = []
     for last, (address, text) in enumerate(lines):
@@ -81,8 +84,11 @@ def loops(lines: list[Line]) -> tuple[list[Line], list[list[Line]]]:
         for span in spans
     }
     kind = max((n for held in names.values() for n in held if n in ARITHMETIC), key=ARITHMETIC.__getitem__, default="")
-    working = _innermost([span for span in spans if not kind or kind in names[span]])
-    hot = max(working, key=lambda span: _worth(lines[span[0] : span[1] + 1]), default=None)
+    both = (FROM_MEMORY.keys(), ARITHMETIC.keys())
+    reading = [span for span in spans if all(names[span] & kinds for kinds in both)] if moving else []
+    working = _innermost(reading or [span for span in spans if not kind or kind in names[span]])
+    worth = _read if reading else _worth
+    hot = max(working, key=lambda span: worth(lines[span[0] : span[1] + 1]), default=None)
     if hot is None:
         return [], []
     apart = [span for span in _innermost(spans) if span[1] < hot[0] or span[0] > hot[1]]
@@ -108,6 +114,12 @@ def _worth(loop: list[Line]) -> float:
     names = [mnemonic(text)[0] for _, text in loop]
     moved = sum(name in MOVES for name in names) / 1e3
     return (sum(ARITHMETIC.get(name, 0) for name in names) + moved) / len(loop)
+
+
+def _read(loop: list[Line]) -> float:
+    """Of a loop that is there to read memory."""
+    found = [mnemonic(text) for _, text in loop]
+    return sum(FROM_MEMORY.get(name, 0) * (4 if "128" in more else 2 if "64" in more else 1) for name, *more in found)
 
 
 def _decisive(lines: list[Line]) -> dict[str, int]:
