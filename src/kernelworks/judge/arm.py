@@ -1,0 +1,269 @@
+"""One process that answers, as the supervisor handles it: inputs are laid out for it while it is stopped, the clock
+runs from the moment that it goes on to the moment that it says it has answered, and what it answered is read then.
+
+A candidate knows its inputs only once the clock runs: until then it does not. Of each answer some elements, at places
+that are drawn anew, are read the moment it is said to be there: an answer that is not finished, or changes after that,
+is not one. The places where inputs and answers lie are drawn for every call, and half of the time they are those of
+the call before, with other contents.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.judge.cases import Case, Found, held_against
+from kernelworks.judge.nursery import Born, Ended
+from kernelworks.judge.wire import ALIGNED, Memory, Spot
+
+__all__ = ["LAYOUTS", "Answer", "Arm", "alike"]
+
+BAND = 256  # bytes on either side of each tensor
+POISON = 0xFF  # of every byte: NaN in every floating dtype, -1 in every integer
+READ_AT_ONCE = 192  # elements of each answer
+SETTLE_S, LOOK_S = 0.03, 0.02  # when work that goes on after an answer is looked for, and for how long
+CPU_CLOCK = 2  # of a process, as clock_getcpuclockid makes its number
+WORKING = 0.3  # of a core, from which it is work
+
+
+@dataclass
+class Answer:
+    """One hand-over: ``seconds`` a call, and what is wrong with any of its answers."""
+
+    seconds: float
+    cpu_s: float = 0.0  # a call, of all its threads: what others use of the cores is not in it
+    found: list[Found] = field(default_factory=list)
+    raised: str = ""  # instead of an answer
+    late: str = ""  # it was not there when it was said to be, or changed afterwards
+    touched: str = ""  # inputs or what lies round them
+    working: str = ""  # goes on after its answer
+
+    @property
+    def wrong(self) -> str:
+        return next((f.wrong for f in self.found if f.wrong), "")
+
+
+@dataclass
+class _Laid:
+    """Where one call's tensors lie."""
+
+    inputs: list[Spot]
+    outs: list[Spot]
+
+
+class Arm:
+    """A caller, with the memory that it shares with the supervisor."""
+
+    def __init__(self, name: str, born: Born, draw: random.Random, answer_s: float) -> None:
+        self.name, self.born, self.draw, self.answer_s = name, born, draw, answer_s
+        self.memory: Memory | None = None
+        self.number = 0  # of the next call
+        self.laid: list[_Laid] = []
+        self.numbers: dict[int, list[Tensor]] = {}  # call -> its answers, of the last few
+
+    def _room(self, bytes: int) -> Memory:
+        if self.memory is None or self.memory.size < bytes:
+            if self.memory is not None:
+                self.memory.close()
+            self.memory = Memory(bytes)
+            self.laid = []
+            self.born.say({"do": "memory"}, (self.memory.descriptor,))
+        return self.memory
+
+    def _lay(self, cases: Sequence[Case], layout: str) -> list[_Laid]:
+        """Places for every tensor: drawn, or those of the call before."""
+        sizes = [[(tuple(t.shape), _name(t.dtype)) for t in c.given] + list(c.outputs) for c in cases]
+        before = [[(s[1], s[3]) for s in (*one.inputs, *one.outs)] for one in self.laid]
+        if not layout and sizes == before and self.draw.random() < 0.5:
+            return self.laid
+        wanted = []
+        for i, (case, one) in enumerate(zip(cases, sizes, strict=True)):
+            for k, (shape, dtype) in enumerate(one):
+                strides, off = LAYOUTS[layout](shape) if layout and k < len(case.given) else (_strides(shape), 0)
+                wanted.append((i, k, (off * getattr(torch, dtype).itemsize, shape, strides, dtype)))
+        rounded = {w: -(-(w[2][0] + _span(w[2])) // ALIGNED) * ALIGNED + 2 * BAND for w in wanted}
+        total = sum(rounded.values())
+        memory = self._room(2 * total + (1 << 16))
+        spare = (memory.size - total) // ALIGNED
+        cuts = sorted(self.draw.randrange(spare) for _ in wanted)
+        self.draw.shuffle(wanted)
+        at, spots = 0, dict[tuple[int, int], Spot]()
+        for cut, gap_before, want in zip(cuts, [0, *cuts], wanted, strict=False):
+            at += (cut - gap_before) * ALIGNED
+            spots[want[0], want[1]] = (at + BAND + want[2][0], *want[2][1:])
+            at += rounded[want]
+        laid = []
+        for i, case in enumerate(cases):
+            count = len(case.given)
+            each = [spots[i, k] for k in range(len(sizes[i]))]
+            laid.append(_Laid(each[:count], each[count:]))
+        return laid
+
+    def call(
+        self, cases: Sequence[Case], how: str = "call", *, look: bool = False, again: int = -1, layout: str = "",
+        weights: Sequence[str] = (),
+    ) -> Answer:  # fmt: skip
+        """Hands cases over, one after the other in one go, and takes their answers. Raises Ended."""
+        laid = self._lay(cases, layout)
+        memory = self._room(0)
+        said = {
+            "do": "prepare", "how": how, "number": self.number if again < 0 else again, "seed": secrets.randbits(32),
+            "weights": list(weights), "calls": [
+                {"inputs": c.inputs, "spots": one.inputs, "outs": one.outs} for c, one in zip(cases, laid, strict=True)
+            ],
+        }  # fmt: skip
+        self.born.go_on()
+        self.born.ask(said, self.answer_s)
+        self.born.stop()
+        self.laid = [] if layout else laid
+        outs = [[memory.tensor(spot).view(-1) for spot in one.outs] for one in laid]
+        reads = [[_drawn(place, self.draw) for place in c.places] for c in cases]
+        self._write(memory, cases, laid)
+        answer, at_once = self._timed(outs, reads, len(cases), look=look)
+        self.born.stop()
+        if answer.raised:
+            return answer
+        whole = [[o.clone() for o in one] for one in outs]
+        answer.late = _changed(at_once, whole, reads)
+        answer.touched = self._touched(memory, cases, laid)
+        if how in ("call", "backward"):
+            answer.found = [held_against(c, one) for c, one in zip(cases, whole, strict=True)]
+        if how == "call":
+            for number, one in enumerate(whole, self.number):
+                self.numbers[number] = one
+            self.number += len(cases)
+            self.numbers = {n: kept for n, kept in self.numbers.items() if n >= self.number - 8}
+        elif how == "again":
+            same = all(alike(a, b) for a, b in zip(whole[0], self.numbers[again], strict=True))
+            answer.late = answer.late or ("" if same else "an answer is another one after the calls that came after it")
+        return answer
+
+    def _timed(
+        self, outs: list[list[Tensor]], reads: list[list[Tensor]], count: int, *, look: bool
+    ) -> tuple[Answer, list[list[Tensor]]]:
+        nonce = secrets.token_hex(16)
+        self.born.say({"do": "go", "nonce": nonce})  # found once it goes on
+        used = self.cpu_ns()
+        begin = time.perf_counter_ns()
+        self.born.go_on()
+        said, _ = self.born.hear(self.answer_s * count)
+        end = time.perf_counter_ns()
+        at_once = [[o[at] for o, at in zip(one, its, strict=True)] for one, its in zip(outs, reads, strict=True)]
+        if not isinstance(said, dict) or said.get("nonce") != nonce:
+            raise Ended("answered what it was not asked: a message that is not the judge's own came over its socket")
+        used = self.cpu_ns() - used
+        answer = Answer((end - begin) / 1e9 / count, used / 1e9 / count, raised=str(said.get("wrong", ""))[:2000])
+        if look:
+            answer.working = self._working()
+        return answer, at_once
+
+    def _write(self, memory: Memory, cases: Sequence[Case], laid: list[_Laid]) -> None:
+        for case, one in zip(cases, laid, strict=True):
+            for spot in (*one.inputs, *one.outs):
+                memory.bytes[spot[0] - BAND : spot[0] + _span(spot) + BAND] = POISON
+            for value, spot in zip(case.given, one.inputs, strict=True):
+                memory.tensor(spot).copy_(value)
+
+    def _touched(self, memory: Memory, cases: Sequence[Case], laid: list[_Laid]) -> str:
+        for case, one in zip(cases, laid, strict=True):
+            for number, (value, spot) in enumerate(zip(case.given, one.inputs, strict=True)):
+                if not alike(memory.tensor(spot).reshape(-1), value.reshape(-1)):
+                    return f"input {number} was written to"
+            for spot in (*one.inputs, *one.outs):
+                end = spot[0] + _span(spot)
+                for low, high in ((spot[0] - BAND, spot[0]), (end, end + BAND)):
+                    if not bool((memory.bytes[low:high] == POISON).all()):
+                        return "memory beside its inputs and answers was written to"
+        return ""
+
+    def _working(self) -> str:
+        """Whether it uses the cores once it has answered."""
+        time.sleep(SETTLE_S)
+        before = self.cpu_ns()
+        time.sleep(LOOK_S)
+        share = (self.cpu_ns() - before) / (LOOK_S * 1e9)
+        if share > WORKING:
+            return f"goes on working after its answer: {share:.1f} cores"
+        others = self.born.others()
+        return f"left {len(others)} processes of its own" if others else ""
+
+    def cpu_ns(self) -> int:
+        """CPU time of its threads, of those that have ended too: the kernel's clock for another process."""
+        try:
+            return time.clock_gettime_ns((~self.born.pid << 3) | CPU_CLOCK)
+        except OSError as error:
+            raise Ended(self.born.why()) from error
+
+    def ask(self, what: str) -> Any:
+        """A question that is no call. Raises Ended."""
+        self.born.go_on()
+        return self.born.ask({"do": what}, self.answer_s)[0]
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _span(spot: Spot) -> int:
+    """Bytes from the first element to behind the last."""
+    _, shape, strides, dtype = spot
+    steps = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if all(shape) else 0
+    return int(steps * getattr(torch, dtype).itemsize)
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [0] * len(shape), 1
+    for dim in reversed(range(len(shape))):
+        strides[dim] = step
+        step *= max(shape[dim], 1)
+    return tuple(strides)
+
+
+def _wide_rows(shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """As a slice of a wider tensor has them."""
+    return (_strides((*shape[:-1], shape[-1] + 5)) if len(shape) > 1 else _strides(shape)), 0
+
+
+def _columns_first(shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """As a transposed tensor has them."""
+    if len(shape) < 2:
+        return _strides(shape), 0
+    swapped = _strides((*shape[:-2], shape[-1], shape[-2]))
+    return (*swapped[:-2], swapped[-1], swapped[-2]), 0
+
+
+def _off_by_one(shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """Contiguous, from the second element of a storage on: no vector of it is aligned."""
+    return _strides(shape), 1
+
+
+# What else a caller may hand over -> strides, and elements before the first.
+LAYOUTS = {"rows of a wider tensor": _wide_rows, "columns first": _columns_first, "an odd address": _off_by_one}
+
+
+def _drawn(places: Tensor, draw: random.Random) -> Tensor:
+    """Some of the places of an answer that the truth is known at."""
+    count = places.numel()
+    if count <= READ_AT_ONCE:
+        return places
+    return places[torch.tensor([draw.randrange(count) for _ in range(READ_AT_ONCE)])]
+
+
+def alike(a: Tensor, b: Tensor) -> bool:
+    """The same bits, or NaN in both."""
+    return bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def _changed(at_once: list[list[Tensor]], whole: list[list[Tensor]], reads: list[list[Tensor]]) -> str:
+    for early, late, at in zip(at_once, whole, reads, strict=True):
+        for a, b, where in zip(early, late, at, strict=True):
+            if not alike(a, b[where]):
+                return "the answer was not there yet, or changed, after it was said to be there"
+    return ""

@@ -1,0 +1,194 @@
+"""The bench: a problem with its truth, and the arms that candidates are held against, set up once for many candidates.
+
+The supervisor's side of it has the seeds and runs nothing of anybody's. Beside it are the process of the truth
+(``truth``) and those of what candidates are timed against (``caller``), each born in a process that has loaded torch
+and nothing else (``birth``) and apart from all others (``sandbox``).
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelworks.judge.arm import Arm
+from kernelworks.judge.cases import Case, case_of
+from kernelworks.judge.nursery import Born, Ended, Nursery
+from kernelworks.judge.problem import Candidate, Problem, Shape
+from kernelworks.judge.truth import DRAWS
+from kernelworks.verdicts import Charge
+
+__all__ = ["Bench", "Budget", "NoVerdict"]
+
+MOST_PLACES = 1 << 14  # of one answer at which the truth is kept, where it is larger
+WHOLE = 1 << 20  # elements up to which an answer is held against the truth as a whole
+SEED_BITS = 62
+ALL_DAY_S = 86_400.0  # of CPU, for what serves every candidate
+
+
+class NoVerdict(Exception):
+    """The problem does not allow one; ``kind`` is "unsound" or "undecided"."""
+
+    def __init__(self, kind: str, said: str) -> None:
+        super().__init__(said)
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Seconds for the parts of a judgement, and how many calls at the most."""
+
+    truth_s: float = 20.0  # for drawing cases and their truth
+    build_s: float = 300.0  # for loading a candidate and its first call
+    answer_s: float = 60.0  # for one answer
+    cpu_s: float = 900.0  # of all cores, for one process of a candidate
+    most_cases: int = 48
+    least_cases: int = 6
+    many: int = 1000  # calls after which it must still be right
+    many_s: float = 3.0  # that they may take
+    looks: int = 2  # at work that goes on after an answer, while it is timed
+    shapes: int = 2  # other sizes of the problem
+    gradients: int = 2  # cases of a backward; 0: the candidate is for a forward alone
+
+
+class Bench:
+    """A problem with its truth, and the arms that candidates are held against: set up once, for many candidates."""
+
+    def __init__(self, nursery: Nursery, problem: Problem, budget: Budget, threads: int) -> None:
+        self.nursery, self.problem, self.budget, self.threads = nursery, problem, budget, threads
+        self.draw = random.Random(secrets.randbits(256))
+        self.weights, self.places = secrets.randbits(SEED_BITS), secrets.randbits(SEED_BITS)
+        self.courts: dict[str, tuple[Born, bytes]] = {}
+        self.cases: list[Case] = []
+        self.arms: dict[str, Arm] = {}
+        self.remarks: list[Charge] = []
+        self.backward: list[Case] | None = None
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends what is its own: the nursery may serve others."""
+        for born in (*(court for court, _ in self.courts.values()), *(arm.born for arm in self.arms.values())):
+            born.end()
+        for case in (*self.cases, *(self.backward or ())):
+            case.close()
+
+    # ------------------------------------------------------------ the truth
+
+    def court(self, shape: Shape) -> tuple[Born, bytes]:
+        """The process of the truth at a shape, and what a candidate is made with. Raises NoVerdict."""
+        if shape.name not in self.courts:
+            papers = {"problem": self.problem, "shape": shape, "weights": self.weights, "threads": self.threads}
+            born = self.nursery.born("truth", papers, cpu_s=ALL_DAY_S)
+            _, descriptors = self.asked(born, {"do": "given"})
+            with open(descriptors[0], "rb") as file:
+                file.seek(0)
+                self.courts[shape.name] = born, file.read()
+        return self.courts[shape.name]
+
+    def asked(self, born: Born, what: dict[str, Any]) -> tuple[Any, list[int]]:
+        """Raises NoVerdict."""
+        try:
+            said, descriptors = born.ask(what, self.budget.build_s)
+        except Ended as error:
+            raise NoVerdict("undecided", f"the problem's own process {error}") from error
+        if "raised" in said:
+            raise NoVerdict("undecided", f"the problem raised {said['raised']}")
+        if "unbounded" in said:
+            raise NoVerdict("undecided", f"no bound can be derived: {said['unbounded']}")
+        return said, descriptors
+
+    def case(self, shape: Shape, draw: str = "given", *, backward: bool = False) -> Case:
+        """A case from a seed that only this call knows; of a ``backward`` its answers are gradients. Raises
+        NoVerdict."""
+        born, _ = self.court(shape)
+        asked = {
+            "do": "case", "backward": backward, "seed": secrets.randbits(SEED_BITS), "draw": draw,
+            "places": self.places if len(self.cases) < 2 else secrets.randbits(SEED_BITS),
+            "most": WHOLE if len(self.cases) < 2 else MOST_PLACES,
+        }  # fmt: skip
+        return case_of(draw, *self.asked(born, asked))
+
+    def collect(self) -> None:
+        """Cases for all arms, as many as the budget allows. Raises NoVerdict."""
+        shape, begin = self.problem.shapes[0], time.monotonic()
+        usable = list(DRAWS)
+        while len(self.cases) < self.budget.most_cases:
+            if len(self.cases) >= self.budget.least_cases and time.monotonic() - begin > self.budget.truth_s:
+                break
+            as_given = len(self.cases) < 2 or len(self.cases) % 2 == 0 or len(usable) == 1
+            draw = "given" if as_given else self.draw.choice(usable[1:])
+            case = self.case(shape, draw)
+            if draw == "given" and case.own > 1:
+                raise NoVerdict(
+                    "unsound",
+                    f"the reference itself is {case.own:.3g} times the derived bound off its truth in float64",
+                )
+            if draw != "given" and (case.own > 1 or not case.finite):
+                usable.remove(draw)
+                self.remarks.append(Charge("draw left out", f"{draw!r}: the reference itself does not hold there"))
+                continue
+            self.cases.append(case)
+        self._sound()
+
+    def _sound(self) -> None:
+        """A problem whose answer does not depend on its input lets anything through. Raises NoVerdict."""
+        first, second = self.cases[:2]  # whose answers are held against the truth at the same places
+        both = zip(first.truth, second.truth, second.bound, strict=True)
+        if first.given and all(bool(((a.double() - b.double()).abs() <= most).all()) for a, b, most in both):
+            raise NoVerdict("unsound", "the answer to other inputs passes for the right one: it hardly depends on them")
+
+    def work(self) -> dict[str, Any]:
+        """What the reference must do, as its process counts it. Raises NoVerdict."""
+        born, _ = self.court(self.problem.shapes[0])
+        found: dict[str, Any] = self.asked(born, {"do": "work", "seed": secrets.randbits(SEED_BITS)})[0]
+        return found
+
+    def gradients(self) -> tuple[list[Case], list[str]]:
+        """Cases whose answers are gradients, and the names of the weights among them; none where the reference has no
+        graph, or no bound on it can be derived."""
+        if self.backward is None:
+            self.backward = []
+            try:
+                found = [self.case(self.problem.shapes[0], backward=True) for _ in range(self.budget.gradients)]
+                self.backward = found if all(c.own <= 1 for c in found) else []
+                if found and not self.backward:
+                    self.remarks.append(Charge("gradients", "not compared: the reference's own are beyond their bound"))
+            except NoVerdict as error:
+                self.remarks.append(Charge("gradients", f"not compared: {error}"))
+        names = self.backward[0].names if self.backward else []
+        return self.backward, [name for name in names if not name.startswith("input ")]
+
+    # ------------------------------------------------------------ the arms
+
+    def born(
+        self, name: str, candidate: Candidate | None, shape: Shape, folder: Path | None = None, *, silent: bool = False
+    ) -> tuple[Arm, Any]:
+        """A process that has made its callable, and what it said of that. Raises Ended."""
+        _, given = self.court(shape)
+        papers = {
+            "problem": self.problem, "shape": shape, "candidate": candidate, "given": given, "weights": self.weights,
+            "threads": self.threads, "silent": silent, "arm": name,
+        }  # fmt: skip
+        cpu_s = ALL_DAY_S if candidate is None else self.budget.cpu_s
+        process = self.nursery.born("caller", papers, folder=folder, cpu_s=cpu_s)
+        return Arm(name, process, self.draw, self.budget.answer_s), process.hear(self.budget.build_s)[0]
+
+    def against(self, name: str) -> Arm:
+        """What candidates are timed against: "eager", "compiled" or "ours". Raises NoVerdict."""
+        if name not in self.arms:
+            try:
+                arm, said = self.born(name, None, self.problem.shapes[0])
+                if "raised" in said:
+                    raise NoVerdict("undecided", f"the reference ({name}) raised {said['raised']}")
+                answer = arm.call(self.cases[:1])
+            except Ended as error:
+                raise NoVerdict("undecided", f"the reference ({name}) {error}") from error
+            if answer.raised or answer.late:
+                raise NoVerdict("undecided", f"the reference ({name}) {answer.raised or answer.late}")
+            self.arms[name] = arm
+        return self.arms[name]

@@ -1,0 +1,184 @@
+"""The process of a candidate, or of a reference that is timed beside it: it makes the callable, and calls it.
+
+Nothing that it says is believed but the answers in the memory that it shares with the supervisor, and those only once
+they were held against the truth. So it does not matter what a candidate does to the code of this module.
+
+| asked | done |
+|---|---|
+| ``prepare`` | tensors are made over the shared memory, whose contents are not there yet |
+| ``go`` | the calls, in order; each answer is copied to its place as soon as it is there |
+| ``state`` | what is set in the process otherwise than it was before the candidate was loaded |
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import socket
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kernelworks.judge.state import State
+from kernelworks.judge.values import Foreign, gradients, leaves, unpacked
+from kernelworks.judge.wire import Memory, hear, say
+
+__all__ = ["serve"]
+
+MOST_TEXT = 4000
+KEPT = 8  # answers that are held, to be asked for again
+
+
+def _text(error: BaseException) -> str:
+    """The error and where the candidate's own lines raised it."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/kernelworks/judge/" not in f.filename]
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {str(error)[:MOST_TEXT]}{where}"
+
+
+class _Call:
+    """One call's arguments and the places of its answers."""
+
+    def __init__(self, memory: Memory, said: dict[str, Any]) -> None:
+        inputs = [memory.tensor(spot) for spot in said["spots"]]
+        self.args = [unpacked(value, inputs.__getitem__) for value in said["inputs"]]
+        self.outs = [memory.tensor(spot) for spot in said["outs"]]
+
+
+class Caller:
+    """What was made, and what it is asked to do."""
+
+    def __init__(self, papers: dict[str, Any], folder: Path) -> None:
+        torch.set_num_threads(papers["threads"])
+        self.state = State()
+        self.kept: dict[int, list[Tensor]] = {}
+        self.heard: Any = None
+        self.muted = None
+        if papers["silent"]:
+            from kernelworks.judge.decoys import Muted
+
+            self.muted = Muted()
+        self.fn = self._made(papers, folder)
+        self.changed = self.state.changes()
+
+    def _made(self, papers: dict[str, Any], folder: Path) -> Callable[..., Any]:
+        problem, shape, candidate = papers["problem"], papers["shape"], papers["candidate"]
+        given = torch.load(io.BytesIO(papers["given"]), weights_only=False)
+        loader = importlib.import_module(problem.loader)
+        if candidate is None:
+            torch.manual_seed(papers["weights"])
+            made = loader.load(problem, shape, folder).reference(*given["init"])
+        else:
+            built = loader.load_candidate(problem, shape, candidate, folder)
+            torch.manual_seed(papers["weights"])
+            made = built.make(*given["init"])
+        self.weights = _take(made, given["state"])
+        if papers["arm"] == "compiled":
+            made = torch.compile(made)
+        elif papers["arm"] == "ours" and isinstance(made, nn.Module):
+            from kernelworks.models import swap
+
+            swap(made, verbose=False)
+        return made  # type: ignore[no-any-return]
+
+    def prepare(self, said: dict[str, Any], memory: Memory) -> dict[str, Any]:
+        self.how = said["how"]
+        self.calls = [_Call(memory, one) for one in said["calls"]]
+        self.number = int(said.get("number", 0))
+        self.weights_asked = list(said.get("weights", ()))
+        torch.manual_seed(int(said["seed"]))
+        return {"ready": True}
+
+    def go(self) -> str:
+        """What was wrong, where something was."""
+        try:
+            for number, call in enumerate(self.calls, self.number):
+                if self.how == "call":
+                    found = leaves(self.fn(*call.args))
+                elif self.how == "backward":
+                    found = self._gradients(*call.args)
+                elif self.how == "again":
+                    found = list(self.kept.get(number, ()))
+                else:  # an answer that costs nothing but its delivery
+                    found = list(next(iter(self.kept.values())))
+                wrong = _delivered(found, call.outs)
+                if wrong:
+                    return wrong
+                if self.how == "call":
+                    self.kept[number] = found
+                    while len(self.kept) > KEPT:
+                        self.kept.pop(next(iter(self.kept)))
+        except Foreign as error:
+            return f"returned {error}"
+        except LookupError as error:
+            if self.how == "backward":
+                return f"has none: {error}"
+            return f"raised {_text(error)}"
+        except Exception as error:  # the candidate's
+            return f"raised {_text(error)}"
+        return ""
+
+    def _gradients(self, *args: Any) -> list[Tensor]:
+        *values, flows = args
+        weights = dict(self.fn.named_parameters()) if isinstance(self.fn, nn.Module) else {}
+        return gradients(self.fn, values, flows, [weights[name] for name in self.weights_asked])
+
+
+def _take(made: Any, state: dict[str, Tensor]) -> str:
+    """Gives a module the reference's weights where names and shapes are the same; else it has those of its seed."""
+    if not isinstance(made, nn.Module):
+        return "none"
+    own = made.state_dict()
+    if not own:
+        return "none"
+    if own.keys() == state.keys() and all(own[k].shape == v.shape for k, v in state.items()):
+        made.load_state_dict(state)
+        return "the reference's"
+    return "drawn from the same seed"
+
+
+def _delivered(found: list[Any], outs: list[Tensor]) -> str:
+    """Copies answers to their places; what is wrong with them, where something is."""
+    if len(found) != len(outs):
+        return f"returned {len(found)} values, not {len(outs)}"
+    for value, out in zip(found, outs, strict=True):
+        if not isinstance(value, Tensor):
+            value = torch.as_tensor(value)
+        if type(value) not in (Tensor, nn.Parameter):
+            return f"returned a {type(value).__name__}, which is no plain tensor"
+        if value.shape != out.shape:
+            return f"returned the shape {list(value.shape)}, not {list(out.shape)}"
+        if value.dtype != out.dtype:
+            return f"returned {value.dtype}, not {out.dtype}"
+        out.copy_(value)
+    return ""
+
+
+def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
+    """Answers until the other end is gone."""
+    try:
+        caller = Caller(papers, folder)
+    except BaseException as error:  # a candidate may raise anything, SystemExit too
+        say(control, {"raised": _text(error)})
+        return
+    say(control, {"loaded": True, "changed": caller.changed, "weights": caller.weights})
+    memory: Memory | None = None
+    while True:
+        said, descriptors = hear(control)
+        do = said["do"]
+        if do == "go":
+            with torch.no_grad():
+                wrong = caller.go()
+            say(control, {"nonce": said["nonce"], "wrong": wrong})
+        elif do == "memory":
+            memory = Memory.of(descriptors[0])
+        elif do == "prepare":
+            assert memory is not None
+            say(control, caller.prepare(said, memory))
+        elif do == "state":
+            muted = [] if caller.muted is None else caller.muted.called
+            say(control, {"changed": caller.state.changes(), "muted": muted})

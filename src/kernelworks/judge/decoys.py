@@ -1,0 +1,167 @@
+"""Does a candidate's own kernel make its answer? Every kernel of its own is run, and what it wrote is then garbled: an
+answer that stays right was made by something else.
+
+Own kernels are Triton's, C++ and CUDA compiled by torch's extensions, functions of libraries through ctypes, and
+operators that were not torch's before the candidate was loaded. What is written over is in the range of what was
+there, so that an answer to which the kernel's part adds nothing stays what it is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from types import BuiltinFunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["Muted"]
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [t for item in value for t in _tensors(item)]
+    if isinstance(value, dict):
+        return [t for item in value.values() for t in _tensors(item)]
+    return []
+
+
+def _garble(value: Tensor) -> None:
+    """Other numbers of the same kind."""
+    with torch.no_grad():
+        flat = value.detach()
+        if not flat.numel():
+            return
+        if flat.is_floating_point():
+            finite = flat[flat.isfinite()]
+            low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 1.0)
+            flat.copy_(torch.rand(flat.shape) * (high - low + 1.0) + low)
+        elif flat.dtype is torch.bool:
+            flat.logical_not_()
+        else:
+            flat.add_(1)
+
+
+class Muted:
+    """From when this is made on, in a process of its own. ``called`` names the kernels that ran."""
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+        self._pointers: dict[int, Tensor] = {}
+        self._known = set(dir(torch.ops)) | set(_namespaces())
+        self._triton()
+        self._extensions()
+        self._libraries()
+        _Operators(self).__enter__()  # type: ignore[no-untyped-call]
+
+    def run(self, name: str, kernel: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Runs a kernel and garbles what it wrote and returned."""
+        if name not in self.called:
+            self.called.append(name)
+        given = [t for t in (*_tensors(list(args)), *_tensors(kwargs), *self._pointers.values()) if not t.requires_grad]
+        before = [t.detach().clone() for t in given]
+        result = kernel(*args, **kwargs)
+        for was, now in zip(before, given, strict=True):
+            if not bool(((was == now) | ((was != was) & (now != now))).all()):
+                _garble(now)
+        known = {id(t) for t in given}
+        for tensor in _tensors(result):
+            if id(tensor) not in known:
+                _garble(tensor)
+        self._pointers.clear()
+        return result
+
+    def _triton(self) -> None:
+        try:
+            from triton.runtime import interpreter, jit
+        except ImportError:
+            return
+        self._wrap(jit.JITFunction, "run", lambda kernel: getattr(kernel, "__name__", "a Triton kernel"))
+        self._wrap(
+            interpreter.GridExecutor, "__call__", lambda kernel: getattr(kernel.fn, "__name__", "a Triton kernel")
+        )
+
+    def _wrap(self, holder: Any, name: str, called: Callable[[Any], str]) -> None:
+        its = getattr(holder, name)
+
+        def muted(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+            return self.run(called(kernel), lambda *a, **k: its(kernel, *a, **k), args, kwargs)
+
+        setattr(holder, name, muted)
+
+    def _extensions(self) -> None:
+        from torch.utils import cpp_extension
+
+        for name in ("load", "load_inline"):
+            its = getattr(cpp_extension, name)
+
+            def loaded(*args: Any, _its: Any = its, **kwargs: Any) -> Any:
+                return self._module(_its(*args, **kwargs))
+
+            setattr(cpp_extension, name, loaded)
+
+    def _module(self, module: Any) -> Any:
+        """A module of compiled functions, each of them muted."""
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            if isinstance(value, BuiltinFunctionType):
+
+                def muted(*args: Any, _its: Any = value, _name: str = name, **kwargs: Any) -> Any:
+                    return self.run(_name, _its, args, kwargs)
+
+                setattr(module, name, muted)
+        return module
+
+    def _libraries(self) -> None:
+        """Functions by ctypes know addresses alone: those that were asked of tensors since the last such call."""
+        muted, asked = self, Tensor.data_ptr
+
+        def data_ptr(tensor: Tensor) -> int:
+            muted._pointers[id(tensor)] = tensor
+            return asked(tensor)
+
+        class Library(ctypes.CDLL):
+            def __getitem__(self, name: Any) -> Any:
+                function = super().__getitem__(name)
+                return _Foreign(muted, str(name), function)
+
+        Tensor.data_ptr = data_ptr  # type: ignore[assignment]
+        ctypes.CDLL = Library  # type: ignore[misc]
+        ctypes.cdll = ctypes.LibraryLoader(Library)
+
+
+class _Foreign:
+    """A function of a library, with what is set on it."""
+
+    def __init__(self, muted: Muted, name: str, function: Any) -> None:
+        self.__dict__["_held"] = (muted, name, function)
+
+    def __call__(self, *args: Any) -> Any:
+        muted, name, function = self._held
+        return muted.run(name, function, args, {})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._held[2], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._held[2], name, value)
+
+
+def _namespaces() -> list[str]:
+    return sorted({name.split("::")[0] for name in torch._C._dispatch_get_all_op_names()})
+
+
+class _Operators(TorchDispatchMode):
+    """Operators of namespaces that nobody had registered."""
+
+    def __init__(self, muted: Muted) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.muted = muted
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace in self.muted._known:
+            return func(*args, **(kwargs or {}))
+        return self.muted.run(str(func), func, args, kwargs or {})

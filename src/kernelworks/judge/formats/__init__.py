@@ -1,0 +1,68 @@
+"""The formats that problems and candidates come in, as they are published: one file a format, the table here.
+
+``read_problem`` and ``read_candidate`` read texts and run nothing. A format's module says of a file whether it is one
+of its own (``reads``), what problem is in it (``problem_in``), and which candidates it takes (``candidate_in``); what
+runs foreign code (``load``, ``load_candidate``) is called in processes of the judge's own.
+
+| format | a problem is | a candidate is |
+|---|---|---|
+| ``kernelbench`` | a file with ``Model``, ``get_inputs``, ``get_init_inputs`` | a file with ``ModelNew`` |
+| ``robust-kbench`` | a file with ``forward_fn``, ``Model``, ``get_inputs`` | one with ``forward_fn`` or ``forward`` |
+| ``kernelbook`` | ``ROWS.jsonl#3``: ``python_code``, ``entry_point`` | the row's ``triton_code``, or a file |
+| ``flashinfer-bench``, ``sol-execbench`` | a definition, its workloads | a solution, or a file with ``run`` |
+| ``room`` | an op's name, ``rms_norm`` or ``rms_norm:CASE`` | a file with a function of that name |
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+from kernelworks.judge.formats import defined, kernelbench, kernelbook, robust_kbench, rooms, text
+from kernelworks.judge.problem import Candidate, Misread, Problem
+
+__all__ = ["FORMATS", "read_candidate", "read_problem"]
+
+# The first that takes a file reads it.
+FORMATS: tuple[ModuleType, ...] = (robust_kbench, kernelbench, kernelbook, defined)
+
+
+def _split(path: str | Path) -> tuple[Path, str]:
+    """A file, and what stands behind a # where the file of the whole name is not there."""
+    whole = Path(path)
+    name, mark, which = str(path).rpartition("#")
+    return (whole, "") if not mark or whole.exists() else (Path(name), which)
+
+
+def read_problem(path: str | Path) -> Problem:
+    """The problem in a file, or of an op's name.
+
+    Raises:
+        Misread: no format takes it, or a field of it is not what the format has there.
+    """
+    file, which = _split(path)
+    if not file.exists() and rooms.named(str(path)):
+        return rooms.problem_of(str(path))
+    source = text.read(file)
+    for format in FORMATS:
+        if format.reads(file, source):
+            if format is kernelbook:
+                return kernelbook.problem_in(file, source, which)
+            return format.problem_in(file, source)  # type: ignore[no-any-return]
+    names = ", ".join(format.NAME for format in FORMATS)
+    raise Misread(f"{file}: no format that is known ({names}): a KernelBench problem has class Model and get_inputs()")
+
+
+def read_candidate(path: str | Path, problem: Problem) -> Candidate:
+    """The candidate in a file, of the format that its problem has.
+
+    Raises:
+        Misread: it is none, or a field of it is not what the format has there.
+    """
+    file, which = _split(path)
+    source = text.read(file)
+    if problem.format == kernelbook.NAME:
+        return kernelbook.candidate_in(file, source, problem, which)
+    format = importlib.import_module(problem.loader)
+    return format.candidate_in(file, source, problem)  # type: ignore[no-any-return]

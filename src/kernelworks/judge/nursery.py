@@ -1,0 +1,229 @@
+"""The judge's processes as the supervisor holds them: born (``birth``), asked, stopped, let go on, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernelworks import environment
+from kernelworks.judge.wire import hear, pair, say, wrapped
+
+__all__ = ["Born", "Ended", "Nursery"]
+
+START_S = 60.0  # torch is loaded in a few seconds, on a busy machine in some more
+STOP_S = 5.0
+NAP_S = 2e-5  # a thread that runs is stopped within some microseconds, one without a core once it has one
+
+
+class Ended(Exception):
+    """A process is gone, or was ended because it did not answer; the text says which."""
+
+
+@dataclass
+class Born:
+    """A process of the nursery's, as the supervisor holds it."""
+
+    role: str
+    control: socket.socket
+    status: socket.socket
+    folder: Path
+    shared: bool = False  # its folder is another's too
+    pid: int = 0
+    handle: int = -1
+    kept: list[str] = field(default_factory=list)
+    open: list[str] = field(default_factory=list)
+    gone: str = ""
+
+    def say(self, message: Any, descriptors: tuple[int, ...] = ()) -> None:
+        """Raises Ended."""
+        try:
+            say(self.control, message, descriptors)
+        except OSError as error:
+            raise Ended(self.why()) from error
+
+    def hear(self, seconds: float) -> tuple[Any, list[int]]:
+        """What it answers. Raises Ended where it does not; it is gone then."""
+        try:
+            return hear(self.control, seconds)
+        except TimeoutError:
+            self.end()
+            self.gone = f"did not answer within {seconds:.0f} s"
+        except (EOFError, OSError):
+            self.gone = self.why()
+        except ValueError as error:
+            self.end()
+            self.gone = f"answered what is no answer: {error}"
+        raise Ended(self.gone)
+
+    def ask(self, message: Any, seconds: float, descriptors: tuple[int, ...] = ()) -> tuple[Any, list[int]]:
+        self.say(message, descriptors)
+        return self.hear(seconds)
+
+    def why(self) -> str:
+        """How it ended."""
+        if not self.gone:
+            self.gone = "ended"  # by us, where nobody says how
+            with contextlib.suppress(TimeoutError, EOFError, ValueError, OSError):
+                said, _ = hear(self.status, STOP_S)
+                code = int(said["ended"])
+                self.gone = f"crashed with {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        return self.gone
+
+    def stop(self) -> None:
+        """No thread of it runs any more when this returns. Raises Ended."""
+        self._signal(signal.SIGSTOP)
+        until = time.monotonic() + STOP_S
+        while not self.stopped():
+            if time.monotonic() > until:
+                self.end()
+                raise Ended("could not be stopped")
+            time.sleep(NAP_S)
+
+    def stopped(self) -> bool:
+        """Raises Ended."""
+        try:
+            for task in os.scandir(f"/proc/{self.pid}/task"):
+                with open(f"{task.path}/stat", "rb") as file:
+                    state = file.read().rpartition(b")")[2].split()[0]
+                if state in (b"Z", b"X"):
+                    raise Ended(self.why())
+                if state not in (b"T", b"t"):
+                    return False
+        except (FileNotFoundError, ProcessLookupError) as error:
+            if not self.alive():
+                raise Ended(self.why()) from error
+            return False
+        return True
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        """By a handle of the process, not by its number, which may be another's by now."""
+        try:
+            signal.pidfd_send_signal(self.handle, number)
+        except OSError as error:
+            raise Ended(self.why()) from error
+
+    def alive(self) -> bool:
+        return self.handle >= 0 and not select.select([self.handle], [], [], 0)[0]
+
+    def others(self) -> list[int]:
+        """Processes in its namespace, or its descendants where it has none, beside itself; none once it is gone."""
+        if not self.alive():
+            return []
+        found = [pid for pid in _related(self.pid, apart="processes" in self.kept) if pid != self.pid]
+        return found if self.alive() else []
+
+    def end(self) -> None:
+        """Ends it and all that it started (what is in a namespace of its own ends with it); what it has written is
+        removed."""
+        for pid in () if "processes" in self.kept else self.others():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(Ended):
+            self._signal(signal.SIGKILL)
+        if self.handle >= 0:
+            os.close(self.handle)
+            self.handle = -1
+        self.control.close()
+        self.status.close()
+        if not self.shared:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _related(pid: int, *, apart: bool) -> Iterator[int]:
+    parents: dict[int, int] = {}
+    with contextlib.suppress(OSError):
+        own = os.readlink(f"/proc/{pid}/ns/pid") if apart else ""
+        for entry in os.scandir("/proc"):
+            if not entry.name.isdigit():
+                continue
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                number = int(entry.name)
+                if apart and os.readlink(f"/proc/{number}/ns/pid") == own:
+                    yield number
+                fields = Path(f"/proc/{number}/stat").read_bytes().rpartition(b")")[2].split()
+                if fields[0] != b"Z":
+                    parents[number] = int(fields[1])
+    if not apart:
+        known = {pid}
+        for _ in range(8):  # as deep as anybody nests them
+            known |= {child for child, parent in parents.items() if parent in known}
+        yield from known
+
+
+class Nursery:
+    """The supervisor's side. ``with Nursery() as nursery: nursery.born("truth", papers)``. In an ``interpreted`` one
+    Triton's kernels run in its interpreter, which is decided when Triton is loaded."""
+
+    def __init__(self, *, interpreted: bool = False) -> None:
+        self.interpreted = interpreted
+
+    def __enter__(self) -> Nursery:
+        self.root = Path(tempfile.mkdtemp(prefix="kernelworks-judge-"))
+        self.children: list[Born] = []
+        self._end, theirs = pair()
+        command = [sys.executable, "-m", "kernelworks.judge.birth", str(theirs.fileno()), str(self.root)]
+        known = environment.variables() | ({"TRITON_INTERPRET": "1"} if self.interpreted else {})
+        paths = os.pathsep.join(p for p in sys.path if p)
+        self._process = subprocess.Popen(
+            command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env={**known, "PYTHONPATH": paths}
+        )
+        theirs.close()
+        hear(self._end, START_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in self.children:
+            child.end()
+        self._end.close()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def folder(self, name: str) -> Path:
+        """One for processes to share: what is compiled in one is found by the next."""
+        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.root))
+
+    def born(self, role: str, papers: dict[str, Any], *, folder: Path | None = None, cpu_s: float = 600.0) -> Born:
+        """A process of a role with what it is given at its start; with the folder of another, or one of its own.
+        Raises Ended."""
+        shared = folder is not None
+        folder = folder or self.folder(role)
+        control, its_control = pair()
+        status, its_status = pair()
+        given = wrapped(papers)
+        say(
+            self._end,
+            {"role": role, "folder": str(folder), "cpu_s": cpu_s},
+            (its_control.fileno(), its_status.fileno(), given),
+        )
+        its_control.close()
+        its_status.close()
+        os.close(given)
+        child = Born(role, control, status, folder, shared)
+        self.children.append(child)
+        try:
+            said, rights = hear(status, START_S)
+        except (TimeoutError, EOFError) as error:
+            raise Ended("was not started") from error
+        child.pid, child.kept, child.open = int(said["pid"]), list(said["kept"]), list(said["open"])
+        child.handle = rights[0]
+        self.children = [c for c in self.children if c.handle >= 0]
+        return child

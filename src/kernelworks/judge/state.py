@@ -1,0 +1,144 @@
+"""What is set in a process, and what a candidate left otherwise than it found it.
+
+A kernel that speeds itself up by a switch of the whole process (less precision, no gradients, another number of
+threads) changes what its user's other code computes. The process reports on itself, so a candidate may lie about it;
+no figure and no answer depends on what is said here.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import gc
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from kernelworks import environment
+
+__all__ = ["State"]
+
+_C: Any = torch._C
+_backends: Any = torch.backends
+_dispatch: Any = __import__("torch.utils._python_dispatch", fromlist=["_len"])
+
+
+def _flushes() -> bool:
+    """Whether numbers too small for a full mantissa are taken for zero."""
+    return float(torch.full((1,), 1e-40) * 0.5) == 0.0
+
+
+_fegetround = ctypes.CDLL(None).fegetround
+
+
+def _rounding() -> int:
+    return int(_fegetround())
+
+
+# name -> what reads it
+SETTINGS: dict[str, Callable[[], Any]] = {
+    "threads": torch.get_num_threads,
+    "threads between ops": torch.get_num_interop_threads,
+    "gradients": torch.is_grad_enabled,
+    "inference mode": torch.is_inference_mode_enabled,
+    "default dtype": torch.get_default_dtype,
+    "default device": torch.get_default_device,
+    "deterministic algorithms": torch.are_deterministic_algorithms_enabled,
+    "precision of float32 products": torch.get_float32_matmul_precision,
+    "autocast on the CPU": lambda: torch.is_autocast_enabled("cpu"),
+    "autocast on CUDA": lambda: torch.is_autocast_enabled("cuda"),
+    "oneDNN": lambda: _C._get_mkldnn_enabled(),
+    "TF32 in cuBLAS": lambda: _C._get_cublas_allow_tf32(),
+    "TF32 in cuDNN": lambda: _C._get_cudnn_allow_tf32(),
+    "float16 sums in cuBLAS": lambda: _C._get_cublas_allow_fp16_reduced_precision_reduction(),
+    "bfloat16 sums in cuBLAS": lambda: _C._get_cublas_allow_bf16_reduced_precision_reduction(),
+    "cuDNN's search": lambda: _C._get_cudnn_benchmark(),
+    "cuDNN": lambda: _C._get_cudnn_enabled(),
+    "precision of oneDNN's products": lambda: _C._get_fp32_precision_getter("mkldnn", "matmul"),
+    "precision of oneDNN's convolutions": lambda: _C._get_fp32_precision_getter("mkldnn", "conv"),
+    "tiny numbers flushed to zero": _flushes,
+    "rounding of the processor": _rounding,
+    "function modes": lambda: _C._len_torch_function_stack(),
+    "dispatch modes": lambda: _C._len_torch_dispatch_stack(),
+    "hooks on every module": lambda: (
+        len(torch.nn.modules.module._global_forward_hooks) + len(torch.nn.modules.module._global_forward_pre_hooks)
+    ),
+    "profile function": sys.getprofile,
+    "trace function": sys.gettrace,
+    "collection of garbage": lambda: (gc.isenabled(), gc.get_threshold()),
+    "working directory": os.getcwd,
+    "signal handlers": lambda: tuple(
+        str(signal.getsignal(n)) for n in (signal.SIGALRM, signal.SIGPROF, signal.SIGCONT)
+    ),
+}
+
+# Whose functions others rely on: timers, what compares, what torch's users call.
+HOLDERS: dict[str, Any] = {
+    "builtins": builtins, "gc": gc, "json": json, "os": os, "random": random, "socket": socket, "time": time,
+    "socket.socket": socket.socket, "threading": threading, "torch": torch, "torch.Tensor": torch.Tensor,
+    "torch._C": _C, "torch.nn.functional": torch.nn.functional, "torch.nn.Module": torch.nn.Module,
+    "torch.cuda": torch.cuda, "torch.cuda.Event": torch.cuda.Event, "torch.cuda.Stream": torch.cuda.Stream,
+    "torch.backends": torch.backends, "torch.random": torch.random, "torch.testing": torch.testing,
+    "torch.linalg": torch.linalg, "torch.special": torch.special, "torch.ops.aten": torch.ops.aten,
+}  # fmt: skip
+JUDGES = ("kernelworks.judge.caller", "kernelworks.judge.wire", "kernelworks.judge.values", "kernelworks.judge.state")
+# torch puts these in place itself, once its compiler is loaded.
+OWN = {"torch._C", "torch"}
+LAZY = frozenset({"torch.manual_seed", "torch.compile"})
+
+
+def _mark(value: Any) -> Any:
+    """What a function is known by: itself, and its code."""
+    function = value.__func__ if isinstance(value, MethodType) else value
+    return (id(value), id(function.__code__)) if isinstance(function, FunctionType) else (id(value), 0)
+
+
+def _functions() -> dict[str, Any]:
+    found = {}
+    modules: Mapping[str, Any] = {name: sys.modules[name] for name in JUDGES if name in sys.modules}
+    for place, holder in {**HOLDERS, **modules}.items():
+        for name, value in list(vars(holder).items()):
+            if callable(value):
+                found[f"{place}.{name}"] = _mark(value)
+    return found
+
+
+def _settings() -> dict[str, Any]:
+    found = {}
+    for name, read in SETTINGS.items():
+        try:
+            found[name] = str(read())
+        except (AttributeError, RuntimeError):
+            found[name] = "unknown"
+    return found
+
+
+class State:
+    """As it was when this was made."""
+
+    def __init__(self) -> None:
+        self.settings, self.functions = _settings(), _functions()
+        self.variables = environment.variables()
+
+    def changes(self) -> list[str]:
+        """What is otherwise now, a line each."""
+        now, functions = _settings(), _functions()
+        found = [f"{name}: {was} -> {now[name]}" for name, was in self.settings.items() if now[name] != was]
+        found += [
+            f"{name} is another function"
+            for name, was in self.functions.items()
+            if name in functions and functions[name] != was and name not in LAZY
+        ]
+        variables = environment.variables()
+        changed = {k for k in self.variables.keys() & variables.keys() if self.variables[k] != variables[k]}
+        return found + [f"the variable {name} is set otherwise" for name in sorted(changed)]

@@ -1,0 +1,281 @@
+"""One candidate before the bench: every step asks it for answers in another way, and each answer is held against the
+truth. What is found is charged once for each kind."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from kernelworks.judge.arm import LAYOUTS, Answer, Arm, alike
+from kernelworks.judge.bench import Bench, NoVerdict
+from kernelworks.judge.cases import Case
+from kernelworks.judge.nursery import Ended
+from kernelworks.judge.problem import Candidate, Shape
+from kernelworks.verdicts import Charge
+
+__all__ = ["Trial", "Tried"]
+
+GROUP_S, MOST_GROUP = 0.002, 8  # short calls are handed over together, until they take so long
+SEEN = 0.5  # of the least CPU time of inputs that were not seen before
+SEEN_LEAST_S = 0.001  # of that time, below which delivering an answer is much of it
+SEEN_CALLS = 6
+
+
+@dataclass
+class Tried:
+    """What a trial of one candidate found."""
+
+    reasons: list[Charge] = field(default_factory=list)
+    remarks: list[Charge] = field(default_factory=list)
+    worst: float = 0.0
+    calls: int = 0
+    elements: int = 0
+    seconds: dict[str, list[float]] = field(default_factory=dict)  # arm -> of each hand-over, paired by place
+    nothing_s: float = 0.0
+    weights: str = ""
+    kernels: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
+    build_s: float = 0.0
+    shapes: list[str] = field(default_factory=list)  # other sizes at which it was tried
+
+    def charge(self, kind: str, said: str) -> None:
+        """Once for each kind: the first says what the others would."""
+        if all(c.kind != kind for c in self.reasons):
+            self.reasons.append(Charge(kind, said))
+
+    def count(self, answer: Answer) -> None:
+        self.worst = max([self.worst, *(f.worst for f in answer.found)])
+        self.calls += len(answer.found)
+        self.elements += sum(f.elements for f in answer.found)
+
+    def take(self, answer: Answer, when: str, wrong: str = "wrong answer") -> None:
+        """What an answer counts for."""
+        self.count(answer)
+        for kind, said in (
+            ("raised", answer.raised), ("late answer", answer.late), (wrong, answer.wrong),
+            ("writes elsewhere", answer.touched), ("goes on working", answer.working),
+        ):  # fmt: skip
+            if said:
+                self.charge(kind, f"{said} ({when})")
+
+
+def _theirs(arm: Arm, cases: list[Case], how: str = "call") -> Answer:
+    """An answer of what a candidate is held against, whose end is no fault of the candidate's. Raises NoVerdict."""
+    try:
+        return arm.call(cases, how)
+    except Ended as error:
+        raise NoVerdict("undecided", f"the reference ({arm.name}) {error}") from error
+
+
+class Trial:
+    """One candidate before the bench."""
+
+    def __init__(self, bench: Bench, candidate: Candidate, over: Sequence[str], say: Callable[[str], None]) -> None:
+        self.bench, self.candidate, self.over, self.say = bench, candidate, over, say
+        self.shape = bench.problem.shapes[0]
+        self.folder = bench.nursery.folder("candidate")  # what one of its processes compiles the next one finds
+        self.fresh: list[float] = []  # CPU seconds of calls on inputs that it had not seen
+        self.tried = Tried()
+
+    def run(self) -> Tried:
+        """All of it. Raises NoVerdict where the problem's own processes fail."""
+        steps = (
+            (self._build, "building"), (self._calls, "calling and timing"), (self._gradients, "gradients"),
+            (self._otherwise_laid, "other strides"), (self._left, "what it leaves"), (self._silenced, "decoys"),
+            (self._shapes, "other sizes"),
+        )  # fmt: skip
+        for step, what in steps:
+            self.say(what)
+            try:
+                step()
+            except Ended as error:
+                self.tried.charge("no answer", f"its process {error} ({what})")
+            if any(c.kind in ("raised", "no answer", "does not load") for c in self.tried.reasons):
+                break
+        return self.tried
+
+    def _build(self) -> None:
+        """In a process that ends after the first answer: what is compiled there is found by the one that is judged."""
+        begin = time.monotonic()
+        arm, said = self.bench.born("candidate", self.candidate, self.shape, self.folder)
+        if "raised" in said:
+            self.tried.charge("does not load", said["raised"])
+            return
+        other = self.bench.case(self.shape)
+        self.tried.take(arm.call([other]), "its first call")
+        self.tried.build_s = time.monotonic() - begin
+        arm.born.end()
+
+    def _calls(self) -> None:
+        bench, tried = self.bench, self.tried
+        arms = [bench.against(name) for name in self.over]
+        arm, said = bench.born("candidate", self.candidate, self.shape, self.folder)
+        if "raised" in said:
+            tried.charge("does not load", said["raised"])
+            return
+        tried.weights, tried.kept, tried.open = said["weights"], tuple(arm.born.kept), tuple(arm.born.open)
+        self.changed(said["changed"], "when it was loaded")
+        cases, self.arm = bench.cases, arm
+        tried.take(arm.call(cases[:1], look=True), "call 1")
+        if any(c.kind == "raised" for c in tried.reasons):
+            return
+        warm = arm.call([bench.case(self.shape)])
+        tried.take(warm, "call 2")
+        group = max(1, min(MOST_GROUP, round(GROUP_S / max(warm.seconds, 1e-6)), len(cases) // 6))
+        self._race([*arms, arm], cases[1:], group)
+        if any(c.kind == "raised" for c in tried.reasons):
+            return
+        self._seen(arm, cases, group)
+        self._many(arm, cases)
+        self._once_more(arm, cases)
+
+    def _once_more(self, arm: Arm, cases: list[Case]) -> None:
+        """An answer is still what it was after others were given; the same inputs have the same answer."""
+        if any(c.kind == "raised" for c in self.tried.reasons):
+            return
+        for case in cases[:3]:
+            self.tried.take(arm.call([case]), f"call {arm.number}")
+        before = arm.number - 3
+        kept = arm.numbers[before]
+        self.tried.take(arm.call(cases[:1], "again", again=before), "asked for again")
+        self.tried.take(arm.call(cases[:1]), f"call {arm.number}")
+        if not all(alike(a, b) for a, b in zip(kept, arm.numbers[arm.number - 1], strict=True)):
+            self.tried.remarks.append(Charge("not deterministic", "the same inputs, elsewhere, have other answers"))
+
+    def _gradients(self) -> None:
+        """Of its inputs, and of its weights where they have the reference's names, sent through the answer's graph."""
+        tried = self.tried
+        cases, weights = self.bench.gradients()
+        if not cases:
+            return
+        named = weights if tried.weights == "the reference's" else []
+        for case in cases:
+            count = len(case.outputs) - (0 if named or not weights else len(weights))
+            some = case.first(count)
+            if not some.outputs:
+                return
+            answer = self.arm.call([some], "backward", weights=named)
+            if answer.raised:
+                tried.remarks.append(Charge("no gradients", answer.raised))
+                return
+            tried.take(answer, "gradients", wrong="wrong gradient")
+
+    def _otherwise_laid(self) -> None:
+        """Inputs of other strides, which the problem does not promise: an error is an answer, a wrong answer is not."""
+        for layout in () if self.tried.reasons else LAYOUTS:  # what is refused already is no righter there
+            answer = self.arm.call(self.bench.cases[:1], layout=layout)
+            if answer.wrong or answer.late or answer.touched:
+                said = f"inputs with {layout}: {answer.wrong or answer.late or answer.touched}"
+                self.tried.remarks.append(Charge("other strides", said))
+
+    def _left(self) -> None:
+        self.changed(self.arm.ask("state")["changed"], "after its calls")
+        self.arm.born.end()
+
+    def _shapes(self) -> None:
+        """Other sizes of the problem, drawn from those that it has: a process of its own for each."""
+        others = () if self.tried.reasons else self.bench.problem.shapes[1:]
+        count = min(self.bench.budget.shapes, len(others))
+        for shape in (*(s for s in others if s.required), *self.bench.draw.sample(others, count)):
+            if shape.name in self.tried.shapes:
+                continue
+            self.tried.shapes.append(shape.name)
+            said = self._at(shape)
+            if said:
+                wanted = self.tried.charge if shape.required else self.remark
+                wanted("other sizes", f"at {shape.name}: {said}")
+
+    def _at(self, shape: Shape) -> str:
+        """What is wrong at a shape. A candidate may refuse one that is not required."""
+        try:
+            cases = [self.bench.case(shape) for _ in range(2)]
+        except NoVerdict as error:
+            self.remark("other sizes", f"at {shape.name}: {error}")
+            return ""
+        arm, said = self.bench.born("candidate", self.candidate, shape, self.folder)
+        try:
+            if "raised" in said:
+                return str(said["raised"]) if shape.required else ""
+            for case in cases:
+                answer = arm.call([case])
+                if answer.raised:
+                    return answer.raised if shape.required else ""
+                self.tried.count(answer)
+                if answer.wrong or answer.late or answer.touched:
+                    return answer.wrong or answer.late or answer.touched
+        finally:
+            arm.born.end()
+        return ""
+
+    def remark(self, kind: str, said: str) -> None:
+        self.tried.remarks.append(Charge(kind, said))
+
+    def changed(self, lines: list[str], when: str) -> None:
+        if lines:
+            more = f", and {len(lines) - 3} more" if len(lines) > 3 else ""
+            self.tried.charge("changes the process", f"{'; '.join(lines[:3])}{more} ({when})")
+
+    def _race(self, arms: list[Arm], cases: list[Case], group: int) -> None:
+        """Each case once in each arm, in turns; an empty answer between. Nothing that is timed was seen before."""
+        tried, nothing = self.tried, list[float]()
+        tried.seconds = {arm.name: [] for arm in arms}
+        shuffled = cases[:]
+        self.bench.draw.shuffle(shuffled)
+        looked = min(self.bench.budget.looks, len(shuffled) // group)
+        looks = set(self.bench.draw.sample(range(len(shuffled) // group), looked))
+        for number in range(len(shuffled) // group):
+            some = shuffled[number * group : (number + 1) * group]
+            for arm in arms if number % 2 else arms[::-1]:
+                if arm is not arms[-1]:
+                    tried.seconds[arm.name].append(_theirs(arm, some).seconds)
+                    continue
+                answer = arm.call(some, look=number in looks)
+                tried.take(answer, f"call {arm.number}")
+                if answer.raised:
+                    return
+                self.fresh.append(answer.cpu_s)
+                tried.seconds[arm.name].append(answer.seconds)
+            nothing.append(_theirs(arms[0], some, "nothing").seconds)
+        tried.nothing_s = statistics.median(nothing)
+
+    def _seen(self, arm: Arm, cases: list[Case], group: int) -> None:
+        """The same contents once more, elsewhere: they take as much of the cores as when they were seen for the first
+        time."""
+        again = []
+        for number in range(min(SEEN_CALLS, len(cases) // group)):
+            answer = arm.call(cases[number * group : (number + 1) * group])
+            self.tried.take(answer, f"call {arm.number}")
+            again.append(answer.cpu_s)
+        least, usual = min(self.fresh), statistics.median(again)
+        if least > SEEN_LEAST_S and usual < SEEN * least:
+            said = f"inputs that it has seen take {usual:.3g} s of a core, others {least:.3g} s at least"
+            self.tried.charge("answers from memory", said)
+
+    def _many(self, arm: Arm, cases: list[Case]) -> None:
+        """Many calls, in no order: still right."""
+        budget, begin = self.bench.budget, time.monotonic()
+        while arm.number < budget.many and time.monotonic() - begin < budget.many_s:
+            some = [self.bench.draw.choice(cases) for _ in range(min(MOST_GROUP, len(cases)))]
+            answer = arm.call(some)
+            self.tried.take(answer, f"call {arm.number}")
+            if answer.raised or answer.wrong:
+                return
+
+    def _silenced(self) -> None:
+        """Its own kernels run, and what they wrote is garbled: the answer must change."""
+        if self.candidate.language == "torch":
+            return
+        arm, said = self.bench.born("candidate", self.candidate, self.shape, self.folder, silent=True)
+        if "raised" in said:
+            return
+        answer = arm.call(self.bench.cases[:1])
+        muted = arm.ask("state")["muted"]
+        arm.born.end()
+        self.tried.kernels = tuple(str(name)[:80] for name in muted[:20])
+        if not muted:
+            self.tried.charge("falls back", f"none of its own kernels ({self.candidate.language}) ran")
+        elif not answer.wrong and not answer.raised:
+            self.tried.charge("falls back", f"its answer is the same whatever {', '.join(self.tried.kernels)} computes")

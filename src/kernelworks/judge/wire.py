@@ -1,0 +1,125 @@
+"""What goes over a judge's sockets: a line of JSON a message, and descriptors of memory beside it.
+
+What comes from a candidate is never more than JSON: nothing in it is code. Pickles go the other way alone, to it.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import mmap
+import os
+import pickle
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["MOST_BYTES", "Memory", "Spot", "hear", "pair", "say", "tensors_into", "unwrapped", "wrapped"]
+
+MOST_BYTES = 1 << 17  # of one message: below every kernel's limit for a socket of packets
+MOST_DESCRIPTORS = 8
+ALIGNED = 64  # bytes: a cache line, as torch's own allocator has it
+
+Spot = tuple[int, tuple[int, ...], tuple[int, ...], str]  # bytes from the start, shape, strides, dtype
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Both ends of a socket of packets: a message arrives whole or not at all."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def say(to: socket.socket, message: Any, descriptors: Sequence[int] = ()) -> None:
+    """Raises OSError where the other end is gone, ValueError for a message that is too long."""
+    data = json.dumps(message).encode()
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"a message of {len(data)} bytes")
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+    to.sendmsg([data], rights)
+
+
+def hear(at: socket.socket, seconds: float | None = None) -> tuple[Any, list[int]]:
+    """A message and its descriptors. Raises TimeoutError, EOFError where the other end is gone, ValueError where it
+    is no JSON."""
+    at.settimeout(seconds)
+    room = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
+    data, rights, flags, _ = at.recvmsg(MOST_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+    found = array.array("i")
+    for level, kind, held in rights:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(held[: len(held) - len(held) % found.itemsize])
+    if not data:
+        raise EOFError("the process ended")
+    try:
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            raise ValueError("a message that is too long")
+        return json.loads(data), list(found)
+    except ValueError:
+        for number in found:
+            os.close(number)
+        raise
+
+
+class Memory:
+    """Bytes that two processes see: a file of memory, mapped."""
+
+    def __init__(self, size: int, descriptor: int = -1) -> None:
+        self.descriptor = descriptor if descriptor >= 0 else os.memfd_create("judged", os.MFD_CLOEXEC)
+        if descriptor < 0:
+            os.ftruncate(self.descriptor, max(size, mmap.PAGESIZE))
+        self.size = os.fstat(self.descriptor).st_size
+        self.map = mmap.mmap(self.descriptor, self.size)
+        self.bytes = torch.frombuffer(self.map, dtype=torch.uint8)
+
+    @classmethod
+    def of(cls, descriptor: int) -> Memory:
+        """The memory behind a descriptor that came over a socket."""
+        return cls(0, descriptor)
+
+    def tensor(self, spot: Spot) -> Tensor:
+        """The tensor at a spot. Raises ValueError where it does not lie within."""
+        at, shape, strides, name = spot
+        dtype: torch.dtype = getattr(torch, name)
+        steps = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if all(shape) else 0
+        if at < 0 or any(s < 0 for s in strides) or at + steps * dtype.itemsize > self.size:
+            raise ValueError("a tensor that does not lie in its memory")
+        if not steps:
+            return torch.empty(tuple(shape), dtype=dtype)
+        flat = torch.frombuffer(self.map, dtype=dtype, count=steps, offset=at)
+        return flat.as_strided(tuple(shape), tuple(strides))
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.descriptor)
+
+
+def tensors_into(tensors: Sequence[Tensor]) -> tuple[Memory, list[Spot]]:
+    """Tensors, each contiguous, in memory made for them."""
+    spots: list[Spot] = []
+    at = 0
+    for value in tensors:
+        plain = torch.empty(value.shape)
+        spots.append((at, tuple(value.shape), plain.stride(), str(value.dtype).removeprefix("torch.")))
+        at += -(-value.numel() * value.element_size() // ALIGNED) * ALIGNED
+    memory = Memory(at)
+    for value, spot in zip(tensors, spots, strict=True):
+        memory.tensor(spot).copy_(value)
+    return memory, spots
+
+
+def wrapped(papers: Any) -> int:
+    """A descriptor of what a child is given at its start."""
+    descriptor = os.memfd_create("papers", os.MFD_CLOEXEC)
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        pickle.dump(papers, file)
+    return descriptor
+
+
+def unwrapped(descriptor: int) -> Any:
+    """What the supervisor has put there; for children alone."""
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        file.seek(0)
+        return pickle.load(file)

@@ -1,0 +1,221 @@
+"""Derived bounds: what is honest is within them, and what had fewer bits is not, wherever that can be told."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from arithmetic import OneByOne
+from like_kernelbench import SOUND
+from torch import Tensor, nn
+
+from kernelworks.diagnose.leaves import leaves
+from kernelworks.judge.bounds import Bound, Unbounded, bound_of
+from kernelworks.judge.bounds.run import simple
+from kernelworks.judge.formats import kernelbench, read_problem
+from kernelworks.judge.narrow import Narrow, bfloat16, half, tf32
+from kernelworks.prove.compare import compare
+
+SEED = 11
+
+
+class Given:
+    """A problem with its inputs and bound."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        file = folder / f"{name}.py"
+        file.write_text(SOUND[name].text)
+        problem = read_problem(file)
+        loaded = kernelbench.load(problem, problem.shapes[0], folder)
+        torch.manual_seed(SEED)
+        self.model = loaded.reference(*loaded.init())
+        self.inputs = loaded.inputs()
+        with torch.no_grad():
+            self.bound = bound_of(self.model, self.inputs)
+
+    def share(self, arithmetic: contextlib.AbstractContextManager[Any]) -> float:
+        """The worst error of a run in this arithmetic, as a share of the bound."""
+        with torch.no_grad(), simple(), arithmetic:
+            found = leaves(self.model(*self.inputs)).values()
+        return worst(found, self.bound)
+
+
+def worst(found: Any, bound: Bound) -> float:
+    return max(compare(got, *limits)[0] for got, *limits in zip(found, bound.truth, bound.outputs, strict=True))
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_honest_arithmetic_is_within_the_bound(name: str, tmp_path: Path) -> None:
+    given = Given(name, tmp_path)
+    with torch.no_grad():
+        assert worst(leaves(given.model(*given.inputs)).values(), given.bound) <= 1
+    assert given.share(OneByOne()) <= 1
+    assert not given.bound.unknown
+
+
+# A mean over all hides what each term was off, and so does a sum of 8192 positive products; places have no bits.
+HIDES = {"token_loss", "distance", "deep_product", "places", "half_softmax"}
+MULTIPLIES = {
+    "dense_relu", "conv_norm_relu", "transposed_conv", "depthwise", "feed_forward", "heads", "fused_heads",
+    "gated_cell", "three_layers", "mish_norms",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(SOUND.keys() - HIDES))
+def test_fewer_bits_are_beyond_it(name: str, tmp_path: Path) -> None:
+    given = Given(name, tmp_path)
+    for narrow in (half, bfloat16):
+        assert given.share(Narrow(narrow)) > 5
+    if name in MULTIPLIES:
+        assert given.share(Narrow(tf32, products=True)) > 5
+
+
+SIGNS = torch.cat([torch.ones(1024), -torch.ones(1024)])
+ORDERED: dict[str, tuple[Callable[..., Any], list[Tensor]]] = {
+    "signs by halves": (lambda a, b: a @ b, [torch.rand(16, 2048) * SIGNS, torch.rand(2048, 8)]),
+    "sums by halves": (lambda a: a.sum(1), [torch.rand(16, 2048) * SIGNS]),
+    "all alike": (lambda a, b, c: a * 0.1 @ b @ c, [torch.ones(16, 999), torch.ones(999, 99), torch.ones(99, 8) * 0.7]),
+    "the same added again": (lambda a: a.mean(1), [torch.full((4, 5000), 0.1)]),
+    "positive, thrice": (lambda a, b, c: a @ b @ c, [torch.rand(16, 500), torch.rand(500, 300), torch.rand(300, 8)]),
+}
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_terms_in_an_order_of_their_own_are_within_the_bound(name: str) -> None:
+    run, inputs = ORDERED[name]
+    bound = bound_of(run, inputs)
+    with OneByOne():
+        assert worst([run(*inputs)], bound) <= 1
+
+
+def test_a_bound_says_what_it_is_made_of() -> None:
+    layer = nn.Linear(512, 64)
+    found = bound_of(lambda x: torch.tanh(layer(x)), [torch.randn(8, 512)])
+    assert found.why[0].startswith("output: ")
+    assert "mm K=512" in found.why[0]
+
+
+def _silu_without_half_of_it(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(x * 1.001)
+
+
+WRONG: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], list[Tensor]]] = {
+    "eps left out": (
+        lambda x: F.layer_norm(x, (300,), eps=1e-3), lambda x: F.layer_norm(x, (300,), eps=0.0), [torch.rand(20, 300)]
+    ),
+    "one term short": (lambda x: x.sum(1), lambda x: x[:, :-1].sum(1), [torch.rand(64, 999)]),
+    "another formula": (F.gelu, lambda x: F.gelu(x, approximate="tanh"), [torch.randn(4000)]),
+    "a slope": (F.silu, _silu_without_half_of_it, [torch.randn(4000)]),
+    "biased variance": (lambda x: x.var(1), lambda x: x.var(1, correction=0), [torch.randn(30, 200)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_beyond_it(name: str) -> None:
+    right, wrong, inputs = WRONG[name]
+    bound = bound_of(right, inputs)
+    assert worst([right(*inputs)], bound) <= 1
+    assert worst([wrong(*inputs)], bound) > 1
+
+
+def _routed(x: Tensor, weight: Tensor) -> Tensor:
+    values, places = (x @ weight).topk(2)
+    return torch.zeros(len(x), weight.shape[1]).scatter(1, places, values.softmax(1))
+
+
+# Ops that are neither pointwise, nor a move, nor a plain sum.
+OTHERS: dict[str, tuple[Callable[..., Any], list[Tensor]]] = {
+    "products": (lambda x: (x.prod(1), x.cumprod(1)), [torch.rand(20, 30) + 0.5]),
+    "several in one place": (
+        lambda x, i, y: x.index_put((i,), y, accumulate=True),
+        [torch.randn(10, 4), torch.randint(0, 10, (30,)), torch.randn(30, 4)],
+    ),
+    "overlapping windows": (lambda x: F.fold(x, (8, 8), 3), [torch.randn(2, 27, 36)]),
+    "recurrent": (nn.LSTM(8, 12, 2), [torch.randn(5, 3, 8)]),
+    "an encoder's layer": (nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval(), [torch.randn(2, 7, 32)]),
+    "routed": (_routed, [torch.randn(40, 50), torch.randn(50, 8)]),
+    "the largest and its place": (lambda x: x.max(1), [torch.randn(40, 50)]),
+    "a window's largest": (nn.MaxPool3d(2), [torch.randn(2, 3, 8, 8, 8)]),
+    "a draw": (lambda x: F.dropout(x, 0.5) * 3.3, [torch.randn(40, 50)]),
+    "control by a value": (lambda x: x * 2.2 if x.sum().item() > 0 else x * 3.3, [torch.randn(40, 50)]),
+    "whole numbers": (lambda x: (x / x.abs().amax() * 127).round().to(torch.int8), [torch.randn(40, 50)]),
+    "a factorisation": (lambda a: torch.linalg.cholesky(a @ a.mT + torch.eye(8)), [torch.randn(5, 8, 8)]),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_ops_are_within_the_bound(name: str) -> None:
+    run, inputs = OTHERS[name]
+    with torch.no_grad():
+        torch.manual_seed(SEED)
+        found = bound_of(run, inputs)
+        torch.manual_seed(SEED)
+        assert worst(leaves(run(*inputs)).values(), found) <= 1
+    assert bool(found.unknown) == (name == "a factorisation")
+
+
+# ---------------------------------------------------------------- what rounding decides, and what cannot be followed
+
+
+def test_a_tie_may_be_decided_either_way() -> None:
+    weight = torch.randn(50, 40)
+    x = torch.randn(3, 50)
+    twins = torch.cat([weight[:, :1], weight], 1)  # the first two scores are the same but for their rounding
+    found = bound_of(lambda a: (a @ twins * torch.tensor([9.0, 9.0, *[0.01] * 39])).abs().argmax(1), [x])
+    assert bool(found.outputs[0].isinf().all())
+    clear = bound_of(lambda a: a.argmax(1), [x])
+    assert not bool(clear.outputs[0].any())
+
+
+def test_a_comparison_near_its_threshold_widens_what_hangs_on_it() -> None:
+    x = torch.tensor([0.1, 1.0, 3.0])
+    found = bound_of(lambda a: torch.where(a * 10 > 1.0000000149, 5.0, 7.0), [x])
+    assert found.outputs[0][0] >= 2  # 0.1 in float32 times 10 is that number, near enough
+    assert not bool(found.outputs[0][1:].any())
+
+
+def test_views_and_writes_in_place_are_followed() -> None:
+    def run(x: Tensor) -> Tensor:
+        out = torch.empty(4, 6)
+        out[:, ::2] = x / 3
+        out[:, 1::2] = 1.0
+        out.t()[1].mul_(0.7)
+        return out
+
+    x = torch.rand(4, 3)
+    found = bound_of(run, [x])
+    assert worst([run(x)], found) <= 1
+    assert bool((found.outputs[0][:, ::2] > 0).all())
+    assert not bool(found.outputs[0][:, 3::2].any())
+    assert torch.equal(found.native[0], run(x))
+
+
+def test_inputs_are_not_written_to() -> None:
+    x = torch.ones(5)
+    found = bound_of(lambda a: a.mul_(3), [x])
+    assert float(x.sum()) == 5
+    assert float(found.truth[0].sum()) == 15
+
+
+def test_gradients_are_bounded_as_answers_are() -> None:
+    layer = nn.Sequential(nn.Linear(96, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 10))
+    x, target = torch.randn(32, 96), torch.randint(0, 10, (32,))
+
+    def gradients(a: Tensor, b: Tensor) -> list[Tensor]:
+        with torch.enable_grad():
+            return list(torch.autograd.grad(F.cross_entropy(layer(a), b), list(layer.parameters())))
+
+    found = bound_of(gradients, [x, target])
+    assert worst(gradients(x, target), found) <= 1
+    with Narrow(bfloat16, products=True):
+        assert worst(gradients(x, target), found) > 1
+
+
+def test_complex_numbers_are_not_followed() -> None:
+    with pytest.raises(Unbounded, match="complex"):
+        bound_of(lambda x: torch.fft.rfft(x).abs(), [torch.randn(16)])
