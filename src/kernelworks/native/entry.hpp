@@ -81,7 +81,7 @@ inline bool keyed(const Entry& entry, PyObject* const* args, Key& key) {
         for (Py_ssize_t i = 0; i < entry.count; ++i)
             if (crosses(args[i], o)) return false;
     }
-    if (!key.value(out)) return false;
+    if (!key.value(out) || !key.threads()) return false;
     for (Py_ssize_t i : *entry.written)
         if (inference(args[i])) return false;  // torch may refuse, which is worked out in Python
     if (!graded) return true;
@@ -90,9 +90,9 @@ inline bool keyed(const Entry& entry, PyObject* const* args, Key& key) {
 }
 
 // Autocast's keys are left out of every dispatch but where it is on.
-inline bool autocasting() {
+inline bool autocasting(const c10::impl::LocalDispatchKeySet& local) {
     constexpr c10::DispatchKeySet keys({c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastCUDA});
-    return !c10::impl::tls_local_dispatch_key_set().excluded_.has_all(keys);
+    return !local.excluded_.has_all(keys);
 }
 
 // What C++ threw, as an exception of Python's.
@@ -102,20 +102,21 @@ inline PyObject* raised() {
 }
 
 // The plan for a call, or nothing where Python has to see to it. args: the op's, then `out` and `row`.
-inline const Plan* planned(Entry& entry, PyObject* const* args) {
-    if (world.watched()) return nullptr;
+inline const Plan* planned(Entry& entry, PyObject* const* args, const c10::impl::LocalDispatchKeySet& local) {
+    if (world.watched(local)) return nullptr;
     Key key(Key::FORWARD);
     return keyed(entry, args, key) ? entry.table->find(key) : nullptr;
 }
 
-inline PyObject* carried_out(const Entry& entry, Plan plan, PyObject* const* args) {
+inline PyObject* carried_out(
+    const Entry& entry, Plan plan, PyObject* const* args, const c10::impl::LocalDispatchKeySet& local) {
     PyObject *out = args[entry.count], *result;
     auto count = static_cast<size_t>(entry.count);
     Py_INCREF(plan.whole);  // the table may be cleared meanwhile
     if (out != Py_None) {  // it stands behind the arguments, where its name says that it is one by name
         announce(out);
         result = PyObject_Vectorcall(plan.run, args, count, entry.out_name);
-    } else if (plan.kind == NATIVE && autocasting()) {
+    } else if (plan.kind == NATIVE && autocasting(local)) {
         c10::impl::ExcludeDispatchKeyGuard own_dtype(c10::autocast_dispatch_keyset);
         result = PyObject_Vectorcall(plan.call, args, count, nullptr);
     } else {
@@ -128,7 +129,8 @@ inline PyObject* carried_out(const Entry& entry, Plan plan, PyObject* const* arg
 }
 
 inline PyObject* entered(Entry& entry, PyObject* const* args) {
-    if (const Plan* found = planned(entry, args); found != nullptr) return carried_out(entry, *found, args);
+    const auto local = c10::impl::tls_local_dispatch_key_set();
+    if (const Plan* found = planned(entry, args, local); found != nullptr) return carried_out(entry, *found, args, local);
     PyObject *out = args[entry.count], *whole = PyTuple_New(entry.count);
     if (whole == nullptr) return nullptr;
     for (Py_ssize_t i = 0; i < entry.count; ++i) PyTuple_SET_ITEM(whole, i, Py_NewRef(args[i]));
@@ -144,7 +146,8 @@ inline PyObject* entry_known(PyObject* self, PyObject* const* args, Py_ssize_t c
     constexpr Py_ssize_t MOST = 16;
     auto& entry = *reinterpret_cast<Entry*>(self);
     try {
-        if (count != entry.count || count > MOST || autocasting()) Py_RETURN_NOTIMPLEMENTED;
+        const auto local = c10::impl::tls_local_dispatch_key_set();
+        if (count != entry.count || count > MOST || autocasting(local)) Py_RETURN_NOTIMPLEMENTED;
         PyObject* given[MOST + 2];
         bool kept = c10::GradMode::is_enabled();
         for (Py_ssize_t i = 0; i < count; ++i) {
@@ -152,9 +155,9 @@ inline PyObject* entry_known(PyObject* self, PyObject* const* args, Py_ssize_t c
             if (kept && inference(args[i])) Py_RETURN_NOTIMPLEMENTED;
         }
         given[count] = given[count + 1] = Py_None;
-        const Plan* found = planned(entry, given);
+        const Plan* found = planned(entry, given, local);
         if (found == nullptr) Py_RETURN_NOTIMPLEMENTED;
-        return carried_out(entry, *found, given);
+        return carried_out(entry, *found, given, local);
     } catch (const std::exception&) {
         return raised();
     }

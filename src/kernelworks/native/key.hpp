@@ -11,6 +11,7 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <string_view>
@@ -24,6 +25,11 @@ const std::vector<DynamicLayer>& getDynamicLayerStack();
 }  // namespace at::functorch
 
 namespace kw {
+
+// What isinstance says, which costs a tenth of a microsecond for anything but a tensor: it asks the tensors' metaclass.
+inline bool is_tensor(PyObject* value) {
+    return PyObject_TypeCheck(value, reinterpret_cast<PyTypeObject*>(THPVariableClass));
+}
 
 // A global of a module of torch's in Python. Looked up where its module has changed since the last time: the look-up
 // itself would touch a dozen lines of memory that a call has no other use for.
@@ -59,10 +65,9 @@ struct World {
     Global profiler, forward_ad;
 
     // Whether somebody has to see torch's own operators, or ours as one of torch's. In doubt, yes.
-    bool watched() {
+    bool watched(const c10::impl::LocalDispatchKeySet& local) {
         if (c10::impl::TorchDispatchModeTLS::any_modes_set() || at::impl::PythonTorchFunctionTLS::stack_len() > 0 ||
-            !at::functorch::getDynamicLayerStack().empty() ||
-            c10::impl::tls_local_dispatch_key_set().included_.has(c10::DispatchKey::Tracer))
+            !at::functorch::getDynamicLayerStack().empty() || local.included_.has(c10::DispatchKey::Tracer))
             return true;
         return !profiler.is([](PyObject* on) { return on == Py_False; }) ||
                !forward_ad.is([](PyObject* level) { return PyLong_AsLong(level) < 0; });
@@ -80,7 +85,7 @@ class Key {
     // The first letters of what keys are of, in Python's words.
     static constexpr char FORWARD = 'f', TRAINING = 't', BACKWARD = 'b';
 
-    explicit Key(char kind) { add(kind), add(at::get_num_threads()); }
+    explicit Key(char kind) { add(kind); }
 
     // False for what cannot be described so: an object of another class, a tensor that is no plain memory.
     bool value(PyObject* v) {
@@ -93,14 +98,14 @@ class Key {
             int64_t number = PyLong_AsLongLongAndOverflow(v, &over);
             return over == 0 && add(PyLong_CheckExact(v) ? 'i' : 'I') && add(Py_TYPE(v)) && add(number);
         }
-        // Of a subclass: its class tells it from the number that it equals.
-        if (PyFloat_Check(v)) return add('F') && add(Py_TYPE(v)) && add(PyFloat_AS_DOUBLE(v));
         if (PyUnicode_CheckExact(v)) {
             Py_ssize_t size = 0;
             const char* text = PyUnicode_AsUTF8AndSize(v, &size);
             if (text == nullptr) PyErr_Clear();
             return text != nullptr && size <= MOST_TEXT && add('s') && add(size) && bytes_of(text, static_cast<size_t>(size));
         }
+        // Of a subclass: its class tells it from the number that it equals.
+        if (PyFloat_Check(v)) return add('F') && add(Py_TYPE(v)) && add(PyFloat_AS_DOUBLE(v));
         if (PyList_CheckExact(v) || PyTuple_CheckExact(v)) {
             Py_ssize_t size = PySequence_Fast_GET_SIZE(v);
             add('L'), add(size);
@@ -123,23 +128,29 @@ class Key {
         wants_ = wants_ || t.requires_grad();
         auto sizes = impl->sizes();
         bool dense = impl->is_contiguous();
-        const char head[6] = {'T', static_cast<char>(t.scalar_type()), static_cast<char>(t.device().type()),
-                              static_cast<char>(t.device().index()), static_cast<char>(sizes.size()), dense};
         if (sizes.size() > 127) return false;
-        bytes_of(head, sizeof head);
-        bytes_of(sizes.data(), sizes.size() * sizeof(int64_t));
-        if (!dense) bytes_of(impl->strides().data(), sizes.size() * sizeof(int64_t));
+        auto device = impl->device();
+        on_cpu_ = on_cpu_ || device.is_cpu();
+        add(std::array<char, 6>{'T', static_cast<char>(t.scalar_type()), static_cast<char>(device.type()),
+                                static_cast<char>(device.index()), static_cast<char>(sizes.size()), dense});
+        numbers(sizes);
+        if (!dense) numbers(impl->strides());
         return length_ < MOST;
     }
 
     template <class T>
     bool add(T value) {
-        return bytes_of(&value, sizeof value);
+        if (length_ + sizeof value > room_ && !wider(sizeof value)) return false;
+        std::memcpy(bytes_ + length_, &value, sizeof value);  // of a size that is known: one store
+        length_ += sizeof value;
+        return true;
     }
 
     // A recorded call's plan depends on which arguments ask for their gradients, a bit each; added last.
     bool recorded(uint64_t wanted) { return add(wanted); }
     void is(char letter) { bytes_[0] = letter; }
+    // Behind all arguments: work that lies elsewhere is not shared among threads.
+    bool threads() { return !on_cpu_ || add(at::get_num_threads()); }
     bool wants() { return std::exchange(wants_, false); }  // whether a tensor since the last call asks for its gradient
     std::string_view view() const { return {bytes_, length_}; }
 
@@ -148,19 +159,28 @@ class Key {
     std::unique_ptr<char[]> many_;
     char* bytes_ = few_;
     size_t length_ = 0, room_ = FEW;
-    bool wants_ = false;
+    bool wants_ = false, on_cpu_ = false;
 
     bool bytes_of(const void* from, size_t size) {
-        if (length_ + size > room_) {
-            if (length_ + size > MOST) return false;
-            while (room_ < length_ + size) room_ *= 4;
-            std::unique_ptr<char[]> larger(new char[room_]);
-            std::memcpy(larger.get(), bytes_, length_);
-            many_ = std::move(larger);
-            bytes_ = many_.get();
-        }
+        if (length_ + size > room_ && !wider(size)) return false;
         std::memcpy(bytes_ + length_, from, size);
         length_ += size;
+        return true;
+    }
+
+    bool numbers(c10::IntArrayRef values) {
+        if (length_ + values.size() * sizeof(int64_t) > room_ && !wider(values.size() * sizeof(int64_t))) return false;
+        for (int64_t value : values) add(value);  // few: quicker than a call of memcpy
+        return true;
+    }
+
+    [[gnu::noinline]] bool wider(size_t size) {
+        if (length_ + size > MOST) return false;
+        while (room_ < length_ + size) room_ *= 4;
+        std::unique_ptr<char[]> larger(new char[room_]);
+        std::memcpy(larger.get(), bytes_, length_);
+        many_ = std::move(larger);
+        bytes_ = many_.get();
         return true;
     }
 };

@@ -7,6 +7,7 @@
 
 #include "entry.hpp"
 #include "face.hpp"
+#include "operators.hpp"
 #include "program.hpp"
 #include "recorder.hpp"
 #include "table.hpp"
@@ -28,7 +29,7 @@ static bool described(Key& key, PyObject* const* given) {
     if (!PyTuple_Check(args)) return false;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i)
         if (!key.value(PyTuple_GET_ITEM(args, i))) return false;
-    if (!key.value(given[4]) || !key.value(given[3])) return false;
+    if (!key.value(given[4]) || !key.value(given[3]) || !key.threads()) return false;
     uint64_t wanted = PyLong_AsUnsignedLongLong(given[1]);
     if (PyErr_Occurred()) throw python_error();
     return wanted == 0 || key.recorded(wanted);
@@ -167,7 +168,7 @@ static PyModuleDef module = {PyModuleDef_HEAD_INIT, "native", nullptr, -1, funct
 PyMODINIT_FUNC PyInit_native() {
     PyObject* made = PyModule_Create(&kw::module);
     for (auto [name, type] : {std::pair{"Table", &kw::TableType}, {"Entry", &kw::EntryType}, {"Recipe", &kw::RecipeType},
-                              {"Recorder", &kw::RecorderType}, {"Program", &kw::ProgramType}})
+                              {"Recorder", &kw::RecorderType}, {"Program", &kw::ProgramType}, {"Operator", &kw::OperatorType}})
         if (made == nullptr || PyType_Ready(type) < 0 ||
             PyModule_AddObjectRef(made, name, reinterpret_cast<PyObject*>(type)) < 0)
             return nullptr;

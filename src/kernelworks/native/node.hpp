@@ -115,7 +115,7 @@ struct Kept {
             if (one == nullptr && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "the backward returned no tuple");
             if (one == nullptr) thrown();
             if (one == Py_None) continue;
-            if (!THPVariable_Check(one)) {
+            if (!is_tensor(one)) {
                 PyErr_SetString(PyExc_TypeError, "the backward returned what is no tensor");
                 thrown();
             }
@@ -135,11 +135,11 @@ struct Kept {
     }
 
     PyObject* called(PyObject* args) const {
-        if (!c10::GradMode::is_enabled() && !world.watched()) {
+        if (!c10::GradMode::is_enabled() && !world.watched(c10::impl::tls_local_dispatch_key_set())) {
             Key key(Key::BACKWARD);
             bool valid = true;
             for (Py_ssize_t i = 0; valid && i < PyTuple_GET_SIZE(args); ++i) valid = key.value(PyTuple_GET_ITEM(args, i));
-            valid = valid && key.value(row) && key.value(Py_None);
+            valid = valid && key.value(row) && key.value(Py_None) && key.threads();
             if (const Plan* found = valid ? recipe->entry->table->find(key) : nullptr; found != nullptr) {
                 Scoped plan(Py_NewRef(found->whole));
                 return PyObject_Call(found->call, args, nullptr);
@@ -235,7 +235,7 @@ Pointer new_node(Recipe* recipe, PyObject* row) {
 inline at::Tensor on_its_own(const at::Tensor& output, PyObject* const* args, Py_ssize_t count) {
     bool known = output.is_view() || output.requires_grad();
     for (Py_ssize_t i = 0; i < count && !known; ++i)
-        known = THPVariable_Check(args[i]) && THPVariable_Unpack(args[i]).is_same(output);
+        known = is_tensor(args[i]) && THPVariable_Unpack(args[i]).is_same(output);
     if (!known) return output;
     at::AutoDispatchBelowADInplaceOrView plain;
     return output.alias();
@@ -267,7 +267,7 @@ inline void record(Recipe* recipe, PyObject* row, PyObject* const* args, Py_ssiz
     node.kept->others = PyTuple_New(count);
     if (node.kept->others == nullptr) throw python_error();
     for (Py_ssize_t i = 0; i < count; ++i)
-        PyTuple_SET_ITEM(node.kept->others, i, Py_NewRef(THPVariable_Check(args[i]) ? Py_None : args[i]));
+        PyTuple_SET_ITEM(node.kept->others, i, Py_NewRef(is_tensor(args[i]) ? Py_None : args[i]));
     
     for (size_t i = 0; i < recipe->sources->size(); ++i) {
         const Source& source = (*recipe->sources)[i];

@@ -137,6 +137,10 @@ inline c10::IValue constant_of(PyObject* value, const c10::Type& type) {
         case c10::TypeKind::IntType:
             if (PyLong_Check(value)) return static_cast<int64_t>(PyLong_AsLongLong(value));
             break;
+        case c10::TypeKind::NumberType:
+            if (PyFloat_Check(value)) return c10::IValue(PyFloat_AsDouble(value));
+            if (PyLong_Check(value)) return c10::IValue(static_cast<int64_t>(PyLong_AsLongLong(value)));
+            break;
         case c10::TypeKind::BoolType:
             if (PyBool_Check(value)) return value == Py_True;
             break;
@@ -174,7 +178,7 @@ inline PyObject* program_call(PyObject* self, PyObject* const* args, size_t flag
         return PyErr_Format(PyExc_TypeError, "takes %zd arguments by position", program.count);
     Tensors results, inputs;
     for (Py_ssize_t i = 0; i < program.count; ++i)  // taken while Python's lock is held
-        inputs.push_back(THPVariable_Check(args[i]) ? THPVariable_Unpack(args[i]) : at::Tensor());
+        inputs.push_back(is_tensor(args[i]) ? THPVariable_Unpack(args[i]) : at::Tensor());
     {
         Unlocked other_threads_run;
         for (const auto& step : *program.steps) results.push_back(step->call(inputs, results));

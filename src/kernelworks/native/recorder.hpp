@@ -7,14 +7,14 @@ namespace kw {
 
 // What a row returned, as tensors, one for each output that there is.
 inline bool unpacked(PyObject* result, std::vector<at::Tensor>& outputs) {
-    if (THPVariable_Check(result)) {
+    if (is_tensor(result)) {
         outputs.push_back(THPVariable_Unpack(result));
         return true;
     }
     if (!PyTuple_Check(result) && !PyList_Check(result)) return false;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(result); ++i) {
         PyObject* one = PySequence_Fast_GET_ITEM(result, i);
-        if (!THPVariable_Check(one)) return false;
+        if (!is_tensor(one)) return false;
         outputs.push_back(THPVariable_Unpack(one));
     }
     return true;
@@ -22,7 +22,7 @@ inline bool unpacked(PyObject* result, std::vector<at::Tensor>& outputs) {
 
 // `result` again, with the tensors that recording has replaced.
 inline PyObject* repacked(PyObject* result, const std::vector<at::Tensor>& outputs) {
-    if (THPVariable_Check(result))
+    if (is_tensor(result))
         return THPVariable_Unpack(result).is_same(outputs[0]) ? Py_NewRef(result) : THPVariable_Wrap(outputs[0]);
     bool same = PyTuple_Check(result);
     for (size_t i = 0; i < outputs.size(); ++i)

@@ -1,0 +1,56 @@
+"""``torch.compile(model, backend="kernelworks")``: torch's own compiler, with our rows where a race says so.
+
+``backend`` hands a graph on to inductor, with its modes and options. Before it does, calls that a room's spelling knows
+are given to a row of ours wherever the region they lie in, compiled with its neighbours, ran quicker with that row than
+as inductor makes it. ``compile_report`` says what was replaced, what was not, and why. ``docs/compile.md`` tells more.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from kernelworks.compile.report import CompileReport
+
+__all__ = ["backend", "compile_report"]
+
+
+def backend(
+    graph: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """What ``torch.compile(model, backend="kernelworks", mode=..., options=...)`` calls with each graph.
+
+    ``mode`` and ``options`` are inductor's, refused where inductor refuses them. ``options`` may also hold
+    ``kernelworks.budget_s``, the seconds that races may take for a graph (60; 0 races nothing, and what was raced
+    before still counts). Returns the compiled graph. Raises what inductor raises where even the parts of a graph,
+    compiled alone or left to run as they are, cannot be had.
+    """
+    from kernelworks.compile.compiling import compiled
+
+    made: Callable[..., Any] = compiled(graph, inputs, mode, dict(options or {}))
+    return made
+
+
+def _reset() -> None:
+    """What ``torch.compiler.reset()`` asks of a backend: recorded CUDA graphs are dropped, as inductor drops them."""
+    trees = sys.modules.get("torch._inductor.cudagraph_trees")
+    if trees is not None:
+        trees.reset_cudagraph_trees()
+
+
+backend.__dict__["reset"] = _reset
+
+
+def compile_report() -> CompileReport:
+    """What ``backend="kernelworks"`` did with the graphs that it compiled in this process: text when printed."""
+    from kernelworks.compile.report import CompileReport
+
+    return CompileReport.current()

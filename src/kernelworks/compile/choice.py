@@ -1,0 +1,190 @@
+"""Which calls of a graph run by a row of ours: those whose region was raced and won, in this or an earlier compile."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from kernelworks.build import native
+from kernelworks.choose import OR_TORCH, eligible
+from kernelworks.compile import measured
+from kernelworks.compile.by_hand import by_hand
+from kernelworks.compile.calls import Found, found, states, varies
+from kernelworks.compile.parts import reason
+from kernelworks.compile.region import Region, region_of
+from kernelworks.compile.replace import misfit, replaced
+from kernelworks.compile.report import Call, Graph
+from kernelworks.compile.scores import attentions
+from kernelworks.contract import Cost
+from kernelworks.settle.duel import OverTime
+from kernelworks.timings import call_of
+
+__all__ = ["Races", "chosen"]
+
+ENOUGH = 2  # regions of one kind of call that lost: the next ones of the graph go by them
+HOPELESS = 0.9  # times as quick as torch's function, alone; less has no hope of beating inductor
+DECOMPOSED, TIMED, UNKNOWN = range(3)  # in this order; what nobody has timed gets half of the time at most
+SMALL = 1 << 16  # bytes: inductor's loops move them in less than the ten microseconds that calling a row takes
+BALANCE = 8.0  # operations that a core does about in the time in which it reads a byte
+WHOLE = "torch"  # the row that calls torch's own kernel, where inductor would take the call to pieces
+
+
+@dataclass
+class Races:
+    """The races of one graph: what they may take, and what they took."""
+
+    budget_s: float
+    patches: Mapping[str, Any]
+    given: Mapping[fx.Node, Any] = field(default_factory=dict)  # the program's tensors, by placeholder
+    spent_s: float = 0.0
+    lost: dict[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
+
+    @property
+    def left_s(self) -> float:
+        return self.budget_s - self.spent_s
+
+
+def chosen(module: fx.GraphModule, races: Races, told: Graph) -> None:
+    """Puts rows of ours into a graph, and tells what became of each kind of call."""
+    if any(map(varies, module.graph.find_nodes(op="placeholder"))):
+        told.notes.append("sizes vary between calls: races are of the first that were seen")
+    kinds: dict[tuple[str, str, int], list[tuple[Found, Region]]] = {}
+    verdicts: dict[tuple[str, str, str], list[int]] = {}
+
+    def refused(op: str, node: fx.Node, why: str) -> None:
+        verdicts.setdefault((op, "...", why), []).append(1)
+
+    fusible: dict[fx.Node, bool] = {}
+    before = states(module.graph)
+    spelled_out = [*attentions(module.graph, before), *by_hand(module.graph, before)]
+    at = states(module.graph)  # a mask may have come
+    for call in (*spelled_out, *found(module.graph, refused)):
+        words = call_of(call.op.request(call.pass_, call.args, call.wanted))
+        why = misfit(call)
+        region = why or region_of(call, at, fusible)
+        if isinstance(region, str):
+            verdicts.setdefault((call.op.name, words, region), []).append(1)
+        else:
+            kinds.setdefault((words, region.key, region.place_of(call.node)), []).append((call, region))
+    told.calls += [Call(op, words, len(n), "", why) for (op, words, why), n in verdicts.items()]
+    taken: list[tuple[Found, str]] = []
+    gone: set[fx.Node] = set()  # a call may be a part of what another is spelled out in
+    for (words, *_), alike in sorted(kinds.items(), key=_turn):
+        calls = [its for its in alike if gone.isdisjoint(its[0].inside)]
+        if not calls:
+            continue
+        row, why, ratio = _decided(*calls[0], races)
+        told.add(Call(calls[0][0].op.name, words, len(calls), row.removesuffix(OR_TORCH), why, ratio))
+        if row:
+            taken += [(call, row) for call, _ in calls]
+            gone.update(node for call, _ in calls for node in call.inside)
+    now: dict[fx.Node, fx.Node] = {}
+    for call, row in taken:
+        now[call.node] = replaced(call, row, lambda node: now.get(node, node))
+    told.seconds = races.spent_s
+    module.graph.lint()
+    module.recompile()
+
+
+def _ways(call: Found) -> list[tuple[str, str]]:
+    """The rows worth a race, each as it is called and as a graph names it; of ours at most one: the one that timings
+    prefer to torch's function, or, where nobody has timed such a call, the first that may be chosen. A pointwise op
+    that no timing speaks for is left, since what fusing it saves is certain, unless it takes elementary functions on a
+    CPU: inductor's may be several times as slow as ours."""
+    found = []
+    choice = call.op.choice(call.args, None, call.wanted)
+    if not choice.native:
+        found.append(choice.way)
+    elif choice.timing is None and (not call.op.pointwise or (_on_cpu(call) and _cost(call).transcendental)):
+        ways, _ = eligible(call.op, call.op.request(call.pass_, call.args, call.wanted))
+        found += list(ways)[:1]
+    named = [(way, f"{way}{OR_TORCH}") for way in found]
+    if call.op.contract.arithmetic == "products" and len(call.parts) > 1:
+        named.append((WHOLE, WHOLE))
+    return named
+
+
+def _turn(kind: tuple[Any, list[tuple[Found, Region]]]) -> tuple[int, float]:
+    """The place of a kind of call among the races: by its promise, then by the work of all such calls, most first."""
+    calls = kind[1]
+    cost = _cost(calls[0][0])
+    return _promise(calls[0][0]), -len(calls) * (cost.bytes + cost.flop / BALANCE)
+
+
+def _on_cpu(call: Found) -> bool:
+    device: torch.device = call.args[0].device
+    return device.type == "cpu"
+
+
+def _cost(call: Found) -> Cost:
+    return call.op.contract.cost(call.op.request("forward", call.args))
+
+
+def _promise(call: Found) -> int:
+    """The order of the races, should there be no time for all: first what inductor would take to pieces, then what a
+    timing speaks for, then what nobody has timed."""
+    if call.op.contract.arithmetic == "products" and len(call.parts) > 1:
+        return DECOMPOSED
+    return UNKNOWN if call.op.choice(call.args, None, call.wanted).native else TIMED
+
+
+def _decided(call: Found, region: Region, races: Races) -> tuple[str, str, float]:
+    """The row for a call ("" for inductor), the reason, and the ratio of the race."""
+    ways = _ways(call)
+    if not ways:
+        return "", call.op.choice(call.args, None, call.wanted).because.split(";")[0], 0.0
+    if call.op.contract.arithmetic != "products" and _on_cpu(call) and _cost(call).bytes < SMALL:
+        return "", "so small that inductor's loops are done before a row is called", 0.0
+    taken, most = "", 0.0
+    said = []
+    for name, row in ways:
+        race = _raced(call, region, row, races)
+        if isinstance(race, str):
+            said.append(f"{name}: {race}")
+            continue
+        said.append(f"{name}: {race.ratio:.2f}x inductor, {race}")
+        if race.won and (not taken or race.ratio > most):
+            taken = row
+        most = max(most, race.ratio)
+    return taken, "; ".join(said), most
+
+
+def _raced(call: Found, region: Region, row: str, races: Races) -> measured.Raced | str:
+    before = measured.recalled(call, region, row, races.patches)
+    if before is not None:
+        return before
+    kind = call_of(call.op.request(call.pass_, call.args, call.wanted)), row
+    lost = races.lost.get(kind, ())
+    if len(lost) >= ENOUGH:
+        return f"not raced: like {len(lost)} others in this graph, of which the best had {max(lost):.2f}x inductor"
+    if races.left_s <= (races.budget_s / 2 if _promise(call) == UNKNOWN else 0):
+        return "not raced: the time for it was over" if races.budget_s else "not raced: no time was given for it"
+    native.provide(_progress)  # a row that is called through Python loses races that it wins in the end
+    begin = time.perf_counter()
+    _progress(f"racing {call.op.name} by {row.removesuffix(OR_TORCH)} in its region ({races.left_s:.0f} s left)")
+    try:
+        alone = HOPELESS if row == WHOLE else measured.alone(call, row)
+        if alone < HOPELESS:
+            return f"not raced in its region: alone it has {alone:.2f}x torch's function"
+        inputs = measured.inputs_of(region, races.given)
+        made = measured.raced(call, region, row, inputs, races.patches, begin + races.left_s)
+    except OverTime as error:
+        return f"not raced: {error}"
+    except Exception as error:  # what inductor makes of a region is not to stop a program that it can compile
+        return f"could not be raced: {reason(error)}"
+    finally:
+        races.spent_s += time.perf_counter() - begin
+    if made.ratio < 1 and not made.noisy:
+        races.lost[kind] = (*lost, made.ratio)
+    return made
+
+
+def _progress(line: str) -> None:
+    if sys.stderr.isatty():
+        print(f"kernelworks: {line}", file=sys.stderr, flush=True)
