@@ -14,8 +14,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
 from recorded import Recorded, keep, save
+from torch.nn import functional
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
+from kernelworks.observe.inductor import marked
 from kernelworks.observe.inputs import inputs_of
 from kernelworks.observe.on_gpu import waiting
 from kernelworks.observe.places import Survey
@@ -75,6 +77,51 @@ def programs() -> dict[str, Callable[[], Any]]:
     return {"training": training, "decode": decode, "tiny": tiny, "fresh": fresh, "large": products}
 
 
+class Block(torch.nn.Module):
+    """One of a transformer's, without dropout."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.n1, self.n2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        heads = (y.view(batch, length, 16, -1).transpose(1, 2) for y in self.qkv(self.n1(x)).chunk(3, -1))
+        attended = functional.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(functional.gelu(self.up(self.n2(x))))
+
+
+def compiled_programs(width: int = 1024, tokens: int = 4096) -> dict[str, Callable[[], Any]]:
+    """Two blocks under torch.compile: a training step, and a forward in one of CUDA's graphs."""
+    torch.manual_seed(0)
+    layers = (torch.nn.Embedding(tokens, width), Block(width), Block(width), torch.nn.Linear(width, tokens, bias=False))
+    net = torch.nn.Sequential(*layers).to("cuda", torch.bfloat16)
+    ids = torch.randint(0, tokens, (8, 512), device="cuda")
+    trained, graphed, few = torch.compile(net), torch.compile(net, mode="reduce-overhead"), ids[:1, :64].contiguous()
+
+    def compiled() -> None:
+        net.zero_grad()
+        functional.cross_entropy(trained(ids).flatten(0, 1).float(), ids.flatten()).backward()
+
+    @torch.no_grad()
+    def in_a_graph() -> torch.Tensor:
+        found: torch.Tensor = graphed(few).clone()
+        return found
+
+    return {"compiled": compiled, "graphed": in_a_graph}
+
+
+def graphs(run: Callable[[], Any]) -> list[dict[str, Any]]:
+    """The graphs of torch.compile that a run goes through."""
+    with marked() as found:
+        run()
+    fields = ("module", "annotation", "text", "graph", "given")
+    return [{name: getattr(graph, name) for name in fields} for graph in found.graphs() if graph.annotation]
+
+
 def taken(run: Callable[[], Any], survey: Survey | None = None) -> Recorded:
     """One run under the profiler, its events from the run's start to 10 ms after its end."""
     found: list[Recorded] = []
@@ -93,7 +140,7 @@ def taken(run: Callable[[], Any], survey: Survey | None = None) -> Recorded:
 
 
 def main(folder: Path) -> None:
-    for name, program in programs().items():
+    for name, program in (programs() | compiled_programs()).items():
         run = waiting(program)
         for _ in range(3):
             run()
@@ -103,7 +150,7 @@ def main(folder: Path) -> None:
             run()
             walls.append(time.perf_counter() - start)
         taken(run)
-        facts = {"wall": statistics.median(walls), "torch": str(torch.__version__)}
+        facts = {"wall": statistics.median(walls), "torch": str(torch.__version__), "graphs": graphs(run)}
         save(folder / f"{name}.json.gz", {"timed": taken(run), "survey": taken(run, Survey())}, facts)
 
 

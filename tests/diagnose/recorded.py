@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kernelworks.observe.inductor import Compiled
 from kernelworks.observe.inputs import Inputs
 from kernelworks.observe.trace import Place, Trace, read
 
@@ -53,10 +54,11 @@ class Recorded:
     places: list[Place] = field(default_factory=list)
     persistent: dict[int, int] = field(default_factory=dict)
 
-    def trace(self) -> Trace:
-        """The events as a trace; places, shapes and addresses where it was a survey."""
+    def trace(self, compiled: Sequence[Compiled] = ()) -> Trace:
+        """The events as a trace; places, shapes and addresses where it was a survey. ``compiled``: the graphs that
+        torch.compile made of the program."""
         inputs = {number: Inputs(*its) for number, *its in self.inputs}
-        return read(self.events, self.places, None, inputs if self.inputs else None)
+        return read(self.events, self.places, None, inputs if self.inputs else None, compiled=compiled)
 
 
 def keep(events: Iterable[Any], *, since: int, until: int) -> list[list[Any]]:

@@ -6,7 +6,7 @@ import dataclasses
 
 from kernelworks.diagnose.account import ALLOCATION, MEMORY, USEFUL
 from kernelworks.diagnose.patterns import CACHE as CACHE_PATTERN
-from kernelworks.diagnose.patterns import FOLDABLE, GATE, NORM, ROPE
+from kernelworks.diagnose.patterns import FOLDABLE, GATE, NORM, ROTARY
 from kernelworks.diagnose.rules import View
 
 __all__ = ["FIXTURES"]
@@ -45,7 +45,7 @@ FIXTURES: dict[str, tuple[View, View]] = {
         _view(op="cat", shapes=(CACHE, CACHE), shares={CACHE_PATTERN: 1.0}),
     ),
     "decomposed_norm": (_view(op="mul", shares={NORM: 1.0}), _view(op="mul", shares={GATE: 1.0})),
-    "decomposed_rope": (_view(op="neg", shares={ROPE: 1.0}), _view(op="neg")),
+    "decomposed_rope": (_view(op="neg", shares={ROTARY: 1.0}), _view(op="neg")),
     "decomposed_gate": (_view(op="silu", shares={GATE: 0.5}), _view(op="silu", shares={GATE: 1.0}, bound=0.009)),
     "sync_in_loop": (_view(op="item"), _view(op="item", calls=2)),
     "fresh_pages": (

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from rule_fixtures import BASE, FIXTURES
 
-from kernelworks.diagnose.patterns import ADAM, CACHE, GATE, NORM, ROPE
+from kernelworks.diagnose.patterns import ADAM, CACHE, GATE, NORM, ROTARY
 from kernelworks.diagnose.rules import RULES, View
 
 MATRIX, VECTOR = (4096, 4096), (4096,)
@@ -54,7 +54,7 @@ NOT: dict[str, list[Look]] = {
     "decomposed_rope": [{"op": "neg", "siblings": frozenset({"neg", "cat", "mul", "add"})}, {"shares": {GATE: 1.0}}],
     "decomposed_gate": [{"op": "silu"}, {"op": "mul", "module": "layers.*.mlp"}, {"op": "silu", "shares": {NORM: 1.0}}],
     "growing_cat": [
-        {"op": "cat", "shapes": ((2, 512, 7, 7), (2, 32, 7, 7))}, {"op": "cat", "shares": {ROPE: 1.0}},
+        {"op": "cat", "shapes": ((2, 512, 7, 7), (2, 32, 7, 7))}, {"op": "cat", "shares": {ROTARY: 1.0}},
         {"op": "cat", "shapes": ((2, 8, 64), (2, 8, 32)), "shares": {CACHE: 1.0}},
     ],
     "float32_products": [
@@ -124,7 +124,7 @@ def test_pages_of_a_small_output_are_not_called_fresh_outputs() -> None:
 
 def test_no_rule_speaks_of_anothers_hit_as_proved() -> None:
     """A region that is part of one pattern has no other rule's pattern."""
-    for pattern, name in ((NORM, "decomposed_norm"), (ROPE, "decomposed_rope"), (GATE, "decomposed_gate")):
+    for pattern, name in ((NORM, "decomposed_norm"), (ROTARY, "decomposed_rope"), (GATE, "decomposed_gate")):
         view = dataclasses.replace(BASE, op="mul", shares={pattern: 1.0})
         hits = [rule.name for rule in RULES if rule.applies(view) is not None and rule.name.startswith("decomposed")]
         assert hits == [name]

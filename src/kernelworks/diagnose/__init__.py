@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 import torch
@@ -13,10 +14,11 @@ from kernelworks.bench.faults import Memory
 from kernelworks.ceilings import ceilings as measured_ceilings
 from kernelworks.diagnose.counters import checks
 from kernelworks.diagnose.device import Device
-from kernelworks.diagnose.fix import apply_fix
+from kernelworks.diagnose.fix import Search
 from kernelworks.diagnose.forecast import Forecaster
 from kernelworks.diagnose.on_cpu import Cpu
 from kernelworks.diagnose.on_gpu import Gpu
+from kernelworks.diagnose.plan import apply, read
 from kernelworks.diagnose.told import told
 from kernelworks.observe import overhead
 from kernelworks.observe.on_gpu import GpuTimeline, uses_gpu
@@ -25,30 +27,35 @@ from kernelworks.observe.surroundings import Surroundings
 from kernelworks.observe.timeline import Timeline, first_run
 from kernelworks.records import Ceilings, Diagnosis, GpuCeilings
 
-__all__ = ["diagnose", "run"]
+__all__ = ["apply", "diagnose", "run"]
 
 Say = Callable[[str], None]
 BUDGET_S = 15.0  # for the timed runs
 KEPT = (
     "while this program was diagnosed malloc was told to keep what is freed (mallopt), as the program takes no fresh "
-    "pages by itself; from here on it keeps blocks up to 32 MiB, as far as it adapts by itself, and adapts no more"
+    "pages by itself, or to try what it brings; from here on it keeps blocks up to 32 MiB, as far as it adapts by "
+    "itself, and adapts no more"
 )
 ONE_ROUND = (
-    "what this machine can do was measured in one round of three, which serves for half an hour; "
-    "`kernelworks machine` measures all three, once"
+    "what this machine can do was measured in one round, which serves for half an hour; "
+    "`kernelworks machine` measures until two rounds agree, once"
 )
+FIX = 16.0  # times the budget of a diagnosis, for a fix: compilers take their time
+CHANGES = ("tf32", "bf16", "int8", "fp8")  # of numbers, which are tried only where they are allowed
 RACES = 0.2  # of them, for races of single calls
 
 
 def diagnose(
     fn: Callable[..., Any],
     *args: Any,
-    fix: bool = False,
+    fix: bool | list[Search] = False,
     program: str = "",
     ceilings: Ceilings | GpuCeilings | None = None,
     budget_s: float = BUDGET_S,
     progress: Say | None = None,
     rough: bool = False,
+    fix_s: float | None = None,
+    allow: Sequence[str] = (),
 ) -> Diagnosis:
     """Runs ``fn(*args)`` several times and says where its wall clock goes.
 
@@ -58,14 +65,16 @@ def diagnose(
     Args:
         fn: the program: a function that does the whole work once.
         *args: its arguments.
-        fix: also swap our rows into the modules that ``fn`` calls, check the outputs against float64, measure again in
-            alternation, and take the swap back. The gain is predicted before it is measured.
+        fix: also search for remedies: predict what each brings (a swap of our rows, ``torch.compile``, ...), check the
+            outputs against float64, measure in alternation, keep what gains, and give everything back at the end. A
+            list is given the search besides.
         program: the name to show, by default the function's.
         ceilings: what the machine can do; by default measured once (up to a minute) and cached.
-        budget_s: seconds for the timed runs and for sorting their calls, and about as many again for a fix; at least
-            one plain and one profiled run are made (for a fix some fifteen runs), and of a program of very many calls
-            the first are surveyed for all. A fix that would take more beside the program's own runs is not carried
-            out, and says which budget would do.
+        budget_s: seconds for the timed runs and for sorting their calls; at least one plain and one profiled run are
+            made, and of a program of very many calls the first are surveyed for all.
+        fix_s: seconds for a fix beside the program's own runs, by default sixteen times ``budget_s``. A remedy that
+            would take more than is left of it is not tried, and says which budget would do.
+        allow: which changes of numbers may be tried: ``tf32``, ``bf16``, ``int8``, ``fp8``.
         progress: called with one line of text at each step.
         rough: give figures where other processes use the machine too: their intervals are wide, and they are marked.
 
@@ -83,7 +92,7 @@ def diagnose(
         Whatever ``fn`` raises.
     """
     made, say = from_function(fn, args, program), progress or _silent
-    return _diagnose(made, fix, ceilings, budget_s, say, given=args, rough=rough)
+    return _diagnose(made, _Fixing.of(fix, fix_s, budget_s, allow), ceilings, budget_s, say, given=args, rough=rough)
 
 
 def run(
@@ -97,23 +106,55 @@ def run(
     counters: bool = False,
     rough: bool = False,
     module: bool = False,
+    fix_s: float | None = None,
+    allow: Sequence[str] = (),
+    plan: str | PathLike[str] | None = None,
 ) -> Diagnosis:
     """``diagnose`` for a script with its arguments, or for ``file.py:function``.
 
     With ``module`` the target is what ``python -m`` takes. ``counters`` (GPU programs only) also runs the program in a
     process of its own under Nsight Compute and holds our flop and bytes against its counters; where they cannot be read
-    a finding says why.
+    a finding says why. With a ``plan``, as a fix made it, that is put in place, proved and measured, and nothing is
+    searched.
 
     Raises program.TargetError (a FileNotFoundError, AttributeError or TypeError) where ``target`` names no program that
-    can be run, RuntimeError where a script exits with a code, and what ``diagnose`` raises.
+    can be run, OSError or ValueError where ``plan`` is none, RuntimeError where a script exits with a code, and what
+    ``diagnose`` raises.
     """
     check_budget(budget_s)
     program, say = from_target(target, args, module=module), progress or _silent
-    return _diagnose(program, fix, ceilings, budget_s, say, (target, *args) if counters else (), rough=rough)
+    fixing = _Fixing.of(fix, fix_s, budget_s, allow, plan)
+    return _diagnose(program, fixing, ceilings, budget_s, say, (target, *args) if counters else (), rough=rough)
 
 
 def _silent(line: str) -> None:
     pass
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fixing:
+    """What a fix may take, and which changes of numbers it may try."""
+
+    seconds: float
+    allow: tuple[str, ...]
+    searched: list[Search] | None = None  # is given the search
+    plan: Mapping[str, Any] | None = None  # in place of a search
+
+    @classmethod
+    def of(
+        cls, fix: bool | list[Search], fix_s: float | None, budget_s: float, allow: Sequence[str], plan: Any = None
+    ) -> _Fixing | None:
+        """None without a fix. Raises OSError, TypeError or ValueError."""
+        check_budget(budget_s)
+        if fix_s is not None:
+            check_budget(fix_s)
+        unknown = [word for word in allow if word not in CHANGES]
+        if unknown:
+            raise ValueError(f"allow takes {', '.join(CHANGES)}, got {unknown[0]!r}")
+        if fix is False:
+            return None
+        seconds, searched = FIX * budget_s if fix_s is None else fix_s, fix if isinstance(fix, list) else None
+        return cls(seconds, tuple(allow), searched, None if plan is None else read(plan))
 
 
 def check_budget(budget_s: float) -> None:
@@ -126,7 +167,7 @@ def check_budget(budget_s: float) -> None:
 
 def _diagnose(
     program: Program,
-    fix: bool,
+    fix: _Fixing | None,
     ceilings: Ceilings | GpuCeilings | None,
     budget_s: float,
     say: Say,
@@ -140,7 +181,7 @@ def _diagnose(
     check_budget(budget_s)
     program = dataclasses.replace(program, run=again_and_again(program.run))
     with Surroundings(given) as around, Memory() as memory:
-        found = _observed(program, fix, ceilings, budget_s, say, counters, memory, rough=rough)
+        found = _observed(program, fix, ceilings, budget_s, say, counters, memory, around, rough=rough)
         once = isinstance(found.ceilings, Ceilings) and found.ceilings.versions.get("rounds") == "1"
         more = (*around.look(), *([KEPT] if memory.kept else ()), *([ONE_ROUND] if once else ()))
         marked = [f"rough: {line}" for line in more] if found.rough else more
@@ -149,22 +190,29 @@ def _diagnose(
 
 def _observed(
     program: Program,
-    fix: bool,
+    fix: _Fixing | None,
     ceilings: Ceilings | GpuCeilings | None,
     budget_s: float,
     say: Say,
     counters: tuple[str, ...],
     memory: Memory,
+    around: Surroundings,
     *,
     rough: bool,
 ) -> Diagnosis:
     first = first_run(program.run, say)  # before anything long is measured: it may raise
     device = _device(program, ceilings, say, rough=rough)
     timeline = device.observe(program.run, budget_s, say, first=first, memory=memory)
+    around.mark()
     done = None
     if fix and (rough or not timeline.loud):
         forecaster = Forecaster(timeline, device, device.fixing * budget_s)
-        done = apply_fix(program, timeline.walls, forecaster, budget_s=budget_s, say=say)
+        search = Search(
+            program, timeline.walls, forecaster, budget_s=fix.seconds, say=say, allow=fix.allow, plan=fix.plan
+        )  # fmt: skip
+        done = search.fix()
+        if fix.searched is not None:
+            fix.searched.append(search)
     say("sorting calls into regions, and racing the rows that a swap would take")
     races = device.races(0.0 if done else RACES * budget_s, say)  # a fix has raced them
     found = told(program.name, timeline, device, races, fix=done, rough=rough)

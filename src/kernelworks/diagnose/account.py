@@ -10,13 +10,15 @@ What the parts are is the device's to say (``on_cpu.PARTS``, ``on_gpu.PARTS``); 
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kernelworks.ceilings.bound import DISPATCH_CALLS, Bound, regime
 from kernelworks.diagnose.device import Device
+from kernelworks.observe.apart import OWN, apart, own
 from kernelworks.observe.replay import Gap
 from kernelworks.observe.timeline import UNKNOWN, Ran, Timeline
 from kernelworks.observe.trace import Call, Place
@@ -117,7 +119,7 @@ class Group:
 
 def account(timeline: Timeline, on: Device) -> list[Group]:
     """All groups, the gaps included, longest first. Their parts add to the wall clock."""
-    ran = [one for one in timeline.entries() if one.worked]
+    ran = [one for one in _functions(timeline.entries()) if one.worked]
     known: dict[int, Work | None] = {}
     works = [None if one.call.name == UNKNOWN else _once(known, one.call, work) for one in ran]
     reuse = Reuse(on.cache_bytes, timeline.persistent, sum(w.read + w.written for w in works if w))
@@ -131,9 +133,55 @@ def account(timeline: Timeline, on: Device) -> list[Group]:
         parts = _inside(one, its, limit, share, on)
         if one.entry:
             parts[on.overhead] = parts.get(on.overhead, 0.0) + one.entry
-        entries.append(Entry(one.call, one.exclusive + one.entry, its, limit, parts, one.critical, one.names))
+        entries.append(Entry(one.call, one.exclusive + one.entry, its, limit, parts, one.critical, _kernels(one)))
     found = [*_grouped(entries), *_between(timeline.gaps(), on)]
     return sorted(found, key=lambda g: -g.seconds)
+
+
+def _functions(entries: Iterable[Ran]) -> list[Ran]:
+    """What ran, with the calls that a function of torch's made (``observe/functions.py``) as one call of that function.
+    A loop comes back to the same call of a survey; each turn is a call of its own."""
+    runs: list[list[Ran]] = []
+    for one in entries:
+        function = None if one.call.backward else one.call.place.function
+        last = runs[-1] if runs else []
+        turn = function is not None and bool(last) and not last[0].call.backward
+        if turn and last[0].call.place.function is function and one.call.like not in {r.call.like for r in last} - {0}:
+            last.append(one)
+        else:
+            runs.append([one])
+    return [run[0] if run[0].call.backward or run[0].call.place.function is None else _as_one(run) for run in runs]
+
+
+def _as_one(run: Sequence[Ran]) -> Ran:
+    """The calls of one function as its own: what the host did between them is its Python, and stays a gap."""
+    calls = [one.call for one in run]
+    function = calls[0].place.function
+    assert function is not None
+    call = dataclasses.replace(
+        function, start=calls[0].start, end=calls[-1].end, children=calls, place=calls[0].place, like=id(function),
+        graph=calls[0].graph, recorded=any(call.recorded for call in calls), freed=sum(call.freed for call in calls),
+    )  # fmt: skip
+    return Ran(
+        call,
+        before=sum(one.before for one in run),
+        host=sum(one.host for one in run),
+        seconds=sum(one.seconds for one in run),
+        exclusive=sum(one.exclusive for one in run),
+        critical=sum(min(one.critical, one.exclusive + one.entry) for one in run),
+        waits=any(one.waits for one in run),
+        jobs=[job for one in run for job in one.jobs],
+        kernels=[seconds for one in run for seconds in one.kernels],
+        entry=sum(one.entry for one in run),
+        released=sum(one.released for one in run),
+        fresh=sum(one.fresh for one in run),
+        least=sum(one.least for one in run),
+    )
+
+
+def _kernels(one: Ran) -> tuple[str, ...]:
+    """What ran for a call: on a GPU the kernels that it launched, on a CPU the one of inductor's that it is."""
+    return one.names or ((one.call.kernel.name,) if one.call.kernel is not None else ())
 
 
 T = TypeVar("T")
@@ -160,8 +208,11 @@ def footer(groups: Iterable[Group], wall: float, parts: Iterable[str]) -> dict[s
 
 def _inside(ran: Ran, its: Work | None, limit: Bound | None, fused: float, on: Device) -> dict[str, float]:
     """The seconds that one call has alone, by part."""
+    by_itself = apart(ran.call.name)
+    if by_itself:
+        return {by_itself: ran.exclusive}
     if its is None or limit is None:
-        return {UNEXPLAINED: ran.exclusive}
+        return {OWN if own(ran.call.name) or ran.call.name == UNKNOWN else UNEXPLAINED: ran.exclusive}
     parts: dict[str, float] = {}
     rest = ran.exclusive
 
@@ -198,7 +249,7 @@ def _grouped(entries: list[Entry]) -> list[Group]:
     alike: dict[tuple[str, str, str, bool], list[Entry]] = {}
     for entry in entries:
         call = entry.call
-        name = call.name.removeprefix("aten::") + (" (backward)" if call.backward else "")
+        name = call.shown + (" (backward)" if call.backward else "")
         alike.setdefault((name, call.place.module, call.place.source, entry.work is None), []).append(entry)
     groups = []
     known: dict[int, Signature] = {}

@@ -1,4 +1,4 @@
-"""Whether a swapped module still gives the answers that it gave: the same inputs through both, and through the truth.
+"""Whether a changed module still gives the answers that it gave: the same inputs through both, and through the truth.
 
 Each answer (an output, a gradient, a buffer that was written) is judged by itself. The truth is the module as it was,
 run in float64. Where it cannot be run so, or where its answer is so small beside what was summed up to it that an error
@@ -13,10 +13,10 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +27,9 @@ from kernelworks.diagnose.arms import ROUNDINGS, InFloat64, Perturbed
 from kernelworks.diagnose.copies import State
 from kernelworks.diagnose.roots import Sample, kind_of
 from kernelworks.models.swap import swap
+from kernelworks.roundings import SUMMED
 
-__all__ = ["FLOAT64", "ROUNDING", "Agreement", "compare"]
+__all__ = ["FLOAT64", "ROUNDING", "SAYS_NOTHING", "SHARE_OF_MEMORY", "Agreement", "available_bytes", "compare"]
 
 SHARE_OF_MEMORY = 0.6
 FLOAT64, ROUNDING = "float64", "the original's own rounding"
@@ -41,7 +42,7 @@ class Agreement:
     """Relative errors against the truth in the 2-norm, of the worst answer of the worst sample.
 
     ``against`` is FLOAT64 or ROUNDING (then ``before`` is how far rounding carries the original, and ``after`` how far
-    the swapped module is from it), or empty where nothing was compared: ``agrees`` is False then, ``note`` says why.
+    the changed module is from it), or empty where nothing was compared: ``agrees`` is False then, ``note`` says why.
     """
 
     before: float
@@ -55,8 +56,29 @@ class _Nothing(Exception):
     """Nothing can be compared; the text says why."""
 
 
-def compare(samples: Sequence[Sample], budget_s: float = math.inf, most_s: float = math.inf) -> Agreement:
-    """Runs each sample through its module as it is, swapped, and in float64.
+class Changed(Protocol):
+    """What is done to a module: a context in which it is changed."""
+
+    def __call__(self, module: nn.Module) -> contextlib.AbstractContextManager[Any]: ...
+
+
+def _swapped(module: nn.Module) -> contextlib.AbstractContextManager[Any]:
+    return swap(module, verbose=False)
+
+
+def compare(
+    samples: Sequence[Sample],
+    budget_s: float = math.inf,
+    most_s: float = math.inf,
+    *,
+    changed: Changed = _swapped,
+    untouched: Callable[[nn.Module], bool] | None = None,
+    before: contextlib.AbstractContextManager[Any] | None = None,
+) -> Agreement:
+    """Runs each sample through its module as it is, ``changed`` (by default swapped), and in float64. ``untouched``
+    tells modules in which nothing is changed: where they cannot be compared, that says nothing. ``before`` is what is
+    in place already where a module runs as it is, a context that may be entered again and again: errors that it was
+    allowed to make are no news.
 
     It agrees where no error grows by more than a tenth for bfloat16 and float16, whose roundings between ops dominate,
     and threefold for float32, where it measures the order of summation, plus one rounding of the dtype; where integers
@@ -95,14 +117,14 @@ def compare(samples: Sequence[Sample], budget_s: float = math.inf, most_s: float
                 notes.append(f"{type(module).__name__} was compared on its first call alone, as the budget allows")
                 break
             try:
-                verdict = _Trial(sample, state).verdict()
+                verdict = _Trial(sample, state, changed, before).verdict()
             except _Nothing as reason:
                 verdict = Agreement(0.0, 0.0, False, f"not compared: {type(module).__name__} {reason}")
             except Exception as error:  # a user's module, run alone, with our rows or in other dtypes
                 verdict = _unable(module, error)
             finally:
                 state.restore()
-            if verdict.against or len(modules) == 1 or not _untouched(module):
+            if verdict.against or len(modules) == 1 or not (untouched or _untouched)(module):
                 found.append(verdict)
     if not found:
         return Agreement(0.0, 0.0, False, "not compared: nothing was replaced in the modules that can be compared")
@@ -129,16 +151,33 @@ def _unable(module: nn.Module, error: Exception) -> Agreement:
 class _Trial:
     """One sample before the court."""
 
-    def __init__(self, sample: Sample, state: State) -> None:
-        self.sample, self.state = sample, state
+    def __init__(
+        self, sample: Sample, state: State, changed: Changed, before: contextlib.AbstractContextManager[Any] | None
+    ) -> None:
+        self.sample, self.state, self.changed, self.before = sample, state, changed, before
         self.notes: list[str] = []
         self._moved: dict[tuple[int, bool], Answers] = {}
 
+    def _as_it_is(self, mode: Perturbed | None = None, *, inside: bool = False) -> Answers:
+        """Under ``mode`` its results are moved, and its arguments."""
+        with self.before or contextlib.nullcontext():
+            state = State(self.sample.module) if self.before else self.state
+            if mode is None:
+                return answers(self.sample, state, inside=inside)
+            moved = dataclasses.replace(
+                self.sample, args=mode.arguments(self.sample.args), kwargs=mode.arguments(self.sample.kwargs)
+            )
+            with mode:
+                return answers(moved, state, inside=inside)
+
+    def _when_changed(self, *, inside: bool = False) -> Answers:
+        """The module is put back as it is when it is changed: what changed it takes that out."""
+        with self.changed(self.sample.module):
+            return answers(self.sample, State(self.sample.module), inside=inside)
+
     def verdict(self) -> Agreement:
-        before = answers(self.sample, self.state)
-        with swap(self.sample.module, verbose=False):
-            after = answers(self.sample, self.state)
-        if not any(t.numel() for t in before.named.values()):
+        before, after = self._as_it_is(), self._when_changed()
+        if not self._says(before):
             raise _Nothing("returns nothing with a tensor or a number in it")
         wrong = _unlike(before, after)
         worst: Agreement | None = Agreement(0.0, 1.0, False, wrong, ROUNDING)
@@ -152,12 +191,16 @@ class _Trial:
         note = "; ".join(n for n in (worst.note, *self.notes) if n)
         return dataclasses.replace(worst, note=note)
 
+    def _says(self, before: Answers) -> bool:
+        """Whether there is an answer: a buffer that nobody wrote is none."""
+        return any(t.numel() for name, t in before.named.items() if name not in before.unwritten)
+
     def _truth(self, before: Answers, *, inside: bool = False) -> Answers | None:
         """The answers in float64; None where it cannot be run so, with a note."""
         module = self.sample.module
         held = (*module.parameters(), *module.buffers())
         need = sum(8 * t.numel() for t in held)
-        room = min((_available_bytes(t.device) for t in held), default=_available_bytes(torch.device("cpu")))
+        room = min((available_bytes(t.device) for t in held), default=available_bytes(torch.device("cpu")))
         if need > SHARE_OF_MEMORY * room:
             self._note(f"float64 needs {need / 1e9:.1f} GB of {room / 1e9:.1f} GB free")
             return None
@@ -184,12 +227,7 @@ class _Trial:
 
     def _draw(self, seed: int, *, inside: bool) -> Answers:
         if (seed, inside) not in self._moved:
-            mode = Perturbed(seed)
-            moved = dataclasses.replace(
-                self.sample, args=mode.arguments(self.sample.args), kwargs=mode.arguments(self.sample.kwargs)
-            )
-            with mode:
-                self._moved[seed, inside] = answers(moved, self.state, inside=inside)
+            self._moved[seed, inside] = self._as_it_is(Perturbed(seed), inside=inside)
         return self._moved[seed, inside]
 
     def _own(self, name: str, value: Tensor, *, inside: bool) -> float:
@@ -257,7 +295,7 @@ class _Trial:
             if (
                 was <= SEEN * own + unit * size
             ):  # else float64 went another way than the original, and is no truth of it
-                bound = factor * max(was, own) + unit * size
+                bound = factor * max(was, own / ROUNDINGS) + unit * size  # as one rounding carries it
                 return self._scaled(name, was, now, bound, own, size, unit, FLOAT64)
             self._note(f"float64 gives another {name} than its rounding explains")
         else:
@@ -277,14 +315,13 @@ class _Trial:
             return Agreement(0.0, 0.0, True, "", against)  # the very same values
         if agrees and bound > SAYS_NOTHING * size:
             return None
-        scale = max(size, own / (ROUNDINGS * unit) if unit else 0.0, 1e-300)
+        eaten = own / (ROUNDINGS * SUMMED * unit) if unit and own > SAYS_NOTHING * size else 0.0
+        scale = max(size, eaten, 1e-300)
         return Agreement(was / scale, now / scale, agrees, "" if agrees else f"worst in {name}", against)
 
     def _inside(self) -> Agreement:
         """Where the module's own answers say nothing, those of the modules in it do."""
-        before = answers(self.sample, self.state, inside=True)
-        with swap(self.sample.module, verbose=False):
-            after = answers(self.sample, self.state, inside=True)
+        before, after = self._as_it_is(inside=True), self._when_changed(inside=True)
         truth = self._truth(before, inside=True)
         both = {n: t for n, t in before.inside.items() if n in after.inside and after.inside[n].shape == t.shape}
         found = self._judged(both, after.inside, truth.inside if truth else {}, inside=True)
@@ -295,7 +332,7 @@ class _Trial:
 
     def _repeats(self, before: Answers) -> bool:
         """Whether the original gives the same answers twice, within its own rounding."""
-        again = answers(self.sample, self.state)
+        again = self._as_it_is()
         if _unlike(before, again):
             return False
         for name, value in before.named.items():
@@ -320,16 +357,16 @@ def _unlike(before: Answers, after: Answers) -> str:
     """What tells two sets of answers apart before any value is looked at."""
     if before.named.keys() != after.named.keys():
         lost = sorted(before.named.keys() ^ after.named.keys())
-        return f"swapped, it returns another structure ({', '.join(lost[:3])})"
+        return f"changed, it returns another structure ({', '.join(lost[:3])})"
     for name, value in before.named.items():
         other = after.named[name]
         if (value.shape, value.dtype) != (other.shape, other.dtype):
             return (
-                f"swapped, {name} is {str(other.dtype).removeprefix('torch.')}{list(other.shape)}, "
+                f"changed, {name} is {str(other.dtype).removeprefix('torch.')}{list(other.shape)}, "
                 f"was {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
             )
         if value.is_floating_point() and not _same_kinds(value, other):
-            return f"swapped, NaN or infinities stand elsewhere in {name}"
+            return f"changed, NaN or infinities stand elsewhere in {name}"
     return ""
 
 
@@ -364,7 +401,7 @@ def _shortened(sample: Sample) -> Sample:
     return dataclasses.replace(sample, args=tuple(cut(v) for v in sample.args), kwargs=kwargs)
 
 
-def _available_bytes(device: torch.device) -> int:
+def available_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:

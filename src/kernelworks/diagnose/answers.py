@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from kernelworks.diagnose.copies import State, duplicate, seeded, widened
+from kernelworks.diagnose.leaves import leaves
 from kernelworks.diagnose.roots import Sample
 
-__all__ = ["Answers", "answers", "leaves", "tensors"]
+__all__ = ["Answers", "answers", "in_place_of", "tensors"]
 
 MOST_INSIDE = 1 << 28  # bytes of outputs of inner modules that are kept
 
@@ -25,6 +26,7 @@ class Answers:
 
     named: dict[str, Tensor] = field(default_factory=dict)
     inside: dict[str, Tensor] = field(default_factory=dict)  # the first output of each inner module
+    unwritten: set[str] = field(default_factory=set)  # of ``named``, buffers that are what they were, as torch counts
 
 
 def answers(sample: Sample, state: State, *, wide: bool = False, inside: bool = False) -> Answers:
@@ -39,11 +41,11 @@ def answers(sample: Sample, state: State, *, wide: bool = False, inside: bool = 
     given = leaves((args, kwargs))
     before = {name: _version(t) for name, t in given.items()}
     buffers = {name: (t, _version(t)) for name, t in module.named_buffers()}
+    # Compiled code writes and counts no version: of a module's own buffers all are answers, unless they are large.
+    small = sum(t.nbytes for t, _ in buffers.values()) <= MOST_INSIDE
     with contextlib.ExitStack() as stack:
         stack.callback(state.restore)
-        stack.enter_context(seeded())
-        stack.enter_context(_modes(sample))
-        stack.enter_context(_arithmetic(sample, wide=wide))
+        stack.enter_context(in_place_of(sample, wide=wide))
         if inside:
             stack.enter_context(_watched(module, found.inside))
         output = module(*args, **kwargs)
@@ -58,8 +60,11 @@ def answers(sample: Sample, state: State, *, wide: bool = False, inside: bool = 
         found.named |= {f"argument{name}": _kept(t) for name, t in wrote.items()}
         for name, tensor in module.named_buffers():
             was, version = buffers.get(name, (None, 0))
-            if tensor is not was or _version(tensor) != version:
+            written = tensor is not was or _version(tensor) != version
+            if small or written:
                 found.named[f"buffer {name}"] = _kept(tensor)
+            if not written:
+                found.unwritten.add(f"buffer {name}")
     return found
 
 
@@ -93,8 +98,10 @@ def _gradients(module: nn.Module, given: dict[str, Tensor], outputs: dict[str, T
     wanted |= {f"gradient of argument{n}": t for n, t in given.items() if t.requires_grad and t.is_leaf}
     if not terms or not wanted:
         return {}
+    # A graph that earlier calls left in the module must last; one of torch.compile may not be asked to.
+    compiled = any(m.__dict__.get("_compiled_call_impl") is not None for m in module.modules())
     found: tuple[Any, ...] = torch.autograd.grad(
-        torch.stack(terms).sum(), list(wanted.values()), retain_graph=True, allow_unused=True
+        torch.stack(terms).sum(), list(wanted.values()), retain_graph=not compiled, allow_unused=True
     )
     return {
         name: torch.zeros_like(tensor) if gradient is None else _kept(gradient)
@@ -109,34 +116,18 @@ def _weighed(tensor: Tensor) -> Tensor:
     return (dense.double() * numbers.to(tensor.device)).sum()
 
 
-def leaves(value: Any, path: str = "", depth: int = 0) -> dict[str, Tensor]:
-    """The tensors and numbers in nested sequences, mappings and dataclasses, by path; numbers as tensors too.
-
-    What is in other objects (caches that a call grew, say) is their affair.
-    """
-    if isinstance(value, Tensor):
-        return {path: value}
-    if isinstance(value, (bool, int, float, complex)):
-        return {path: torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)}
-    if type(value).__module__ == "numpy" and hasattr(value, "__array__"):
-        with contextlib.suppress(TypeError, ValueError):  # of strings, or of objects
-            return {path: torch.as_tensor(value)}
-        return {}
-    if depth > 16:
-        return {}
-    items: Iterator[tuple[Any, Any]] = iter(())
-    if isinstance(value, Mapping):
-        items = iter(value.items())
-    elif isinstance(value, (list, tuple)):
-        items = iter(enumerate(value))
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        items = ((f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value))
-    return {name: tensor for key, item in items for name, tensor in leaves(item, f"{path}[{key!r}]", depth + 1).items()}
-
-
 def tensors(value: Any) -> list[Tensor]:
     """The floating-point tensors among them."""
     return [t for t in leaves(value).values() if t.is_floating_point()]
+
+
+@contextlib.contextmanager
+def in_place_of(sample: Sample, *, wide: bool = False) -> Iterator[None]:
+    """Modes, gradients and autocast as the program had them at this call, and the same random numbers each time. What
+    it prints was shown when the program ran."""
+    silent = contextlib.redirect_stdout(io.StringIO())
+    with silent, seeded(), _modes(sample), _arithmetic(sample, wide=wide):
+        yield
 
 
 @contextlib.contextmanager
@@ -152,7 +143,7 @@ def _modes(sample: Sample) -> Iterator[None]:
             with torch.inference_mode():
                 yield
         else:
-            with torch.inference_mode(False), torch.set_grad_enabled(sample.training):
+            with torch.inference_mode(False), torch.set_grad_enabled(sample.training or sample.recording):
                 yield
     finally:
         for module, training in zip(modules, before, strict=True):
@@ -162,7 +153,7 @@ def _modes(sample: Sample) -> Iterator[None]:
 @contextlib.contextmanager
 def _arithmetic(sample: Sample, *, wide: bool) -> Iterator[None]:
     """The autocast that the program had, and none where all is in float64."""
-    kinds = {"cpu", *(t.device.type for t in (*sample.module.parameters(), *sample.module.buffers()))}
+    kinds = {"cpu", *sample.autocast, *(t.device.type for t in (*sample.module.parameters(), *sample.module.buffers()))}
     with contextlib.ExitStack() as stack:
         for kind in kinds & {"cpu", "cuda"}:
             dtype = None if wide else sample.autocast.get(kind)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from kernelworks.contract import UNIT_ROUNDOFF
 from kernelworks.diagnose.copies import NARROW, changed, wide
+from kernelworks.roundings import of_sum
 
 __all__ = ["ROUNDINGS", "InFloat64", "Perturbed"]
 
@@ -70,9 +71,40 @@ def _grouped_mm(a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Any = No
     return torch.cat([*parts, a.new_zeros(rest, b.shape[-1])])
 
 
+class _Sum(NamedTuple):
+    """How many terms each element of a result is a sum of, and along which dimension its features lie."""
+
+    terms: int = 1
+    feature: int = -1
+
+    @classmethod
+    def of(cls, name: str, args: Any, kwargs: Any) -> _Sum:
+        """Of an op by its name; one term for what sums nothing, or not in a known way."""
+        first = args[0] if args and isinstance(args[0], Tensor) else None
+        weight = args[1] if len(args) > 1 else kwargs.get("weight")
+        if first is None or not first.dim():
+            return cls()
+        if name in PRODUCTS:
+            left = weight if name in ("addmm", "baddbmm", "addbmm") and isinstance(weight, Tensor) else first
+            return cls(int(left.shape[-1]))
+        if name.startswith("conv") and isinstance(weight, Tensor) and weight.dim() > 2:
+            return cls(weight[0].numel(), 1 - weight.dim())
+        if name == "batch_norm" and first.dim() > 1:
+            return cls(first.numel() // max(1, first.shape[1]), 1 - first.dim())
+        return cls()
+
+
+PRODUCTS = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addbmm"}
+
+
 class Perturbed(TorchFunctionMode):
-    """Every result of an op is moved by up to two roundings of its dtype, at random, as another order of summation or
-    another kernel might move it. Of views and of what is written in place nothing is moved."""
+    """Every result of an op is moved by up to two roundings of its dtype, at random, as another kernel might move it.
+
+    A sum of K terms in float32 is moved by ``roundings.of_sum`` of them, as another algorithm might (16-bit dtypes are
+    summed in float32), and alike for all rows or pixels of a feature, since the errors of one algorithm do not average
+    out; so is the gradient that flows back to it. Of views and of what is written in place nothing is moved, but the
+    statistics that a batch norm keeps.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -85,14 +117,41 @@ class Perturbed(TorchFunctionMode):
         if name.endswith("_") or "out" in (kwargs or {}):  # __get__ as well
             return result
         given = {_storage(a) for a in (*args, *(kwargs or {}).values()) if isinstance(a, Tensor)}
-        return _mapped(result, lambda t: t if _storage(t) in given else self.moved(t))
+        with torch._C.DisableTorchFunction():
+            summed = _Sum.of(name, args, kwargs or {})
+            if name == "batch_norm" and summed.terms > 1:
+                self._move_statistics(summed, *args, **(kwargs or {}))
+        return _mapped(result, lambda t: t if _storage(t) in given else self._moved_sum(t, summed))
+
+    def _moved_sum(self, tensor: Tensor, summed: _Sum) -> Tensor:
+        """The sum of so many terms, and its gradient."""
+        if summed.terms == 1 or tensor.dtype not in (torch.float32, torch.float64) or not tensor.dim():
+            return self.moved(tensor)
+        made = self.moved(tensor, summed)
+        if made is not tensor and made.requires_grad:
+            made.register_hook(lambda gradient: self.moved(gradient, summed))
+        return made
+
+    def _move_statistics(
+        self, summed: _Sum, x: Tensor, mean: Tensor | None = None, var: Tensor | None = None, weight: Any = None,
+        bias: Any = None, training: bool = False, momentum: float = 0.1, *rest: Any, **more: Any,
+    ) -> None:  # fmt: skip
+        """What a batch norm has written down: its mean is a sum of terms that may be far larger than it."""
+        if not training or mean is None or var is None:
+            return
+        with torch.no_grad():
+            channels = x.detach().transpose(0, 1).flatten(1)
+            for held, size in ((mean, channels.abs().mean(1)), (var, channels.var(1))):
+                # as the norm itself writes them: its backward asks how often they were written
+                held.data += momentum * (self.moved(size, _Sum(summed.terms)) - size)
 
     def arguments(self, value: Any) -> Any:
         """A copy of arguments, their tensors moved too."""
         return changed(value, lambda t: self.moved(t) if t.is_floating_point() else t)
 
-    def moved(self, tensor: Tensor) -> Tensor:
-        step = UNIT_ROUNDOFF.get(tensor.dtype, 0.0)
+    def moved(self, tensor: Tensor, summed: _Sum | None = None) -> Tensor:
+        times = 1.0 if summed is None else of_sum(summed.terms)
+        step = times * UNIT_ROUNDOFF.get(tensor.dtype, 0.0)
         if not step or not tensor.numel() or tensor.layout is not torch.strided or tensor.is_quantized:
             return tensor
         generator = self._generators.get(tensor.device)
@@ -100,7 +159,10 @@ class Perturbed(TorchFunctionMode):
             generator = self._generators[tensor.device] = torch.Generator(tensor.device).manual_seed(self._seed)
         with torch._C.DisableTorchFunction(), torch.no_grad():
             wanted = torch.promote_types(tensor.dtype, torch.float32)
-            noise = torch.rand(tensor.shape, generator=generator, device=tensor.device, dtype=wanted)
+            alike = list(tensor.shape) if summed is None else [1] * tensor.dim()
+            if summed is not None:
+                alike[summed.feature] = tensor.shape[summed.feature]
+            noise = torch.rand(alike, generator=generator, device=tensor.device, dtype=wanted)
             moved = (1 + (noise * 2 - 1) * (ROUNDINGS * step)).to(wanted)
         with torch._C.DisableTorchFunction():
             return (tensor * moved).to(tensor.dtype)

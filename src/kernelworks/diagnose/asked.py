@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from kernelworks import timings
 from kernelworks.choose import Choice, choose
 from kernelworks.contract import Request
-from kernelworks.models.calls import FUNCTIONS, REDUCTIONS
+from kernelworks.models.calls import FUNCTIONS
 from kernelworks.observe.trace import Call
 from kernelworks.op import Op
 from kernelworks.spelling import by_operator
@@ -96,11 +96,14 @@ def called(
         return None
     given = Arguments(call)
     named: dict[str, Any] = {}
-    for argument, item in zip(given.schema.arguments if given.schema else (), given.items, strict=False):
-        name = spelling.names[0] if argument.name == "self" else argument.name
+    names: Sequence[str] = spelling.names
+    if not spelling.composite:
+        schema = given.schema.arguments if given.schema else ()
+        names = [names[0] if argument.name == "self" else argument.name for argument in schema]
+    for name, item in zip(names, given.items, strict=False):
         value = make(item) if isinstance(item, Operand) else item
         if name == "reduction" and isinstance(value, int):
-            value = REDUCTION_CODES.get(value, REDUCTIONS[0])
+            value = REDUCTION_CODES.get(value, "mean")
         if value is not None and name in spelling.known:
             named[name] = value
     return functools.partial(function, **named, **(form or {}))

@@ -28,6 +28,7 @@ __all__ = ["Capture", "Captured", "timed_alone"]
 MOST_BYTES = 1 << 30  # of arguments that are kept alive to be used again, weights not counted
 MOST_OF_A_KIND = 32
 PASSES = 5
+_MODULE: Any = nn.Module  # whose way of calling is replaced
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Capture(TorchDispatchMode):
     def __enter__(self) -> Any:
         self._call: Callable[..., Any] = nn.Module.__call__
         self._begun, self._there = time.perf_counter(), True
+        self._inference = torch.is_inference_mode_enabled()
         capture = self
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -70,18 +72,20 @@ class Capture(TorchDispatchMode):
                 capture._leave()
             return capture._call(module, *args, **kwargs)
 
-        nn.Module.__call__ = call  # type: ignore[method-assign]
+        _MODULE.__call__ = call
         return TorchDispatchMode.__enter__(self)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        nn.Module.__call__ = self._call  # type: ignore[method-assign]
+        _MODULE.__call__ = self._call
         if self._there:
             self._there = False
             TorchDispatchMode.__exit__(self, kind, error, trace)
 
     def _leave(self) -> None:
-        """Before the program's run is over, where no mode of its own stands above."""
-        if self._there and _get_current_dispatch_mode() is self:
+        """Before the program's run is over, where no mode of its own stands above: leaving inference mode puts back
+        what torch had for dispatch when it was entered, and with it a mode that is gone by then."""
+        entered = torch.is_inference_mode_enabled() and not self._inference
+        if self._there and not entered and _get_current_dispatch_mode() is self:
             self.__exit__(None, None, None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

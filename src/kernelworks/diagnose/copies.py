@@ -157,11 +157,11 @@ class State:
 
     def restore(self) -> None:
         for saved in self._tensors.values():
-            with torch.inference_mode(saved.tensor.is_inference()), torch.no_grad():
+            with torch.inference_mode(saved.version < 0), torch.no_grad():
                 if saved.tensor.dtype is not saved.data.dtype:
                     saved.tensor.data = saved.data
                 written = saved.version < 0 or _version(saved.tensor) != saved.version
-                if written and saved.copy is not None:
+                if saved.copy is not None and (written or not _unwritten(saved)):
                     saved.tensor.copy_(saved.copy)
                     saved.version = _version(saved.tensor)
         for generator, state in self._generators:
@@ -183,12 +183,21 @@ class State:
         for saved in self._tensors.values():
             wanted = wide(saved.tensor.dtype)
             if wanted is not saved.tensor.dtype:
-                with torch.no_grad():
+                # a tensor made in inference mode stays one, or it is neither: it has no version for torch to look at
+                with torch.inference_mode(saved.version < 0), torch.no_grad():
                     saved.tensor.data = saved.data.to(wanted)
 
     def tensors(self) -> list[Tensor]:
         """The tensors that are no parameters: what a run may have changed."""
         return [s.tensor for s in self._tensors.values() if not isinstance(s.tensor, nn.Parameter)]
+
+
+def _unwritten(saved: _Saved) -> bool:
+    """Whether a tensor holds what it held: compiled code writes buffers and counts no version. Parameters are written
+    by optimizers, which count."""
+    if isinstance(saved.tensor, nn.Parameter) or saved.copy is None:
+        return True
+    return saved.tensor.layout is not torch.strided or torch.equal(saved.tensor, saved.copy)
 
 
 def _version(tensor: Tensor) -> int:

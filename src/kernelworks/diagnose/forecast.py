@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from kernelworks.diagnose.device import Device
@@ -41,7 +41,7 @@ class Forecaster:
 
     def whole(self, program: Program) -> Program:
         """The program, over when the device is done."""
-        return Program(program.name, self.device.whole(program.run))
+        return replace(program, run=self.device.whole(program.run))
 
     def before(self, program: Program) -> None:
         """Called ahead of the swap."""

@@ -6,7 +6,9 @@ The parts beside everyone's (``account``), in the footer's order:
   of ops that move no data, and that of ops whose work is less than one such floor;
 - **host and sync**: the program's own Python between ops, beyond that floor;
 - **native code outside torch**: between ops, NumPy's kernels say: not modelled;
+- **kernels of its own**: in operators of the program's own, or of another package's: not modelled;
 - **waiting**: between ops, the program's thread asleep: for a file, a lock, a clock;
+- **input (DataLoader)**, **communication**, **compiling (torch.compile)**: what torch says is that (``apart``);
 - **other threads**: between ops, the program's thread asleep while other threads of the program worked;
 - **between ops, not watched**: Python, native code or waiting, where the budget was over before that was asked;
 - **taken by other processes**: the program's threads could have run and had no core;
@@ -31,6 +33,7 @@ from kernelworks.diagnose.device import REACHED, Device
 from kernelworks.diagnose.limits import limit
 from kernelworks.diagnose.races import Races
 from kernelworks.observe import on_cpu, replay, watch
+from kernelworks.observe.apart import COMMUNICATION, COMPILING, INPUT, OWN
 from kernelworks.observe.timeline import Cost, Plain, Ran, Timeline
 from kernelworks.observe.trace import Call
 from kernelworks.records import Ceilings
@@ -43,14 +46,18 @@ DISPATCH, HOST = "dispatch", "host and sync"
 NATIVE, WAITING, OTHERS = "native code outside torch", "waiting", "other threads"
 UNWATCHED = "between ops, not watched"
 TAKEN = "taken by other processes"
-UNSEEN = frozenset({NATIVE, WAITING, OTHERS, UNWATCHED, TAKEN})  # what no model speaks of
-PARTS = (USEFUL, MEMORY, COMPUTE, DISPATCH, HOST, NATIVE, WAITING, OTHERS, UNWATCHED, TAKEN, ALLOCATION, UNEXPLAINED)
+UNSEEN = frozenset({NATIVE, WAITING, OTHERS, UNWATCHED, TAKEN, COMMUNICATION})  # what no model speaks of
+PARTS = (
+    USEFUL, MEMORY, COMPUTE, DISPATCH, HOST, NATIVE, OWN, WAITING, INPUT, COMMUNICATION, COMPILING, OTHERS, UNWATCHED,
+    TAKEN, ALLOCATION, UNEXPLAINED,
+)  # fmt: skip
 
 PYTHON, FREE = "python", "free memory"  # the regions of gaps
 GAPS = {
     replay.PYTHON: (PYTHON, HOST, "host"), replay.ALLOCATION: (FREE, ALLOCATION, "allocation"),
     watch.NATIVE: (NATIVE, NATIVE, "native"), watch.WAITING: (WAITING, WAITING, "waiting"),
     watch.OTHERS: (OTHERS, OTHERS, "threads"), on_cpu.TAKEN: (TAKEN, TAKEN, "taken"),
+    COMMUNICATION: (COMMUNICATION, COMMUNICATION, "communication"),
     on_cpu.UNWATCHED: (UNWATCHED, UNWATCHED, "unwatched"),
 }  # fmt: skip
 GRAIN = 32768  # elements from which torch's elementwise kernels use several threads

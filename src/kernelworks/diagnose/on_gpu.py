@@ -8,7 +8,9 @@ The parts beside everyone's (``account``), in the footer's order:
   a launch to its start;
 - **host work**: gaps in which the host ran Python or torch's dispatch;
 - **synchronisation**: gaps after the device had done all it was given, until the host that waited for it went on;
-- **allocation (cudaMalloc)**: gaps in which the host asked the driver for memory or gave it back.
+- **allocation (cudaMalloc)**: gaps in which the host asked the driver for memory or gave it back;
+- **kernels of its own**: kernels that no op of torch's launched, and the program's own operators': not modelled;
+- **input (DataLoader)**, **communication**, **compiling (torch.compile)**: what torch says is that (``apart``).
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from kernelworks.diagnose.device import REACHED, Device
 from kernelworks.diagnose.races import Races
 from kernelworks.diagnose.remade import Words, timed_alone
 from kernelworks.observe import on_gpu, replay
+from kernelworks.observe.apart import COMMUNICATION, COMPILING, INPUT, OWN
 from kernelworks.observe.on_gpu import GpuTimeline
 from kernelworks.observe.replay import ALLOCATION, DISPATCH, LAUNCH, PYTHON, SYNC, short
 from kernelworks.observe.timeline import Cost, Ran, Timeline
@@ -42,12 +45,16 @@ __all__ = ["HOST", "PARTS", "SYNCHRONISATION", "Gpu", "innermost", "is_product",
 
 LAUNCHES, HOST = "launch", "host work"
 SYNCHRONISATION, CUDA_MALLOC = "synchronisation", "allocation (cudaMalloc)"
-PARTS = (USEFUL, FUSION, MEMORY, COMPUTE, LAUNCHES, HOST, SYNCHRONISATION, CUDA_MALLOC, UNEXPLAINED)
+PARTS = (
+    USEFUL, FUSION, MEMORY, COMPUTE, LAUNCHES, HOST, SYNCHRONISATION, CUDA_MALLOC, OWN, INPUT, COMMUNICATION, COMPILING,
+    UNEXPLAINED,
+)  # fmt: skip
 
 GAPS = {
     PYTHON: ("python", HOST, "host"), DISPATCH: ("torch's dispatch", HOST, "host"),
     LAUNCH: ("launch latency", LAUNCHES, "launch"), SYNC: ("synchronisation", SYNCHRONISATION, "synchronisation"),
-    ALLOCATION: ("cudaMalloc", CUDA_MALLOC, "allocation"),
+    ALLOCATION: ("cudaMalloc", CUDA_MALLOC, "allocation"), INPUT: (INPUT, INPUT, "input"),
+    COMMUNICATION: (COMMUNICATION, COMMUNICATION, "communication"), COMPILING: (COMPILING, COMPILING, "compiling"),
 }  # fmt: skip
 MOST_KERNELS = 200
 NOTABLE = 0.02  # of the wall clock
@@ -56,6 +63,9 @@ MATRIX = frozenset({
     "linear", "mm", "bmm", "addmm", "baddbmm", "matmul", "mv", "addmv", "dot", "convolution", "convolution_backward",
     "conv1d", "conv2d", "scaled_dot_product_attention", "_addmm_activation",
 })  # fmt: skip
+
+
+TEMPLATES = ("triton_tem_", "triton_mm_")  # products that inductor wrote
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,7 @@ class Gpu(Device):
     gaps: ClassVar[Mapping[str, tuple[str, str, str]]] = GAPS
     most_rounds: ClassVar[int] = 15
     fixing: ClassVar[float] = 1.0
+    unseen: ClassVar[frozenset[str]] = frozenset({INPUT, COMMUNICATION, COMPILING})
 
     @property
     def cache_bytes(self) -> int:
@@ -196,7 +207,7 @@ def is_product(name: str) -> bool:
     if ours is not None:
         return ours[0].contract.arithmetic == "products"
     plain = name.rpartition("::")[2].removesuffix("_")
-    return plain in MATRIX or "_attention" in plain
+    return plain in MATRIX or "_attention" in plain or plain.startswith(TEMPLATES)
 
 
 # ---------------------------------------------------------------- kernels
@@ -246,8 +257,8 @@ def innermost(job: replay.Job) -> tuple[str, Work | None]:
     for call in reversed(above):
         its = work(call)
         if its is not None and its.read + its.written:
-            return call.name.removeprefix("aten::"), its
-    return above[-1].name.removeprefix("aten::"), None
+            return call.shown, its
+    return above[-1].shown, None
 
 
 def _path(call: Call, inner: int) -> list[Call]:

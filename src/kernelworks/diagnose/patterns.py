@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from kernelworks.observe.trace import Call
+from kernelworks.spelling import gates
 from kernelworks.work.flow import Flow, Step
 from kernelworks.work.operands import Operand
 
-__all__ = ["ADAM", "CACHE", "FOLDABLE", "GATE", "LOGITS", "NORM", "ROPE", "patterns"]
+__all__ = ["ADAM", "CACHE", "FOLDABLE", "GATE", "LOGITS", "NORM", "ROTARY", "patterns"]
 
-NORM, ROPE, GATE, CACHE = "norm", "rope", "gate", "cache"
+NORM, ROTARY, GATE, CACHE = "norm", "rotary", "gate", "cache"
 ADAM, FOLDABLE, LOGITS = "adam", "foldable", "logits"
 MOVES = frozenset(
     {"to", "_to_copy", "contiguous", "clone", "reshape", "type_as", "float", "repeat", "repeat_interleave"}
@@ -25,15 +26,15 @@ ATTENTION = frozenset({
 })  # fmt: skip
 PRODUCTS = frozenset({"linear", "mm", "addmm", "matmul"})
 CONVOLUTIONS = frozenset({"conv1d", "conv2d", "conv3d", "convolution", "_convolution"})
-# Without one of these there is none.
-STARTS = "rsqrt sqrt neg silu cat addcdiv batch_norm cross_entropy_loss log_softmax _log_softmax"
-SIGNS = frozenset(f"aten::{name}" for name in STARTS.split())
+# Without one of these, or the activation of a gate, there is none.
+STARTS = "rsqrt sqrt neg cat addcdiv batch_norm cross_entropy_loss log_softmax _log_softmax"
 MANY = 4  # turns of a loop
 
 
 def patterns(calls: Sequence[Call]) -> dict[int, frozenset[str]]:
     """What each call is part of, by its ``id``. Calls are given in the order of the program."""
-    if not any(call.name.rstrip("_") in SIGNS for call in calls):
+    signs = {f"aten::{name}" for name in (*STARTS.split(), *gates())}
+    if not any(call.name.rstrip("_") in signs for call in calls):
         return {}
     flow = Flow(calls)
     found: dict[int, set[str]] = {}
@@ -121,7 +122,7 @@ def _affine(step: Step) -> Iterator[Step]:
         yield step
 
 
-def _ropes(flow: Flow) -> Iterator[Step]:
+def _rotations(flow: Flow) -> Iterator[Step]:
     """x * cos + cat([-x2, x1]) * sin, x1 and x2 the halves of x."""
     for negated in flow.of("neg"):
         half = negated.tensors[0]
@@ -150,8 +151,8 @@ def _doubled(whole: Operand, half: Operand) -> bool:
 
 
 def _gates(flow: Flow) -> Iterator[Step]:
-    """silu(a) * b, both computed and of one shape."""
-    for gate in flow.of("silu"):
+    """silu(a) * b, or another gate of ours, both computed and of one shape."""
+    for gate in flow.of(*gates()):
         for product in gate.readers:
             if product.name != "mul" or len(product.tensors) != 2:
                 continue
@@ -239,6 +240,6 @@ def _logits(flow: Flow) -> Iterator[Step]:
 
 
 FINDERS: dict[str, Callable[[Flow], Iterator[Step]]] = {
-    NORM: _norms, ROPE: _ropes, GATE: _gates, CACHE: _caches, ADAM: _adams, FOLDABLE: _foldable,
+    NORM: _norms, ROTARY: _rotations, GATE: _gates, CACHE: _caches, ADAM: _adams, FOLDABLE: _foldable,
     LOGITS: _logits,
 }  # fmt: skip

@@ -15,8 +15,9 @@ from kernelworks.diagnose.on_cpu import NATIVE, OTHERS, TAKEN, UNWATCHED, WAITIN
 from kernelworks.diagnose.patterns import patterns
 from kernelworks.diagnose.races import Promise, Races
 from kernelworks.diagnose.rules import RULES, Advice, Rule, View
+from kernelworks.observe.apart import COMMUNICATION, COMPILING, INPUT, OWN, own
 from kernelworks.records import Fix, Region
-from kernelworks.work.operands import Arguments, Operand, name_of
+from kernelworks.work.operands import Arguments, Operand, name_of, together
 from kernelworks.work.results import results
 
 __all__ = ["NOTHING_TO_BE_HAD", "SMALL", "Problem", "regions", "settled", "unpromised", "widened"]
@@ -30,6 +31,10 @@ UNMODELLED = {
     WAITING: "the program's thread waited (a file, a lock, a clock): not seen, so nothing is said of it",
     UNWATCHED: "Python, native code or waiting: not told apart, as the budget was over",
     TAKEN: "other processes had the cores: not this program's doing",
+    INPUT: "the program waited for its input",
+    COMMUNICATION: "the program exchanged data with other processes",
+    COMPILING: "torch's compiler was at work: once where nothing changes, in each run where something does",
+    OWN: "an operator that is not torch's: its bytes are its arguments', its arithmetic is not known",
     OTHERS: "the program's thread waited for other threads of the program: their ops are not modelled",
 }
 # Rules that name no remedy where there is no row: what they say is what the bound allows, and only that.
@@ -133,7 +138,9 @@ def _view(
 def _advice(view: View, group: Group, promise: Promise, races: Races) -> Advice:
     """The first rule that applies, with what is predicted of its remedy; else what the bound alone says."""
     if not group.modelled:
-        return Advice("", UNMODELLED.get(view.op, "no formula for its work, so nothing is said of it"), 0.0, 0.0)
+        part = max(group.parts, key=lambda name: group.parts[name], default="")
+        text = UNMODELLED.get(view.op) or UNMODELLED.get(part, "no formula for its work, so nothing is said of it")
+        return Advice("", text, 0.0, 0.0)
     most = min(view.seconds, view.critical)
     for rule in RULES:
         advice = rule.applies(view) if view.device in rule.devices else None
@@ -205,13 +212,19 @@ def _region(group: Group, view: View, advice: Advice) -> Region:
         high_s=advice.high,
         action=advice.action,
         flop=work.flop,
-        bytes=work.read + work.written,
+        bytes=work.read + work.written or _of_arguments(group),
         modelled=group.modelled,
         parts=group.parts,
         kernels=group.kernels,
         allows_s=_allowed(view, group, advice),
         row=view.row,
     )
+
+
+def _of_arguments(group: Group) -> float:
+    """Bytes of the arguments of operators of the program's own, and of what they left behind: all that is known."""
+    calls = [entry.call for entry in group.entries if not group.gap and own(entry.call.name)]
+    return float(sum(together(Arguments(call).every) + sum(size for _, size in call.made) for call in calls))
 
 
 def unpromised(found: Sequence[Region]) -> tuple[Region, ...]:
@@ -230,10 +243,12 @@ def widened(found: Sequence[Region]) -> tuple[Region, ...]:
 
 
 def settled(found: Sequence[Region], fix: Fix) -> tuple[Region, ...]:
-    """The regions once a fix has been predicted: what is promised of rows is then what the fix is predicted to bring,
-    and nothing where it was refused."""
+    """The regions once a fix has been predicted: what is promised of rows is then what a swap in it is predicted to
+    bring, and nothing where it was refused or is no part of it."""
     promised = sum(r.high_s for r in found if _swapped(r))
-    at_hand = 0.0 if fix.refused or not fix.rounds else max(0.0, fix.predicted_gain_s or 0.0)
+    swaps = [one.predicted_gain_s or 0.0 for one in fix.remedies if one.taken and one.remedy == "swap"]
+    gain = sum(swaps) if fix.remedies else fix.predicted_gain_s or 0.0
+    at_hand = 0.0 if fix.refused or not fix.rounds else max(0.0, gain)
     share = min(1.0, at_hand / promised) if promised else 1.0
     return tuple(
         dataclasses.replace(r, low_s=r.low_s * share, high_s=r.high_s * share) if _swapped(r) else r for r in found

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from kernelworks.diagnose.copies import duplicate
+from kernelworks.diagnose.functions import Function
+from kernelworks.diagnose.leaves import leaves
 from kernelworks.models.swap import Swap, swap_beside
 from kernelworks.observe.budget import Budget, Over
 
-__all__ = ["Roots", "Sample", "Swapped", "find", "kind_of"]
+__all__ = ["Roots", "Sample", "Swapped", "find", "kind_of", "outermost"]
 
 MOST_OF_A_KIND = 32  # modules that are alike but for their values, of which there are samples
+_MODULE: Any = nn.Module  # whose way of calling is replaced
 
 
 @dataclass(frozen=True)
@@ -31,63 +37,110 @@ class Sample:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     inference: bool
-    training: bool = False  # gradients were wanted of the module
+    training: bool = False  # gradients were wanted of the module, or of what it was given
     modes: tuple[bool, ...] = ()  # ``training`` of each of ``module.modules()``
     autocast: Mapping[str, torch.dtype] = field(default_factory=dict)  # by type of device, where it was on
+    recording: bool = False  # gradients were on, whether or not any was wanted
 
 
 @dataclass(frozen=True)
 class Roots:
-    """``modules`` are the outermost modules of a run, none of which is a part of another. ``fresh``: the program makes
-    new ones each time it runs. ``alike``: of so many there is no sample, as there are enough of others like them."""
+    """``modules`` are the outermost modules of a run, none of which is a part of another, and functions that were
+    called as modules. ``fresh``: the program makes new ones each time it runs. ``alike``: of so many there is no
+    sample, as there are enough of others like them."""
 
     modules: tuple[nn.Module, ...]
     samples: tuple[Sample, ...]
     fresh: bool
     alike: int = 0
+    calls: Mapping[int, int] = field(default_factory=dict)  # by ``id`` of a module, how often a run calls it
+    seconds: Mapping[int, float] = field(default_factory=dict)  # and for how long the host was in those calls
+    optimizers: tuple[Optimizer, ...] = ()  # that step in a run, in the order in which they first do; none that are new
+    passing: tuple[Optimizer, ...] = ()  # those of a run that the run before had not: the program makes them anew
+
+    @property
+    def models(self) -> tuple[nn.Module, ...]:
+        """Those that are the program's own modules, not functions that stand as one."""
+        return tuple(module for module in self.modules if not isinstance(module, Function))
 
 
-def find(run: Callable[[], Any], budget: Budget | None = None) -> Roots:
-    """Runs the program twice: to count the calls of outermost modules, and to copy the arguments of the first and the
-    last. Where there are several modules, the first call of each is kept instead of the last of all, and of modules
-    that are alike but for their values, of some. Raises Over where the ``budget`` ends meanwhile; the program's run
-    goes on to its end then, with nothing looking at it."""
+def find(run: Callable[[], Any], budget: Budget | None = None, functions: Sequence[Function] = ()) -> Roots:
+    """Runs the program twice, ``functions`` called as modules meanwhile: to count the calls of outermost modules, and
+    to copy the arguments of the first and the last of each; of modules that are alike but for their values, of some.
+    Raises Over where the ``budget`` ends meanwhile; the program's run goes on to its end then, with nothing looking at
+    it."""
+    with contextlib.ExitStack() as stack:
+        for function in functions:
+            stack.enter_context(function.called())
+        return _found(run, budget)
+
+
+def _found(run: Callable[[], Any], budget: Budget | None) -> Roots:
     first: dict[int, nn.Module] = {}
-    calls = 0
+    each: Counter[int] = Counter()
+    seconds: dict[int, float] = defaultdict(float)
 
     def count(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        nonlocal calls
-        calls += 1
+        each[id(module)] += 1
         first.setdefault(id(module), module)
 
-    _look(run, count, budget)
+    stepped: list[list[Optimizer]] = [[], []]
+    with _stepping(stepped[0]):
+        _look(run, count, budget, seconds)
     modules: dict[int, nn.Module] = {}
     samples: list[Sample] = []
     kinds: Counter[Any] = Counter()
-    seen = 0
+    seen: Counter[int] = Counter()
 
     def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        nonlocal seen
-        seen += 1
-        if id(module) not in modules:
-            modules[id(module)] = module
-            its = kind_of(module)
-            kinds[its] += 1
-            if kinds[its] <= MOST_OF_A_KIND:
-                samples.append(_sample(module, args, kwargs))
-        elif seen == calls and len(modules) == 1:
+        its = id(module)
+        seen[its] += 1
+        if its not in modules:
+            modules[its] = module
+            kinds[kind_of(module)] += 1
+        elif seen[its] != each[its]:
+            return
+        if kinds[kind_of(module)] <= MOST_OF_A_KIND:
             samples.append(_sample(module, args, kwargs))
 
-    _look(run, keep, budget)
+    with _stepping(stepped[1]):
+        _look(run, keep, budget)
     settled = _settled(list(modules.values()))
     known = {id(m) for m in settled}
     samples = [s for s in samples if id(s.module) in known]
     sampled = {id(s.module) for s in samples}
-    return Roots(tuple(settled), tuple(samples), not modules.keys() <= first.keys(), len(known - sampled))
+    lasting = _lasting(*stepped)
+    return Roots(
+        tuple(settled), tuple(samples), not modules.keys() <= first.keys(), len(known - sampled), each, seconds,
+        lasting, () if lasting else tuple(stepped[1]),
+    )  # fmt: skip
 
 
-def _look(run: Callable[[], Any], before: Callable[..., None], budget: Budget | None) -> None:
-    with _outermost(before, budget):
+@contextlib.contextmanager
+def _stepping(found: list[Optimizer]) -> Iterator[None]:
+    """Each optimizer that steps, once, in ``found``."""
+
+    def see(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not any(optimizer is one for one in found):
+            found.append(optimizer)
+
+    hook = register_optimizer_step_pre_hook(see)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _lasting(first: list[Optimizer], second: list[Optimizer]) -> tuple[Optimizer, ...]:
+    """The optimizers of two runs, where both had the same."""
+    same = len(first) == len(second) and all(a is b for a, b in zip(first, second, strict=True))
+    return tuple(second) if same else ()
+
+
+def _look(
+    run: Callable[[], Any], before: Callable[..., None], budget: Budget | None, seconds: dict[int, float] | None = None
+) -> None:
+    with outermost(before, budget, seconds):
         run()
     if budget is not None:
         budget.ask("finding the modules that the program calls")
@@ -95,7 +148,8 @@ def _look(run: Callable[[], Any], before: Callable[..., None], budget: Budget | 
 
 def kind_of(module: nn.Module) -> Any:
     """What modules that are alike but for their values have in common."""
-    return type(module), tuple((name, p.shape, p.dtype, p.requires_grad) for name, p in module.named_parameters())
+    parameters = tuple((name, p.shape, p.dtype, p.requires_grad) for name, p in module.named_parameters())
+    return type(module), module.path if isinstance(module, Function) else "", parameters
 
 
 def _settled(modules: list[nn.Module]) -> list[nn.Module]:
@@ -107,44 +161,54 @@ def _settled(modules: list[nn.Module]) -> list[nn.Module]:
 
 def _sample(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sample:
     kept = duplicate((args, kwargs))
-    training = torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
+    recording = torch.is_grad_enabled()
+    training = recording and any(t.requires_grad for t in itertools.chain(module.parameters(), leaves(kept).values()))
     autocast = {kind: torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
     modes = tuple(m.training for m in module.modules())
-    return Sample(module, kept[0], kept[1], torch.is_inference_mode_enabled(), training, modes, autocast)
+    return Sample(module, kept[0], kept[1], torch.is_inference_mode_enabled(), training, modes, autocast, recording)
 
 
 @contextlib.contextmanager
-def _outermost(
-    before: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None], budget: Budget | None = None
+def outermost(
+    before: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None],
+    budget: Budget | None = None,
+    seconds: dict[int, float] | None = None,
 ) -> Iterator[None]:
-    """Calls ``before`` ahead of every call of a module that no other module is calling, until the ``budget`` is over.
+    """Calls ``before`` ahead of every call of a module that no other module is calling, until the ``budget`` is over,
+    and adds what those calls take to ``seconds``.
 
     ``nn.Module.__call__`` is replaced meanwhile: torch's global hooks see no keyword arguments, and by the time they
-    run the module's own forward has been looked up, too late to swap it.
+    run the module's own forward has been looked up, too late to swap it. While a module runs it is as it was, so that
+    the modules in it, and a compiler that reads them, see nothing of this.
     """
     original = nn.Module.__call__
-    depth = 0
 
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        nonlocal depth
-        if not depth and (budget is None or budget.left >= 0):
+        if budget is None or budget.left >= 0:
             before(module, args, kwargs)
-        depth += 1
+        begin = time.perf_counter()
+        _MODULE.__call__ = original
         try:
             return original(module, *args, **kwargs)
         finally:
-            depth -= 1
+            if inside:
+                _MODULE.__call__ = call
+            if seconds is not None:
+                seconds[id(module)] += time.perf_counter() - begin
 
-    nn.Module.__call__ = call  # type: ignore[method-assign]
+    inside = True
+    _MODULE.__call__ = call
     try:
         yield
     finally:
-        nn.Module.__call__ = original  # type: ignore[method-assign]
+        inside = False
+        _MODULE.__call__ = original
 
 
 @dataclass
 class Swapped:
-    """As a context: our rows are in the outermost modules; on leaving every module is as it was.
+    """As a context: our rows (of ``ops``, by default of all) are in the outermost modules; on leaving every module is
+    as it was.
 
     Where the program makes fresh modules each time, they are swapped as they are first called; ``spent`` is what that
     took, to be taken off a wall clock measured inside. ``every``: ops are put in place whatever the timings say, to be
@@ -154,6 +218,7 @@ class Swapped:
     roots: Roots
     every: bool = False
     most_s: float = math.inf
+    ops: Collection[str] | None = None
     swaps: list[Swap] = field(default_factory=list)
     spent: float = 0.0
     taking: float = 0.0  # seconds for all that was swapped, fresh or not
@@ -164,9 +229,9 @@ class Swapped:
         with contextlib.ExitStack() as stack:
             stack.callback(self._undo)
             if self.roots.fresh:
-                stack.enter_context(_outermost(lambda module, args, kwargs: self._swap(module)))
+                stack.enter_context(outermost(lambda module, args, kwargs: self._swap(module)))
             else:
-                for module in self.roots.modules:
+                for module in self.roots.models:
                     self._swap(module)
                 self._check()
                 self.spent = 0.0
@@ -196,7 +261,7 @@ class Swapped:
             self.swaps.remove(part)
         if parts:
             self._held = {id(m) for s in self.swaps for m in s.model.modules()}
-        self.swaps.append(swap_beside(module, self._held, every=self.every))
+        self.swaps.append(swap_beside(module, self._held, every=self.every, ops=self.ops))
         self._held |= within
         took = time.perf_counter() - start
         self.spent += took

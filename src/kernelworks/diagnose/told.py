@@ -8,6 +8,7 @@ import datetime
 import torch
 
 from kernelworks.diagnose.account import account, footer
+from kernelworks.diagnose.compiled import said
 from kernelworks.diagnose.device import Device
 from kernelworks.diagnose.races import Races
 from kernelworks.diagnose.regions import regions, settled, unpromised, widened
@@ -39,6 +40,7 @@ def told(
         parts = footer(groups, wall, device.parts)
         found, problems = regions(groups, wall, races or device.races(0.0, None))
         gpu, more = device.told(timeline)
+        more = (*said(timeline, groups), *more)
     marked = Rough(timeline.noise, min(timeline.walls), max(timeline.walls)) if timeline.loud and rough else None
     if fix is not None:
         fix = dataclasses.replace(fix, rough=rough and bool(fix.ambiguous))

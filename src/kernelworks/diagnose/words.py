@@ -23,7 +23,7 @@ HARDLY, MOSTLY = 0.25, 0.9  # of the wall clock, modelled
 DOUBT = 0.1  # of the wall clock, unexplained
 VAGUE = 20.0  # percent, from which the ends of a rough interval may not lie tenfold apart
 MANY = 10  # times as long under the profiler, from which the figure says nothing but that it is large
-NO_SWAP = "nothing is to be had from a swap here"
+NO_FIX = "nothing is to be had from a fix here"
 NAMES = {
     PYTHON: "Python between ops", FREE: "memory given back and taken again", "launch latency": "waiting for launches",
     "torch's dispatch": "torch's dispatch of small ops",
@@ -56,7 +56,7 @@ def sentence(
     marked = f"rough, since {rough.noise}: " if rough else ""
     promises = _promises(footer, found, wall, fix)
     if rough and rough.far_apart:
-        promises = [p for p in promises if p.startswith("the swap")]
+        promises = [p for p in promises if p.startswith("the fix")]
         promises.append(f"its runs took {_ms(rough.shortest)} to {_ms(rough.longest)} ms, so nothing is predicted")
     parts = (_head(footer, found, wall, rough), *promises)
     return first + marked + "; ".join(part for part in parts if part)
@@ -123,10 +123,10 @@ def _promises(footer: Mapping[str, float], found: Sequence[Region], wall: float,
     if fix is not None and fix.rounds and not fix.refused:
         brought = f"brought {_ms(fix.gain_s)} ms"
         predicted = fix.predicted_gain_s
-        said = [f"the swap was predicted to bring {_ms(predicted)} ms and {brought}"] if predicted is not None else []
-        said = said or [f"the swap {brought}, of which nothing was predicted"]
+        said = [f"the fix was predicted to bring {_ms(predicted)} ms and {brought}"] if predicted is not None else []
+        said = said or [f"the fix {brought}, of which nothing was predicted"]
     elif fix is not None and not fix.refused:
-        said = [NO_SWAP]
+        said = [NO_FIX]
     else:
         said = []
     unseen = sum(r.seconds for r in found if not r.modelled and r.op != TAKEN)
@@ -139,11 +139,11 @@ def _promises(footer: Mapping[str, float], found: Sequence[Region], wall: float,
         else ""
     )
     if max(high, allows) < SMALL * wall:
-        return [f"{NO_SWAP}, nor elsewhere{rest}"] if said == [NO_SWAP] else [*said, f"nothing worth having back{rest}"]
+        return [f"{NO_FIX}, nor elsewhere{rest}"] if said == [NO_FIX] else [*said, f"nothing worth having back{rest}"]
     bound = f"the bound allows up to {_ms(allows)} ms{rest}" if allows - high >= SMALL * wall else ""
     if high < SMALL * wall:
-        if said == [NO_SWAP]:
-            return [f"{NO_SWAP}, nor from another remedy at hand", bound]
+        if said == [NO_FIX]:
+            return [f"{NO_FIX}, nor from another remedy at hand", bound]
         return [*said, f"no remedy at hand is predicted to give time back, {bound}"]
     by_op: dict[str, float] = {}
     for region in found:

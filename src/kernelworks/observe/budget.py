@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Budget", "Over"]
+__all__ = ["Budget", "Over", "rounded_up"]
 
 
 class Over(Exception):
@@ -57,14 +57,14 @@ class Budget:
             more = self.seconds + max(needs - left, -left)
             raise Over(
                 f"{doing} takes about {needs:.2g} s beside the program's own runs, more than is left of the budget of "
-                f"{self.seconds:g} s: a budget of {_rounded_up(2 * more)} s would do"
+                f"{self.seconds:g} s: a budget of {rounded_up(2 * more)} s would do"
                 if left >= 0
                 else f"the budget of {self.seconds:g} s was over before the end of {doing}: a budget of "
-                f"{_rounded_up(4 * more)} s may do"
+                f"{rounded_up(4 * more)} s may do"
             )
 
 
-def _rounded_up(seconds: float) -> int:
+def rounded_up(seconds: float) -> int:
     """To a figure that a user would write."""
     for step in (1, 2, 5, 10, 20, 30, 60):
         if seconds <= step:

@@ -164,4 +164,7 @@ def settle(
         elsewhere=profiled.elsewhere,
         lost=profiled.lost,
         surveyed=len(survey.calls) if survey.cut else None,
+        compiled=survey.compiled,
+        broken=survey.broken,
+        recompiled=survey.recompiled,
     )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-import re
 import resource
 import sys
+import threading
 import types
+import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +20,17 @@ from torch.autograd.profiler import record_function
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
+from kernelworks.observe.calls import fold
+from kernelworks.observe.functions import described
 from kernelworks.observe.trace import PLACE, Place
+from kernelworks.spelling import composites
 
 __all__ = ["Survey", "fold"]
 
+HOOKS = "Using `torch.compile\\(module\\)` when there are global hooks"  # ours, which end before it matters
+SET_CALLBACK = "_maybe_set_eval_frame"  # what torch.compile calls as it enters and leaves code that is compiled
 # Lines in these folders are the machinery, not the program.
 MACHINERY = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).resolve().parents[1]) + os.sep, "<")
-
-
-def fold(path: str) -> str:
-    """A module's path with every index replaced by ``*``, so that equal layers fall together."""
-    return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
 
 
 class Survey(TorchFunctionMode):
@@ -45,6 +48,7 @@ class Survey(TorchFunctionMode):
         self.full: Callable[[], None] = lambda: None
         self.cut = False
         self.places: list[Place] = []
+        self.composites = composites()
         self.persistent: dict[int, int] = {}  # storage address -> bytes, of the parameters and buffers seen
         self._stack: list[str] = []
         self._names: dict[int, str] = {}
@@ -52,8 +56,40 @@ class Survey(TorchFunctionMode):
         self._handles: list[Any] = []
         self._busy = False
         self._asked: Any = None
+        self._filter: Any = None
+        self._looking = False
+        self._within: Any = None  # what set dynamo's callback
+        self._region: Any = None
+        self._thread = threading.get_ident()
+        self._eval_frame: Any = None
+        self._set_callback: Any = None
 
     def __enter__(self) -> Any:
+        warnings.filterwarnings("ignore", message=HOOKS)
+        self._filter = warnings.filters[0]
+        self._begin()
+        self._eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+        self._set_callback = getattr(self._eval_frame, SET_CALLBACK, None)
+        if self._set_callback is not None:
+            setattr(self._eval_frame, SET_CALLBACK, self._callback)
+        return self.places
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        if self._set_callback is not None:
+            setattr(self._eval_frame, SET_CALLBACK, self._set_callback)
+        if self._looking:
+            self._end()
+        filters: Any = warnings.filters  # a list, which its type does not say
+        if self._filter in filters:
+            filters.remove(self._filter)
+
+    @property
+    def modules(self) -> frozenset[str]:
+        """The paths of all modules in those that ran."""
+        return frozenset(map(fold, self._names.values()))
+
+    def _begin(self) -> None:
+        self._looking = True
         self._handles = [
             register_module_forward_pre_hook(self._enter_module),
             register_module_forward_hook(self._leave_module, always_call=True),
@@ -61,15 +97,34 @@ class Survey(TorchFunctionMode):
         self._asked = torch.overrides.has_torch_function
         torch.overrides.has_torch_function = _overridden
         TorchFunctionMode.__enter__(self)
-        return self.places
 
-    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        TorchFunctionMode.__exit__(self, kind, value, trace)
+    def _end(self) -> None:
+        self._looking = False
+        TorchFunctionMode.__exit__(self, None, None, None)
         torch.overrides.has_torch_function = self._asked
         for handle in self._handles:
             handle.remove()
 
+    def _callback(self, callback: Any) -> Any:
+        """Where dynamo begins to look at frames the survey ends, and begins again where that ends: code that was
+        compiled without a mode and without hooks is compiled anew where it finds any. The end is told by who calls:
+        dynamo sets this and takes it back many times in between, as it compiles."""
+        if threading.get_ident() == self._thread:
+            caller = sys._getframe(1)
+            owner = caller.f_locals.get("self") if caller.f_code.co_name in ("__enter__", "__exit__") else caller
+            if self._looking and callable(callback):
+                self._within = owner
+                self._region = record_function(self.placed(caller))  # for what runs there and is not placed otherwise
+                self._region.__enter__()
+                self._end()
+            elif not self._looking and owner is self._within and not callable(callback):
+                self._within = None
+                self._begin()
+                self._region.__exit__(None, None, None)
+        return self._set_callback(callback)
+
     def _enter_module(self, module: torch.nn.Module, args: Any) -> None:
+        module = getattr(module, "_orig_mod", module)  # of torch.compile
         if not self._stack and id(module) not in self._roots:
             with torch._C.DisableTorchFunction():
                 self._learn(module)
@@ -81,8 +136,9 @@ class Survey(TorchFunctionMode):
         for path, module in root.named_modules():
             self._names.setdefault(id(module), f"{name}.{path}" if path else name)
         for tensor in (*root.parameters(), *root.buffers()):
-            storage = tensor.untyped_storage()
-            self.persistent[storage.data_ptr()] = storage.nbytes()
+            with contextlib.suppress(RuntimeError):  # it has no memory of its own
+                storage = tensor.untyped_storage()
+                self.persistent[storage.data_ptr()] = storage.nbytes()
 
     def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         if self._stack:
@@ -98,21 +154,27 @@ class Survey(TorchFunctionMode):
             return func(*args, **kwargs)
         if torch._C._get_tracing_state() is not None:  # torch.jit.trace would write the annotation into its graph
             return func(*args, **kwargs)
-        path = self._stack[-1] if self._stack else ""
-        source = line_of(sys._getframe(1))
         number = len(self.places)
-        self.places.append(Place(fold(path), source, 0, path))
+        annotation = self.placed(sys._getframe(1))
         words = _words(func, args)
         self._busy = True
         try:
-            with record_function(f"{PLACE}{number}"):
+            with record_function(annotation):
                 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
                 result = func(*args, **kwargs)
                 faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
         finally:
             self._busy = False
-        self.places[number] = Place(fold(path), source, faults, path, words)
+        spelling = self.composites.get(id(func))
+        function = None if spelling is None else described(spelling, args, kwargs, result)
+        self.places[number] = replace(self.places[number], faults=faults, words=words, function=function)
         return result
+
+    def placed(self, frame: types.FrameType) -> str:
+        """The annotation of a call that is made from there, which has a place from now on."""
+        path = self._stack[-1] if self._stack else ""
+        self.places.append(Place(fold(path), line_of(frame), 0, path))
+        return f"{PLACE}{len(self.places) - 1}"
 
 
 def _words(func: Any, args: Any) -> tuple[tuple[str, str], ...]:

@@ -27,6 +27,7 @@ import torch
 from torch import nn
 
 __all__ = [
+    "Entry",
     "NoFile",
     "NoFunction",
     "NotCallable",
@@ -58,6 +59,13 @@ class NotCallable(TargetError, TypeError):
     pass
 
 
+@dataclass
+class Entry:
+    """The function that a program calls: another that does the same may be put in its place."""
+
+    fn: Callable[..., Any]
+
+
 @dataclass(frozen=True)
 class Program:
     """``run()`` does the whole work once and returns what the function returned (None for a script).
@@ -68,6 +76,7 @@ class Program:
 
     name: str
     run: Callable[[], Any]
+    entry: Entry | None = None  # what it calls, where that is a function
 
 
 # ---------------------------------------------------------------- runs
@@ -169,7 +178,8 @@ def from_function(fn: Callable[..., Any], args: Sequence[Any] = (), name: str = 
     if not callable(fn):
         raise TypeError(f"fn must be callable, got {type(fn).__name__}")
     shown = name or getattr(fn, "__qualname__", type(fn).__name__)
-    return Program(shown, lambda: called(shown, fn, args))
+    entry = Entry(fn)
+    return Program(shown, lambda: called(shown, entry.fn, args), entry)
 
 
 def from_target(target: str, args: Sequence[str] = (), *, module: bool = False) -> Program:
@@ -197,7 +207,8 @@ def from_target(target: str, args: Sequence[str] = (), *, module: bool = False) 
         return Program(" ".join((path.name, *args)), _Script(path, tuple(args)))
     with _as_main(path, args):
         found = _function(_imported(path), function, f"{path.name}:{function}")
-    return Program(f"{path.name}:{function}", _Repeated(f"{path.name}:{function}", found, path, tuple(args)))
+    entry = Entry(found)
+    return Program(f"{path.name}:{function}", _Repeated(f"{path.name}:{function}", entry, path, tuple(args)), entry)
 
 
 def _split(target: str) -> tuple[str, str]:
@@ -225,7 +236,8 @@ def _module(target: str, args: Sequence[str]) -> Program:
         if not function:
             return Program(" ".join((f"-m {name}", *args)), _Script(path, tuple(args), module=name))
         found = _function(importlib.import_module(name), function, target)
-    return Program(target, _Repeated(target, found, Path.cwd() / "x", tuple(args)))
+    entry = Entry(found)
+    return Program(target, _Repeated(target, entry, Path.cwd() / "x", tuple(args)), entry)
 
 
 def _function(module: ModuleType, name: str, target: str) -> Callable[..., Any]:
@@ -311,14 +323,14 @@ def _as_main(path: Path, args: Sequence[str]) -> Iterator[None]:
 class _Repeated:
     """Runs again and again; what is printed is shown once."""
 
-    def __init__(self, name: str, fn: Callable[..., Any], path: Path, args: tuple[str, ...]) -> None:
-        self.name, self.fn, self.path, self.args, self.runs = name, fn, path, args, 0
+    def __init__(self, name: str, entry: Entry, path: Path, args: tuple[str, ...]) -> None:
+        self.name, self.entry, self.path, self.args, self.runs = name, entry, path, args, 0
 
     def __call__(self) -> Any:
         self.runs += 1
         silent = contextlib.redirect_stdout(io.StringIO()) if self.runs > 1 else contextlib.nullcontext()
         with _as_main(self.path, self.args), silent:
-            return called(self.name, self.fn)
+            return called(self.name, self.entry.fn)
 
 
 class _Script(_Repeated):
@@ -336,7 +348,7 @@ class _Script(_Repeated):
             sys.path.insert(0, str(folder) if folder else os.getcwd())
             runpy.run_module(name, run_name="__main__", alter_sys=True)
 
-        super().__init__(f"-m {module}" if module else path.name, whole, path, args)
+        super().__init__(f"-m {module}" if module else path.name, Entry(whole), path, args)
 
 
 def versions() -> dict[str, str]:

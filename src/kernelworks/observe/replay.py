@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from kernelworks.observe.apart import COMMUNICATION, COMPILING, INPUT, apart
 from kernelworks.observe.overhead import Floors
 from kernelworks.observe.trace import Call, DeviceWork, Runtime, Trace
 
@@ -113,16 +114,16 @@ def steps(trace: Trace, calls: Sequence[Call], floors: Floors) -> list[Step]:
             reader.runtime(runtime, None)
             at = max(at, runtime.end)
         reader.gap(PYTHON, call.start - at, first, call)
-        begun = max(at, call.start)
+        begun, kind = max(at, call.start), apart(call.name) or DISPATCH
         inside = sum(max(0, r.end - max(r.start, begun)) for r in call.runtime)
         own = max(0, call.end - begun - inside) / 1e9
         kept = max(0.0, own - floors.event * (call.events - 1)) / own if own else 0.0
         at = begun
         for runtime in sorted(call.runtime, key=lambda r: r.start):
-            reader.gap(DISPATCH, (runtime.start - at) * kept, 0.0, call)
+            reader.gap(kind, (runtime.start - at) * kept, 0.0, call)
             reader.runtime(runtime, call)
             at = max(at, runtime.end)
-        reader.gap(DISPATCH, (call.end - at) * kept, 0.0, call)
+        reader.gap(kind, (call.end - at) * kept, 0.0, call)
         at = max(at, call.end)
     for runtime in between:
         reader.gap(PYTHON, runtime.start - at, 0.0, None)
@@ -143,7 +144,7 @@ class _Reader:
 
     def runtime(self, made: Runtime, call: Call | None) -> None:
         seconds = (made.end - made.start) / 1e9
-        jobs = tuple(Job(w.name, w.seconds, w.stream, call, made.inner) for w in made.works)
+        jobs = tuple(Job(w.name, w.seconds, w.stream, w.call or call, 0 if w.call else made.inner) for w in made.works)
         busy_before = self.busy
         for work in made.works:
             self.busy = max(self.busy, work.end)
@@ -329,7 +330,7 @@ def critical(program: Sequence[Step], played: Played) -> tuple[list[float], dict
     Both together, the waiting between kernels included (as launches), add to the wall clock.
     """
     on = [0.0] * len(played.spans)
-    host = dict.fromkeys((PYTHON, DISPATCH, LAUNCH, SYNC, ALLOCATION), 0.0)
+    host = dict.fromkeys((PYTHON, DISPATCH, LAUNCH, SYNC, ALLOCATION, COMPILING, INPUT, COMMUNICATION), 0.0)
     number, now = len(program) - 1, played.wall
     latest = max(range(len(played.spans)), key=lambda i: played.spans[i].end, default=-1)
     span = latest if latest >= 0 and played.host and played.spans[latest].end > played.host[-1][1] else -1

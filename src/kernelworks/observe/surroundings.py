@@ -30,7 +30,7 @@ class Surroundings:
 
     def __init__(self, args: Sequence[Any] = ()) -> None:
         self.args = [a for a in args if isinstance(a, Tensor) and not a.is_inference()]
-        self.changes: list[str] = []
+        self._marked: tuple[dict[str, Any], dict[int, Any]] | None = None
 
     def __enter__(self) -> Surroundings:
         if profiler._is_profiler_enabled:
@@ -43,15 +43,18 @@ class Surroundings:
         self._values = [(a, a._version, a.detach().clone() if small and _plain(a) else None) for a in self.args]
         return self
 
+    def mark(self) -> None:
+        """What is set from here on is set by what is tried on the program (compilers set the limit of recursion)."""
+        self._marked = _settings(), _signals()
+
     def look(self) -> tuple[str, ...]:
         """What the program has changed since, in words."""
-        now = _settings()
+        now, handlers = self._marked or (_settings(), _signals())
         lines = [
             f"the program set {name} from {_short(was)} to {_short(now[name])}: put back"
             for name, was in self._settings.items()
             if now[name] != was
         ]
-        handlers = _signals()
         changed = [signal.Signals(n).name for n, was in self._signals.items() if handlers.get(n) is not was]
         if changed:
             lines.append(f"the program set handlers of {', '.join(changed)}: put back")

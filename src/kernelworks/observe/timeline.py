@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from kernelworks.bench.faults import minor_faults
 from kernelworks.ceilings.quiet import QUIET, WINDOW_S, Noise
+from kernelworks.observe.inductor import Compiled
 from kernelworks.observe.places import Survey
 from kernelworks.observe.replay import LAUNCH, PYTHON, SYNC, Gap, Job, Pace, Step, play, short
 from kernelworks.observe.trace import Call, Trace, join, record
@@ -119,6 +120,9 @@ class Timeline(abc.ABC):
     looking_s: float = 0.0  # that one run took longer because it was looked at, and for reading what was seen
     taken: float = 0.0  # seconds of a run for which its threads had no core, because others had them
     pace: Pace = AT_ONCE
+    compiled: tuple[Compiled, ...] = ()  # the graphs of torch.compile that ran
+    broken: tuple[tuple[str, str], ...] = ()  # where graphs broke: line, reason
+    recompiled: tuple[tuple[str, str, int, float], ...] = ()  # line, guard, how often, seconds
 
     # What the profiler slows here, and by which share profiled and plain runs may differ before it is said.
     slowed: ClassVar[str] = "the program"

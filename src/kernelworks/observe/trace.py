@@ -13,16 +13,21 @@ import os
 import re
 import sys
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.autograd import profiler as autograd_profiler
 from torch.autograd.profiler import profile, record_function
 
-from kernelworks.observe.inputs import Inputs, below, inputs_of
+from kernelworks.observe.apart import COMPILES, renamed
+from kernelworks.observe.calls import FUNCTION, Call, DeviceWork, Place, Runtime
+from kernelworks.observe.dynamo import breaks, recompilations
+from kernelworks.observe.extensions import called_by_name
+from kernelworks.observe.inductor import Compiled, compiled_of, marked, named
+from kernelworks.observe.inputs import Inputs, inputs_of
+from kernelworks.observe.launched import owned
 
 __all__ = [
     "COMPILED",
@@ -39,145 +44,13 @@ __all__ = [
 
 OWN_PROFILER = "the program starts torch's profiler itself, which ends ours: take it out to diagnose the program"
 RUN = "kernelworks run"  # the annotation around one run of the program
+GRAPH_LAUNCH = "GraphLaunch"  # of the driver's call that runs one of CUDA's graphs
 COMPILED = "## Call CompiledFxGraph"  # the annotation around a graph that torch.compile made
 MEMORY = "[memory]"
 LARGE = 128 * 1024  # bytes; malloc gives smaller blocks back to itself, not to the system
-FUNCTION, BACKWARD = 0, 1  # at::RecordScope
+BACKWARD = 1  # at::RecordScope
 RUNTIME = re.compile("cu(da)?[A-Z]")  # cudaLaunchKernel, cuLaunchKernelEx
 WAITS_OF_STREAMS = frozenset({"Context Sync", "Stream Sync", "Event Sync", "Stream Wait Event"})  # not work
-
-# The profiler's C++ names of dtypes.
-DTYPES = {
-    "float": torch.float32, "double": torch.float64, "c10::BFloat16": torch.bfloat16, "c10::Half": torch.float16,
-    "long int": torch.int64, "long": torch.int64, "int": torch.int32, "short": torch.int16, "short int": torch.int16,
-    "unsigned char": torch.uint8, "signed char": torch.int8, "bool": torch.bool,
-    "c10::complex<float>": torch.complex64, "c10::complex<double>": torch.complex128,
-    "c10::complex<c10::Half>": torch.complex32, "c10::Float8_e4m3fn": torch.float8_e4m3fn,
-    "c10::Float8_e5m2": torch.float8_e5m2, "unsigned short": torch.uint16, "unsigned int": torch.uint32,
-    "unsigned long": torch.uint64,
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where in the program a call was made."""
-
-    module: str = ""  # dotted path of the innermost module, list indices as "*"
-    source: str = ""  # "file.py:123", the innermost line outside torch
-    faults: int = 0  # minor page faults during the call
-    path: str = ""  # the dotted path with its indices
-    words: tuple[tuple[str, str], ...] = ()  # strings that an op of ours was given, which the profiler does not record
-
-
-@dataclass(slots=True)
-class Call:
-    """One op with the ops that it called. Times in ns; shapes and the like only from a survey pass.
-
-    After ``load``, ``shapes`` and ``strides`` hold a list of sizes per argument, a list of lists for a list of tensors,
-    and [] for anything else; ``dtypes`` a torch dtype per tensor argument, else None; ``scalars`` the numbers and lists
-    of numbers. The profiler's tree tells the rest (``inputs``): ``pointers`` a storage address per tensor argument,
-    ``tensors`` which tensor it is, ``rooms`` the bytes of its storage; ``listed`` the dtype of the tensors in lists;
-    ``made`` address and bytes of each storage that the call allocated and left behind.
-    """
-
-    name: str
-    start: int
-    end: int
-    scope: int = FUNCTION
-    overload: str = ""
-    sequence: int = -1
-    shapes: list[Any] = field(default_factory=list)
-    strides: list[Any] = field(default_factory=list)
-    dtypes: list[torch.dtype | None] = field(default_factory=list)
-    scalars: list[Any] = field(default_factory=list)
-    pointers: list[Any] = field(default_factory=list)
-    listed: torch.dtype | None = None
-    tensors: list[Any] = field(default_factory=list)
-    rooms: list[Any] = field(default_factory=list)
-    made: tuple[tuple[int, int], ...] = ()
-    items: list[Any] | None = None  # what ``work.Arguments`` has made of them
-    node: Any = None  # an outermost op's place in the profiler's tree, until the ops below it are asked for
-    children: list[Call] = field(default_factory=list)
-    place: Place = Place()
-    backward: bool = False
-    recorded: bool = False  # a backward of it ran
-    freed: int = 0  # bytes of large blocks given back since the call before
-    correlation: int = 0  # by which what the device did for the call names it
-    runtime: list[Runtime] = field(default_factory=list)  # calls of the device's driver made in it or below
-    event: Any = None  # the profiler's own record, until it is loaded
-    like: int = 0  # the same number for calls that have their shapes of one call of the survey
-
-    def load(self) -> Call:
-        """Reads shapes and the like from the profiler's record. Cost: tens of us once, so it waits."""
-        if self.event is not None:
-            event, self.event = self.event, None
-            self.overload = event.overload_name()
-            if not self.shapes and hasattr(event, "structured_input_shapes"):
-                self.shapes = event.structured_input_shapes()
-                self.strides = event.structured_input_strides()
-            self.dtypes = [DTYPES.get(d) for d in event.dtypes()]
-            self.scalars = event.concrete_inputs()
-        return self
-
-    def look_below(self) -> None:
-        """Reads which tensors the ops below were given. Only what is counted by its parts needs it."""
-        if self.node is not None:
-            inputs, self.node = below(self.node), None
-            for call in self.everything:
-                its = inputs.get(call.correlation)
-                if its is not None:
-                    call.pointers, call.tensors, call.listed = its.pointers, its.tensors, its.listed or call.listed
-                    call.made, call.items = its.made, None
-
-    @property
-    def events(self) -> int:
-        """How many events the profiler recorded for this call, itself included."""
-        return 1 + sum(child.events for child in self.children)
-
-    @property
-    def everything(self) -> Iterator[Call]:
-        """The call and all below it, in the order in which they start."""
-        yield self
-        for child in self.children:
-            yield from child.everything
-
-    @property
-    def correlations(self) -> list[int]:
-        return [call.correlation for call in self.everything]
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The names of the call and of those under it: what two passes are matched by."""
-        return (self.name, *(name for child in self.children for name in child.key))
-
-
-@dataclass(slots=True)
-class DeviceWork:
-    """A kernel, copy or fill that a GPU did. Times in ns, on the host's clock."""
-
-    name: str
-    start: int
-    end: int
-    stream: int
-
-    @property
-    def seconds(self) -> float:
-        return (self.end - self.start) / 1e9
-
-
-@dataclass(slots=True)
-class Runtime:
-    """A call of the GPU's driver or runtime (``cudaLaunchKernel``), with what the device did for it.
-
-    ``inner`` is the place of the innermost op that made it among the outermost op and all below it, in the order in
-    which they start (the outermost is 0).
-    """
-
-    name: str
-    start: int
-    end: int
-    works: list[DeviceWork] = field(default_factory=list)
-    inner: int = 0
 
 
 @dataclass(slots=True)
@@ -199,6 +72,9 @@ class Trace:
     lost: float = 0.0  # seconds of device work that no call of the driver was found for
     others: dict[str, tuple[int, float]] = field(default_factory=dict)  # ops of other threads -> calls, seconds
     cut: bool = False  # a survey that ended before the program did
+    compiled: tuple[Compiled, ...] = ()  # the graphs that inductor made of it
+    broken: tuple[tuple[str, str], ...] = ()  # where they broke
+    recompiled: tuple[tuple[str, str, int, float], ...] = ()
 
     @property
     def device_seconds(self) -> float:
@@ -247,6 +123,8 @@ def record(
     )
     places: list[Place] = []
     with contextlib.ExitStack() as whole:
+        compiled = whole.enter_context(marked())
+        whole.enter_context(called_by_name(survey.placed if survey is not None else None))
         if survey is not None:
             whole.enter_context(_quiet())  # the memory profiler warns of every block that is older than it
         with _quiet():
@@ -278,7 +156,11 @@ def record(
         raw(results, places)
     with without_collection():
         cut = survey is not None and survey.cut
-        return read(results.events(), places, output, inputs_of(results) if survey_too else None, cut=cut)
+        inputs = inputs_of(results) if survey_too else None
+        graphs = compiled.graphs(survey.modules if survey_too else ()) if survey_too or gpu else ()
+        trace = read(results.events(), places, output, inputs, cut=cut, compiled=graphs)
+        trace.broken, trace.recompiled = (tuple(breaks()), tuple(recompilations())) if survey_too else ((), ())
+        return trace
 
 
 @contextlib.contextmanager
@@ -294,10 +176,16 @@ def without_collection() -> Iterator[None]:
 
 
 def read(
-    events: Iterable[Any], places: list[Place], output: Any, inputs: dict[int, Inputs] | None, *, cut: bool = False
+    events: Iterable[Any],
+    places: list[Place],
+    output: Any,
+    inputs: dict[int, Inputs] | None,
+    *,
+    cut: bool = False,
+    compiled: Sequence[Compiled] = (),
 ) -> Trace:
     """The trace of one run from the profiler's events, or from recorded ones. ``inputs`` only of a survey, which may
-    have been ``cut``: the run goes to its last event then."""
+    have been ``cut``: the run goes to its last event then. ``compiled`` are the graphs that inductor made of it."""
     events = list(events)
     run = next((e for e in events if e.name() == RUN and not _on_device(e)), None)
     if run is None:
@@ -334,21 +222,25 @@ def read(
     threads = [thread, *(t for t in flat if t != thread and _backward(flat[t]))]
     seen = [call for t in threads for call in flat[t]]
     seen.sort(key=lambda c: (c.start, -c.end))
-    calls = _outermost([root for t in threads for root in _nest(flat[t])], places)
+    graphs: dict[int, Call] = {}
+    calls = _outermost([root for t in threads for root in _nest(flat[t])], places, graphs)
     if inputs is not None:
         for call in calls:
             for each in call.everything:
                 _know(each, inputs)
                 each.listed = each.listed or call.listed  # the tree may have been asked about the outermost op alone
+        named(calls, compiled)
     aside = [found for t, found in flat.items() if t not in threads]
     trace = Trace(start, end, calls, len(seen), sum(map(len, aside)), output, cut=cut)
+    trace.compiled = tuple(graph for graph in compiled if graph.ran(calls))
     for found in aside:
         for call in _outermost(_nest(found), places):
             count, seconds = trace.others.get(call.name, (0, 0.0))
             trace.others[call.name] = (count + 1, seconds + (call.end - call.start) / 1e9)
     _free(trace, sorted(frees))
     if device or runtime:
-        _link(trace, device, runtime)
+        _link(trace, device, runtime, graphs)
+        _tell_apart(trace, compiled)
     return trace
 
 
@@ -368,8 +260,9 @@ def _backward(calls: list[Call]) -> bool:
     return any(call.scope == BACKWARD for call in calls)
 
 
-def _link(trace: Trace, device: list[Any], runtime: list[Any]) -> None:
-    """Puts the driver's calls to the ops that made them, and what the device did to the driver's calls."""
+def _link(trace: Trace, device: list[Any], runtime: list[Any], graphs: dict[int, Call]) -> None:
+    """Puts the driver's calls to the ops that made them, and what the device did to the driver's calls. The launch of
+    one of CUDA's graphs is a call of its own where what compiled it shows other calls (copies of its inputs, say)."""
     works: dict[int, list[DeviceWork]] = defaultdict(list)
     for event in sorted(device, key=lambda e: e.start_ns()):
         work = DeviceWork(event.name(), event.start_ns(), event.end_ns(), event.device_resource_id())
@@ -381,9 +274,28 @@ def _link(trace: Trace, device: list[Any], runtime: list[Any]) -> None:
         if owner is not None:
             made.inner = owner[1]
             owner[0].runtime.append(made)
+        elif GRAPH_LAUNCH in made.name and event.linked_correlation_id() in graphs:
+            of = graphs[event.linked_correlation_id()]
+            launch = Call(of.name, made.start, made.end, place=of.place, backward=of.backward, graph=of.graph)
+            launch.runtime.append(made)
+            trace.calls.append(launch)
         else:
             trace.between.append(made)
+    trace.calls.sort(key=lambda call: call.start)
     trace.lost = sum(work.seconds for left in works.values() for work in left)
+
+
+def _tell_apart(trace: Trace, compiled: Sequence[Compiled]) -> None:
+    """Says of the kernels of each graph of CUDA's for what they ran."""
+    runs: dict[str, list[Call]] = defaultdict(list)
+    for call in trace.calls:
+        if call.graph and call.name.startswith(COMPILED):
+            runs[call.graph].append(call)
+    for graph, calls in runs.items():
+        found = compiled_of(graph, calls, compiled)
+        works = [work for call in calls for made in call.runtime if GRAPH_LAUNCH in made.name for work in made.works]
+        if found is not None and works:
+            owned(works, found, graph, backward=calls[0].backward)
 
 
 def _free(trace: Trace, frees: list[tuple[int, int]]) -> None:
@@ -408,13 +320,13 @@ def _nest(flat: list[Call]) -> list[Call]:
 
 
 def _is_op(call: Call) -> bool:
-    if call.name.startswith(COMPILED):
-        return True
-    return call.scope == FUNCTION and "::" in call.name and not call.name.startswith(("autograd::", "torch::"))
+    namespace, colons, _ = call.name.partition("::")
+    return call.scope == FUNCTION and bool(colons) and namespace not in ("autograd", "torch") and "." not in namespace
 
 
-def _outermost(roots: list[Call], places: list[Place]) -> list[Call]:
-    """The outermost ops with their places; annotations and autograd's nodes are looked through.
+def _outermost(roots: list[Call], places: list[Place], graphs: dict[int, Call] | None = None) -> list[Call]:
+    """The outermost ops with their places; annotations and autograd's nodes are looked through. ``graphs`` is given the
+    annotations of compiled graphs by their correlations.
 
     A backward op gets the place of the forward op with the same sequence number.
     """
@@ -422,9 +334,28 @@ def _outermost(roots: list[Call], places: list[Place]) -> list[Call]:
     forward: dict[int, Place] = {}
     latest: dict[int, Call] = {}  # what is not recorded has the number of what is recorded next
 
-    def visit(call: Call, place: Place, backward: Place | None) -> None:
+    def visit(call: Call, place: Place, backward: Place | None, graph: str = "") -> None:
         if call.name.startswith(PLACE):
             place = places[int(call.name[len(PLACE) :])]
+        elif renamed(call.name):
+            call.name = renamed(call.name)
+            call.place, call.backward = (backward, True) if backward else (place, False)
+            if call.name == COMPILES:  # of which no two are alike
+                call.children = []
+            calls.append(call)
+            _prune(call)
+            return
+        elif call.name.startswith(COMPILED):
+            graph, before = f"{call.name} {call.start}", len(calls)
+            call.place, call.backward, call.graph = (backward, True, graph) if backward else (place, False, graph)
+            if graphs is not None:
+                graphs[call.correlation] = call
+            for child in call.children:
+                visit(child, place, backward, graph)
+            if len(calls) > before:
+                return
+            calls.append(call)  # a graph that shows none of its ops: one of CUDA's, or run by a wrapper in C++
+            return
         elif call.scope == BACKWARD and call.sequence >= 0:
             known = forward.get(call.sequence)
             if call.sequence in latest:
@@ -432,6 +363,7 @@ def _outermost(roots: list[Call], places: list[Place]) -> list[Call]:
             backward = replace(known, faults=0) if known else backward or Place()
         elif _is_op(call):
             call.place, call.backward = (backward, True) if backward else (place, False)
+            call.graph = graph
             calls.append(call)
             for number in _sequences(call) if not backward else ():
                 forward.setdefault(number, place)
@@ -439,7 +371,7 @@ def _outermost(roots: list[Call], places: list[Place]) -> list[Call]:
             _prune(call)
             return
         for child in call.children:
-            visit(child, place, backward)
+            visit(child, place, backward, graph)
 
     for root in roots:
         visit(root, Place(), None)

@@ -11,20 +11,18 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kernelworks.records import CounterCheck, Diagnosis, Fix, KernelTime, Region
+from kernelworks.records import CounterCheck, Diagnosis, KernelTime, Region
 from kernelworks.report import quantity
+from kernelworks.report.fix import ROUGH, fix
 from kernelworks.report.terminal import bar, style_of
 
 __all__ = [
     "MOST_ROWS",
-    "ROUGH",
     "SILENT",
     "counters",
     "diagnosis",
-    "fix",
     "footer",
     "headline",
-    "hit",
     "kernels",
     "outcome",
     "regions",
@@ -36,13 +34,16 @@ MOST_ROWS = 12  # on the terminal; the JSON and the page hold every region
 # Parts that are not shown where a program has nothing of them.
 SILENT = (
     "native code outside torch",
+    "kernels of its own",
+    "input (DataLoader)",
+    "communication",
+    "compiling (torch.compile)",
     "waiting",
     "other threads",
     "between ops, not watched",
     "taken by other processes",
 )
 WORTH_HAVING = 0.005  # of the wall clock
-ROUGH = " rough"  # behind the figures of every line, where others used the machine
 NOTABLE = 0.001  # of the wall clock: what takes less has no line of its own
 WIDE = 118  # columns from which the next action stands in the table's own column
 WIDEST = 150
@@ -98,7 +99,7 @@ def summary(record: Diagnosis, width: int, most_rows: int) -> RenderableType:
     parts: list[RenderableType] = [Text(headline(record), style="bold"), _context(record), Text()]
     parts += [regions(record, width, most_rows), Text(), footer(record.footer, record.wall_s, width)]
     if record.fix is not None:
-        parts += [Text(), fix(dataclasses.replace(record.fix, replaced=(), left=(), notes=()))]
+        parts += [Text(), fix(dataclasses.replace(record.fix, replaced=(), left=(), notes=(), remedies=(), code=""))]
     return Group(*parts)
 
 
@@ -292,45 +293,3 @@ def counters(found: tuple[CounterCheck, ...]) -> Table:
             quantity.figures((check.counted_flop or 0.0) / 1e9) if product else "",
         )
     return table
-
-
-def fix(record: Fix, mark: str = "") -> RenderableType:
-    """Before and after, and the gain that was predicted beside the gain that was got. ``mark`` as in ``footer``."""
-    mark = mark or (ROUGH if record.rough else "")
-    speedup = record.before_s / record.after_s if record.after_s > 0 else None
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column()
-    table.add_column(justify="right", style="bold")
-    table.add_column()
-    table.add_row("before", quantity.seconds(record.before_s) + mark, "")
-    table.add_row(
-        "after", quantity.seconds(record.after_s) + mark, f"{quantity.ratio(speedup)} over the program as it was"
-    )
-    predicted = record.predicted_gain_s
-    table.add_row("gain predicted", "-" if predicted is None else quantity.seconds(predicted) + mark, "")
-    table.add_row("gain got", quantity.seconds(record.gain_s) + mark, hit(record))
-    if record.against:
-        verdict = Text("no worse", style="green") if record.agrees else Text("WORSE: not to be kept", style="bold red")
-        table.add_row("error before", f"{record.error_before:.2e}", f"relative, against {record.against}")
-        table.add_row("error after", f"{record.error_after:.2e}", verdict)
-    else:
-        table.add_row("error", "-", Text("NOT COMPARED: not proved", style="bold red"))
-    head = Text(f"with the fix, {record.rounds} rounds in alternation", style="bold")
-    lines: list[RenderableType] = [head, table] if record.rounds else [Text("no fix was applied", style="bold")]
-    if record.refused:
-        lines.append(Text(f"refused: {record.refused}", style="bold red"))
-    for title, items in (("replaced", record.replaced), ("left as it was", record.left), ("notes", record.notes)):
-        if items:
-            lines += [Text(title, style="bold"), *(_bullet(item) for item in items)]
-    return Group(*lines)
-
-
-def hit(record: Fix) -> str:
-    """How the prediction compares with what was got, in words."""
-    if record.predicted_gain_s is None:
-        return "nothing was predicted"
-    if record.gain_s <= record.noise_s:
-        return "no gain: slower" if record.gain_s < -record.noise_s else "no gain beyond the noise"
-    if record.predicted_gain_s <= 0:
-        return "no gain was predicted"
-    return f"the prediction was {quantity.percent(record.predicted_gain_s / record.gain_s)} of it"

@@ -25,6 +25,8 @@ def explanation(record: Explanation) -> RenderableType:
         table.add_row("", Text.assemble((name, "bold"), f" declined: {reason}"))
     if record.through_python:
         table.add_row("called", f"through Python, some microseconds later than through C++: {record.through_python}")
+    for line in record.compiled:
+        table.add_row("compiled", f'backend="kernelworks": {line}')
     table.add_row("work", f"{_count(record.flop)}flop, {_count(record.bytes)}byte it cannot avoid moving")
     if record.bound_us is None:
         device = " --device cuda" if record.device == "cuda" else ""

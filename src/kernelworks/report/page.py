@@ -5,15 +5,20 @@ Every text that comes from a program (module names, sources, sentences) passes t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from html import escape
 from pathlib import Path
 
 from kernelworks.records import Ceilings, Diagnosis, Fix, GpuCeilings, GpuTime, Region
 from kernelworks.report import gpu, plot, quantity, roofs
-from kernelworks.report.diagnose import ROUGH, SILENT, headline, hit, whole_percents, worst_first
+from kernelworks.report.diagnose import SILENT, headline, whole_percents, worst_first
+from kernelworks.report.fix import ROUGH, hit, remedies
+from kernelworks.report.markup import html
 
-__all__ = ["HERE", "STYLES", "context_line", "diagnosis", "diagnosis_parts", "document", "machine", "machine_parts"]
+__all__ = [
+    "HERE", "STYLES", "colours", "context_line", "diagnosis", "diagnosis_parts", "document", "machine", "machine_parts",
+]  # fmt: skip
 
 HERE = Path(__file__).resolve().parent
 STYLES = ("page.css", "narrow.css")  # of a page whose pictures are there twice
@@ -32,6 +37,13 @@ def document(title: str, body: Iterable[str], styles: Iterable[str] = ("page.css
         + "\n".join(part for part in body if part)
         + f"\n</main>\n<script>\n{script}</script>\n</body>\n</html>\n"
     )
+
+
+def colours(*, dark: bool) -> dict[str, str]:
+    """The colours of page.css by their names, for pictures that stand on no page."""
+    style = (HERE / "page.css").read_text(encoding="utf-8")
+    light, night = (dict(re.findall(r"--(\w+): (#\w+)", root)) for root in re.findall(r":root \{(.*?)\}", style, re.S))
+    return light | night if dark else light
 
 
 def context_line(pieces: Iterable[str]) -> str:
@@ -223,16 +235,18 @@ def _roofline(picture: str) -> str:
 
 
 def _fix(fix: Fix, mark: str) -> str:
+    mark = mark or (ROUGH if fix.rough else "")
     if not fix.rounds:
-        return f'<div id="fix">{_list("No fix was applied", tuple(n for n in (fix.refused, *fix.notes) if n))}</div>'
+        said = _list("No fix was applied", tuple(n for n in (fix.refused, *fix.notes) if n))
+        return f'<div id="fix">{said}{_remedies(fix, mark)}</div>'
     speedup = quantity.ratio(fix.before_s / fix.after_s) if fix.after_s > 0 else "-"
-    verdict = '<span class="good">no worse</span>' if fix.agrees else '<span class="bad">worse: not to be kept</span>'
+    proved = '<span class="good">no worse</span>' if fix.agrees else '<span class="bad">worse: not to be kept</span>'
     against, was, after = f"against {fix.against}", f"was {fix.error_before:.1e}: ", f"{fix.error_after:.1e}"
     if not fix.against:
-        against, was, after, verdict = "not compared", "", "-", '<span class="bad">not proved</span>'
+        against, was, after, proved = "not compared", "", "-", '<span class="bad">not proved</span>'
     refused = f'<p class="note"><span class="bad">refused: {escape(fix.refused)}</span></p>\n' if fix.refused else ""
     times = _pairs((("before", fix.before_s, "unexplained"), ("after", fix.after_s, "useful")))
-    mark = mark or (ROUGH if fix.rough else "")
+    code = f"<h3>To have it without kernelworks</h3><pre>{escape(fix.code)}</pre>\n" if fix.code else ""
     foreseen = fix.predicted_gain_s
     predicted = () if foreseen is None else (("predicted", foreseen, "memory"),)
     gains = _pairs((*predicted, ("got", fix.gain_s, "useful")))
@@ -245,10 +259,19 @@ def _fix(fix: Fix, mark: str) -> str:
         f'<div class="card"><h3>gain</h3><div class="big">{quantity.seconds(fix.gain_s)}{mark}</div>{gains}'
         f'<div class="small">{hit(fix)}</div></div>'
         f'<div class="card"><h3>error, relative, {against}</h3><div class="big">{after}</div>'
-        f"<div>{was}{verdict}</div></div></div>\n"
+        f"<div>{was}{proved}</div></div></div>\n{_remedies(fix, mark)}{code}"
         f'<div class="columns"><div>{_list("Replaced", fix.replaced, "h3")}</div>'
         f"<div>{_list('Left as it was', fix.left, 'h3')}{_list('Notes', fix.notes, 'h3')}</div></div>"
     )
+
+
+def _remedies(fix: Fix, mark: str) -> str:
+    """Every remedy that was tried, those that are in place first."""
+    if not fix.remedies:
+        return ""
+    table = remedies(fix, mark)
+    table.title = "Remedies"
+    return html(table) + "\n"
 
 
 def _pairs(pairs: Iterable[tuple[str, float, str]]) -> str:

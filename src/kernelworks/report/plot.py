@@ -28,6 +28,7 @@ CAUSES = {
     "useful": "useful", "memory": "memory", "compute": "compute", "transcendental": "transcendental",
     "dispatch": "dispatch", "launch": "dispatch", "host": "host", "allocation": "allocation", "latency": "latency",
     "sync": "latency", "fusion": "transcendental", "ridge": "compute",
+    "its own": "transcendental", "input": "latency", "communication": "latency", "compiling": "host",
     "native": "transcendental", "waiting": "latency", "threads": "latency", "watched": "unexplained", "taken": "muted",
     "unexplained": "unexplained", "unmodelled": "unexplained", "ambiguous": "unexplained",
 }  # fmt: skip
@@ -119,12 +120,12 @@ def roofline(ceilings: roofs.Machine, threads: int, found: Sequence[Region] = ()
     # What lies outside is drawn on the edge; its tooltip has the true figures.
     drawn = [(i, max(x, left * 1.15), max(y, bottom * 1.4)) for i, x, y in dots]
     radii = {i: math.sqrt(size) / 2 for i, size in _sizes(found, drawn).items()}
-    draw_roofs(axes, slopes, tops, left, right, [(x, y, radii[i]) for i, x, y in drawn])
-    _dots(axes, found, drawn)
     axes.set_xlabel("flop per byte of compulsory traffic", color=stand_in("muted"))
     axes.set_ylabel("FLOP/s" if top > 1e5 else "GFLOP/s", color=stand_in("muted"))
     axes.xaxis.set_major_formatter(lambda x, _: f"1/{round(1 / x)}" if x < 1 else f"{x:g}")
     axes.yaxis.set_major_formatter(lambda y, _: quantity.short_flops(y) if top > 1e5 else f"{y:g}")
+    draw_roofs(axes, slopes, tops, left, right, [(x, y, radii[i]) for i, x, y in drawn])
+    _dots(axes, found, drawn)
     axes.grid(which="major", color=stand_in("line"), linewidth=0.5, alpha=0.5)
     axes.set_axisbelow(True)
     at = "" if isinstance(ceilings, GpuCeilings) else f" at {threads} threads"
@@ -146,6 +147,7 @@ def draw_roofs(
 ) -> None:
     """The slopes and roofs with their names. ``dots`` (flop per byte, GFLOP/s, radius in points) are kept clear of."""
     highest = tops[-1]
+    figure: Any = axes.figure
     for level, gbs in slopes.items():
         colour = stand_in(LEVEL_VARIABLES.get(level.split()[0], "muted"))
         axes.plot([left, highest.gflops / gbs], [left * gbs, highest.gflops], color=colour, linewidth=1.8, zorder=2)
@@ -156,6 +158,8 @@ def draw_roofs(
         axes.plot(
             [roof.gflops / outermost], [roof.gflops], "o", ms=5, mfc=stand_in("paper"), mec=stand_in("ink"), zorder=3
         )
+    if dots:
+        figure.draw_without_rendering()  # the constrained layout has its final size only then
     for height, label in roofs.labels(tops):
         axes.annotate(
             label, (_clear_of(axes, label, height, right, dots), height), xytext=(-4, 3), textcoords="offset points",
@@ -169,7 +173,6 @@ def _clear_of(axes: Axes, label: str, height: float, right: float, dots: Sequenc
     if not dots:
         return right
     figure: Any = axes.figure
-    figure.draw_without_rendering()
     unit, length = 72 / figure.dpi, LETTER * len(label) + 8
     places = [(*axes.transData.transform((x, y)) * unit, radius) for x, y, radius in dots]
     edge, level = axes.transData.transform((right, height)) * unit
@@ -226,7 +229,7 @@ def _turned(axes: Axes, x: float, y: float, degrees: float) -> tuple[float, floa
 def _angle(axes: Axes, gbs: float) -> float:
     """How steep a slope is drawn, in degrees."""
     figure: Any = axes.figure
-    figure.draw_without_rendering()  # the constrained layout has its final size only then
+    figure.draw_without_rendering()  # the names before it may have moved what the layout has room for
     (x0, y0), (x1, y1) = axes.transData.transform([(1.0, gbs), (2.0, 2 * gbs)])
     return math.degrees(math.atan2(y1 - y0, x1 - x0))
 
@@ -270,7 +273,7 @@ def _dot_labels(axes: Axes, dots: list[tuple[str, float, float, float]]) -> None
         if name in written:
             continue
         x, y = axes.transData.transform((intensity, rate)) / unit
-        width, height, gap = 6.6 * len(name), 12.0, radius + 4
+        width, height, gap = LETTER * len(name), 12.0, radius + 4
         for across, down in _offsets(gap, width, height):
             box = (x + across, y + down - height / 2, x + across + width, y + down + height / 2)
             free = all(box[2] < t[0] or box[0] > t[2] or box[3] < t[1] or box[1] > t[3] for t in taken)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
+from kernelworks.compare import Comparison
+from kernelworks.lints import Lint
 from kernelworks.records import (
     BenchResult,
     Ceilings,
@@ -20,11 +22,13 @@ from kernelworks.records import (
     Swapped,
     Tuned,
 )
-from kernelworks.report import bench, diagnose, explain, page, prove, settle, tune
+from kernelworks.report import bench, compare, explain, fix, judge, lint, page, prove, settle, truth, tune
 from kernelworks.report.climb import terminal as climb
 from kernelworks.report.map import kernel_map
 from kernelworks.report.markup import html
 from kernelworks.rungs import Climb
+from kernelworks.truth import Truth
+from kernelworks.verdicts import Judgement
 
 __all__ = ["fragment", "whole"]
 
@@ -35,14 +39,18 @@ SHOWN: dict[type, Callable[[Several], tuple[str, Sequence[str]]]] = {
     BenchResult: lambda some: (f"{_ops(some)} - kernelworks bench", [html(bench.benches(some))]),
     Ceilings: lambda some: (some[0].name, page.machine_parts(*some)),
     Climb: lambda some: (f"{some[0].ladder} - kernelworks climb", [html(climb.table(one)) for one in some]),
+    Comparison: lambda some: ("kernelworks compare", [html(compare.comparison(one)) for one in some]),
     Diagnosis: lambda some: (some[0].program, page.diagnosis_parts(some[0])),
     Explanation: lambda some: (f"{_ops(some)} - kernelworks explain", [html(explain.explanation(one)) for one in some]),
-    Fix: lambda some: ("kernelworks diagnose --fix", [html(diagnose.fix(one)) for one in some]),
+    Fix: lambda some: ("kernelworks diagnose --fix", [html(fix.fix(one)) for one in some]),
     GpuCeilings: lambda some: (some[0].name, page.machine_parts(*some)),
+    Judgement: lambda some: (f"{some[0].candidate} - kernelworks judge", [html(judge.judgement(one)) for one in some]),
+    Lint: lambda some: (f"{some[0].name} - kernelworks lint-problem", [html(lint.lint(one)) for one in some]),
     MapOp: lambda some: ("kernelworks map", [html(kernel_map(some, ""))]),
     Proof: lambda some: (f"{_ops(some)} - kernelworks prove", [html(prove.proofs(some))]),
     Settled: lambda some: ("kernelworks settle", [html(settle.settled(one)) for one in some]),
     Swapped: lambda some: ("kernelworks swap", [_text("\n".join(one.lines)) for one in some]),
+    Truth: lambda some: ("kernelworks truth", truth.parts(some[0])),
     Tuned: lambda some: (f"{_ops(some)} - kernelworks tune", [html(tune.tuning(some))]),
 }
 

@@ -10,16 +10,20 @@ import torch
 from kernelworks.contract import Request, TensorSpec
 from kernelworks.observe.trace import Call
 from kernelworks.op import OPS, Op
+from kernelworks.spelling import Spelling, by_operator
 from kernelworks.work import NOTHING, Work
 from kernelworks.work.aten import formula
 from kernelworks.work.formulas import Formula
+from kernelworks.work.generated import generated_work
 from kernelworks.work.operands import Arguments, Operand, together
+from kernelworks.work.packed import PACKED
 from kernelworks.work.results import results
 from kernelworks.work.schema import by_schema, composed, no_tensors
 
 __all__ = ["contracted", "work"]
 
 OURS = "kernelworks::"
+REFUSED = (KeyError, IndexError, TypeError, ValueError, AttributeError)  # arguments of another form than is known
 NOTABLE_NS = 200_000  # of an op that is not torch's, from which on what its parts do not account for is asked about
 
 
@@ -41,10 +45,13 @@ def work(call: Call) -> Work | None:
 
 def _parts(call: Call) -> list[tuple[Call, Work]] | None:
     """The calls at and below this one that have a formula, with their work; None where one has none."""
+    if call.kernel is not None:
+        written = generated_work(call.kernel, Arguments(call))
+        return None if written is None else [(call, written)]
     found = _contracted(call) if call.name.startswith(OURS) else _known(call)
     if found is not None:
         return [(call, found)]
-    if not composed(call.load().name, call.overload):
+    if not composed(call.load().name, call.overload) and _function(call) is None:
         return None
     if not call.children:
         return [] if _hands_back(call) else None
@@ -100,6 +107,8 @@ def _written(a: Arguments, parts: list[tuple[Call, Work]], total: Work) -> float
     found = results(a)
     if found is not None:
         new = sum(o.bytes for o in found)
+    elif _function(a.call) is not None:  # what it left behind is what it returned
+        new = sum(size for _, size in a.call.made)
     elif a.call.tensors:
         used = set[int]()
         for part in (Arguments(part) for part, its in parts if its.read):
@@ -111,7 +120,13 @@ def _written(a: Arguments, parts: list[tuple[Call, Work]], total: Work) -> float
 
 
 def _known(call: Call) -> Work | None:
-    """By the table's formula, else by what torch's schema says of the op."""
+    """By the table's formula, else by what torch's schema says of the op; a function that is made of several operators
+    by the contract of the op that says the same."""
+    if call.name in PACKED:
+        return _try(PACKED[call.name], call)
+    spelling = _function(call)
+    if spelling is not None:
+        return _spelled(call, spelling)
     if not call.name.startswith("aten::"):
         return None
     for count in (formula(call.name), by_schema):
@@ -119,6 +134,25 @@ def _known(call: Call) -> Work | None:
         if found is not None and not (found.read + found.written and _scattered(call)):
             return found
     return None
+
+
+def _function(call: Call) -> Spelling | None:
+    """The spelling of a function of torch's that has no operator of its own; None for any other call."""
+    spelling = by_operator(call.name)
+    return spelling if spelling is not None and spelling.composite else None
+
+
+def _spelled(call: Call, spelling: Spelling) -> Work | None:
+    given = [_bare(item) if isinstance(item, Operand) else item for item in Arguments(call).items]
+    try:
+        asked = spelling.ours(**dict(zip(spelling.names, given, strict=True)))
+        return None if isinstance(asked, str) else _by_contract(spelling.op, spelling.op.request("forward", asked))
+    except (*REFUSED, RuntimeError):
+        return None
+
+
+def _bare(operand: Operand) -> torch.Tensor:
+    return torch.empty_strided(operand.shape, operand.stride, dtype=operand.dtype, device="meta")
 
 
 def _scattered(call: Call) -> bool:
@@ -141,7 +175,7 @@ def _hands_back(call: Call) -> bool:
 def _try(count: Formula, call: Call) -> Work | None:
     try:
         found = count(Arguments(call))
-    except (IndexError, TypeError, ValueError, AttributeError, RuntimeError):
+    except (*REFUSED, RuntimeError):
         return None  # arguments of another form than the formula knows: what the op calls may still be known
     return found
 
@@ -161,10 +195,13 @@ def _contracted(call: Call) -> Work | None:
     op, pass_ = found
     try:
         args = dict(zip(op.passes[pass_].names, _specs(call, op.passes[pass_].schema), strict=False))
-        cost = op.contract.cost(Request(op.name, pass_, args, torch.get_num_threads()))
-        dtype = str(op.contract.unit(Request(op.name, pass_, args))).removeprefix("torch.")
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+        return _by_contract(op, Request(op.name, pass_, args, torch.get_num_threads()))
+    except REFUSED:
         return None
+
+
+def _by_contract(op: Op, request: Request) -> Work:
+    cost, dtype = op.contract.cost(request), str(op.contract.unit(request)).removeprefix("torch.")
     return Work(cost.flop, cost.transcendental, cost.bytes_read, cost.bytes_written, dtype, op.contract.elementary)
 
 

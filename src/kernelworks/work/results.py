@@ -84,7 +84,11 @@ def _run(a: Arguments) -> list[Operand] | None:
     found = []
     for tensor in made if isinstance(made, (tuple, list)) else [made]:
         for t in tensor if isinstance(tensor, (tuple, list)) else [tensor]:
-            if isinstance(t, torch.Tensor) and t.untyped_storage()._cdata not in storages:
+            if not isinstance(t, torch.Tensor):
+                continue
+            if t.layout is not torch.strided:
+                return None  # how many values a sparse one holds is not told by shapes
+            if t.untyped_storage()._cdata not in storages:
                 found.append(Operand(tuple(t.shape), tuple(t.stride()), t.dtype))
     return found
 

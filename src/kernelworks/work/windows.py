@@ -11,8 +11,8 @@ from kernelworks.work.operands import Arguments, Operand, name_of, together
 from kernelworks.work.results import results, returned
 
 __all__ = [
-    "adaptive_pool", "average_pool_backward", "convolution", "convolution_backward", "interpolated", "pool",
-    "pool_backward", "sampled", "taps",
+    "adaptive_pool", "average_pool_backward", "convolution", "convolution_backward", "convolved", "interpolated",
+    "pool", "pool_backward", "sampled", "taps",
 ]  # fmt: skip
 
 Formula = Callable[[Arguments], Work | None]
@@ -67,7 +67,10 @@ class _Convolution:
 
     @property
     def channels(self) -> int:
-        return self.weight.shape[1] * self.groups if self.transposed else self.weight.shape[0]
+        """Of the result. A transposed weight may lie either way round (oneDNN's does)."""
+        if not self.transposed:
+            return self.weight.shape[0]
+        return self.weight.shape[0] * self.weight.shape[1] * self.groups // max(1, self.x.shape[-len(self.kernel) - 1])
 
     @property
     def batch(self) -> int:
@@ -83,13 +86,17 @@ class _Convolution:
 
 def convolution(a: Arguments) -> Work | None:
     """conv(x, weight, bias, ...), forward and transposed, in one to three dimensions."""
-    x, weight = a[0], a["weight"]
+    return convolved(a, a[0], a["weight"], together(a.operands))
+
+
+def convolved(a: Arguments, x: Any, weight: Any, read: float) -> Work | None:
+    """The same of a call whose arguments have other names; ``read`` bytes."""
     if not (isinstance(x, Operand) and isinstance(weight, Operand)) or len(weight.shape) < 3:
         return None
     shape = _Convolution(a, x, weight)
     outer = shape.outer
     written = shape.batch * shape.channels * math.prod(outer) * x.dtype.itemsize
-    return Work(shape.flop(outer), 0.0, together(a.operands), written, name_of(x.dtype))
+    return Work(shape.flop(outer), 0.0, float(read), written, name_of(x.dtype))
 
 
 def convolution_backward(a: Arguments) -> Work | None:

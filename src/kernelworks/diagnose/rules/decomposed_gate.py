@@ -1,9 +1,10 @@
-"""SiLU of one tensor times another: written and read once more than needed."""
+"""An activation of one tensor times another: written and read once more than needed."""
 
 from __future__ import annotations
 
 from kernelworks.diagnose.patterns import GATE
 from kernelworks.diagnose.rules.rule import REACH, Advice, Rule, View
+from kernelworks.spelling import gates
 
 
 def applies(view: View) -> Advice | None:
@@ -11,7 +12,10 @@ def applies(view: View) -> Advice | None:
     if not part or view.achieved >= REACH:
         return None
     high = part * view.excess()
-    return Advice("a gate made of two ops", "swap in kw.silu_mul: one op", 0.4 * high, high, ("silu_mul",))
+    near = {view.plain, *view.siblings}
+    ops = tuple(gate.op.name for name, gate in gates().items() if name in near or not near & gates().keys())
+    said = " or ".join(f"kw.{op}" for op in ops)
+    return Advice("a gate made of two ops", f"swap in {said}: one op", 0.4 * high, high, ops)
 
 
 RULE = Rule("decomposed_gate", applies)

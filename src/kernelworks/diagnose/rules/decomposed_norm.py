@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelworks.diagnose.patterns import NORM
-from kernelworks.diagnose.rules.rule import Advice, Rule, View
+from kernelworks.diagnose.rules.rule import Advice, Rule, View, instead
 
 STEPS = 5  # square, mean, add, rsqrt, multiply; one call takes their place
 
@@ -12,8 +12,9 @@ def applies(view: View) -> Advice | None:
     high = view.seconds * view.within(NORM) * (1 - 1 / (2 * STEPS))
     if not high:
         return None
-    action = "swap in kw.rms_norm or kw.layer_norm: one op"
-    return Advice("a norm made of many ops", action, 0.6 * high, high, ("rms_norm", "layer_norm"))
+    ops = instead(NORM)
+    action = f"swap in {' or '.join(f'kw.{op}' for op in ops)}: one op"
+    return Advice("a norm made of many ops", action, 0.6 * high, high, ops)
 
 
 RULE = Rule("decomposed_norm", applies)

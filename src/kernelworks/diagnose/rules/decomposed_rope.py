@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from kernelworks.diagnose.patterns import ROPE
-from kernelworks.diagnose.rules.rule import Advice, Rule, View
+from kernelworks.diagnose.patterns import ROTARY
+from kernelworks.diagnose.rules.rule import Advice, Rule, View, instead
 
 
 def applies(view: View) -> Advice | None:
-    high = view.seconds * view.within(ROPE) * (1 - 1 / 8)  # one op instead of four for q and four for k
+    high = view.seconds * view.within(ROTARY) * (1 - 1 / 8)  # one op instead of four for q and four for k
     if not high:
         return None
-    return Advice(
-        "a rotary embedding made of many ops", "swap in kw.rope: one op for q and k", 0.6 * high, high, ("rope",)
-    )
+    ops = instead(ROTARY)
+    action = f"swap in {' or '.join(f'kw.{op}' for op in ops)}: one op for q and k"
+    return Advice("a rotary embedding made of many ops", action, 0.6 * high, high, ops)
 
 
 RULE = Rule("decomposed_rope", applies)

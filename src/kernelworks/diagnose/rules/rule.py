@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-__all__ = ["FREE", "PYTHON", "REACH", "Advice", "Rule", "View"]
+from kernelworks.op import OPS
+
+__all__ = ["FREE", "PYTHON", "REACH", "Advice", "Rule", "View", "instead"]
 
 PYTHON, FREE = "python", "free memory"  # what the regions between ops are called
 REACH = 0.6  # of its ceiling: what a good row reaches at the least, for the cautious end of a range
@@ -94,6 +96,11 @@ class Advice:
     low: float
     high: float
     ops: tuple[str, ...] = ()
+
+
+def instead(pattern: str) -> tuple[str, ...]:
+    """The ops of ours that are a pattern in one, by their names: rooms say so."""
+    return tuple(op.name for op in OPS.values() if op.pattern == pattern)
 
 
 @dataclass(frozen=True)

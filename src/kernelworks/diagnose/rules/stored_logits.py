@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from kernelworks.diagnose.patterns import LOGITS
-from kernelworks.diagnose.rules.rule import Advice, Rule, View
+from kernelworks.diagnose.rules.rule import Advice, Rule, View, instead
 
 LOSSES = frozenset(
     {
@@ -29,10 +29,10 @@ def applies(view: View) -> Advice | None:
         return None
     if view.plain not in LOSSES and not view.within(LOGITS):
         return None
-    action = "kw.linear_cross_entropy: the last product and the loss in one op, the logits never stored"
-    return Advice(
-        "logits stored for the loss", action, 0.5 * view.seconds, 0.9 * view.seconds, ("linear_cross_entropy",)
-    )
+    ops = instead(LOGITS)
+    said = " or ".join(f"kw.{op}" for op in ops)
+    action = f"{said}: the last product and the loss in one op, the logits never stored"
+    return Advice("logits stored for the loss", action, 0.5 * view.seconds, 0.9 * view.seconds, ops)
 
 
 RULE = Rule("stored_logits", applies, ("cuda",))

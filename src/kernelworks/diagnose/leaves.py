@@ -1,0 +1,38 @@
+"""The tensors and numbers in what a program is given and returns, by where they stand in it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["leaves"]
+
+
+def leaves(value: Any, path: str = "", depth: int = 0) -> dict[str, Tensor]:
+    """The tensors and numbers in nested sequences, mappings and dataclasses, by path; numbers as tensors too.
+
+    What is in other objects (caches that a call grew, say) is their affair.
+    """
+    if isinstance(value, Tensor):
+        return {path: value}
+    if isinstance(value, (bool, int, float, complex)):
+        return {path: torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)}
+    if type(value).__module__ == "numpy" and hasattr(value, "__array__"):
+        with contextlib.suppress(TypeError, ValueError):  # of strings, or of objects
+            return {path: torch.as_tensor(value)}
+        return {}
+    if depth > 16:
+        return {}
+    items: Iterator[tuple[Any, Any]] = iter(())
+    if isinstance(value, Mapping):
+        items = iter(value.items())
+    elif isinstance(value, (list, tuple)):
+        items = iter(enumerate(value))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        items = ((f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value))
+    return {name: tensor for key, item in items for name, tensor in leaves(item, f"{path}[{key!r}]", depth + 1).items()}

@@ -1,0 +1,31 @@
+"""The remedies that compete for a program's time: one file each."""
+
+from __future__ import annotations
+
+from kernelworks.diagnose.remedies import (
+    allocator,
+    cast_weights,
+    channels_last,
+    cuda_graph,
+    fewer_bits,
+    folded_norms,
+    fused_optimizer,
+    merged_projections,
+    padded_sizes,
+    static_cache,
+    swap,
+    threads,
+    torch_compile,
+    unused_gradients,
+    waits,
+)
+from kernelworks.diagnose.remedies.remedy import Remedy
+
+__all__ = ["REMEDIES"]
+
+# In the order in which they are asked: what is predicted in seconds before what compiles.
+REMEDIES: tuple[Remedy, ...] = (
+    swap.REMEDY, allocator.REMEDY, channels_last.REMEDY, folded_norms.REMEDY, cast_weights.REMEDY,
+    merged_projections.REMEDY, fused_optimizer.REMEDY, threads.REMEDY, fewer_bits.REMEDY, static_cache.REMEDY,
+    cuda_graph.REMEDY, torch_compile.REMEDY, unused_gradients.REMEDY, waits.REMEDY, padded_sizes.REMEDY,
+)  # fmt: skip

@@ -1,0 +1,227 @@
+"""An optimizer's step in one kernel, by torch's ``fused=True`` or by the op of ours.
+
+torch's step goes over parameters, gradients and states once for each term of its formula; a fused one reads and writes
+each of them once. The object stays the optimizer that it was, with its groups, its states and its hooks.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from kernelworks import optim
+from kernelworks.diagnose.remedies.remedy import PROCESS, Change, Impossible, Offer, Promise, Scene, kind_name
+from kernelworks.diagnose.remedies.trial import run_s
+
+__all__ = ["FUSED", "OURS", "REMEDY", "fuse", "take_ours"]
+
+FUSED, OURS = "fused", "kernelworks"
+KINDS: tuple[type[Optimizer], ...] = (Adam, AdamW, SGD, Adagrad)  # that torch has a fused step of
+MOST_BYTES = 256 << 20  # of parameters that are copied for a trial
+TURNS, ENOUGH_S = (3, 15), 0.5
+PROVED = "torch's own steps, of copies"
+STEPS = 3  # after which parameters are compared
+CODE = {FUSED: "{kind}(..., fused=True)", OURS: "kernelworks.optim.AdamW(...)"}
+SAYS = {FUSED: "{kind} with fused=True: one pass over its tensors", OURS: "{kind} stepped by kernelworks.adamw_"}
+
+
+class _Remedy:
+    name = "fused optimizer"
+
+    def offers(self, scene: Scene) -> Iterator[Offer]:
+        for optimizer in scene.optimizers:
+            kind = type(optimizer).__name__
+            for how in (FUSED, OURS):
+                if suits(optimizer, how):
+                    site = scene.site_of(optimizer)
+                    yield Offer(
+                        self.name, site, SAYS[how].format(kind=kind), code=CODE[how].format(kind=kind),
+                        options=(("how", how),), group=f"step of {site}", touches=frozenset({"optimizer"}),
+                    )  # fmt: skip
+        for name, optimizer in {kind_name(o): o for o in scene.roots.passing if suits(o, FUSED)}.items():
+            kind = type(optimizer).__name__
+            says = f"{SAYS[FUSED].format(kind=kind)}, wherever the program makes one"
+            yield Offer(
+                self.name, PROCESS, says, code=CODE[FUSED].format(kind=kind), options=(("kind", name),),
+                group=f"step of {name}", touches=frozenset({"optimizer"}),
+            )  # fmt: skip
+
+    def predict(self, scene: Scene, offer: Offer) -> Promise:
+        """A race of steps of copies: of all parameters, or of every so-manieth where they are large."""
+        assert scene.forecaster is not None
+        kind, whole = offer.option("kind"), scene.forecaster.device.whole
+        stepping = [o for o in scene.roots.passing if kind_name(o) == kind] if kind else [scene.at(offer.site)]
+        pairs = [_raced(optimizer, offer.option("how", FUSED), whole) for optimizer in stepping]
+        before, after = (sum(seconds) for seconds in zip(*pairs, strict=True))
+        return Promise((before - after) / run_s(scene), how="steps of copies raced")
+
+    def apply(self, scene: Scene, offer: Offer) -> Change:
+        if offer.option("kind"):
+            return Change(lambda: fuse_each(offer.option("kind")), PROVED)
+        optimizer, how = scene.at(offer.site), offer.option("how")
+        if not suits(optimizer, how):
+            raise Impossible(f"this {type(optimizer).__name__} cannot be stepped so")
+        return Change(lambda: PUT[how](optimizer), PROVED)
+
+
+def suits(optimizer: Optimizer, how: str) -> bool:
+    """Whether an optimizer of torch's own could be stepped so, and is not."""
+    if type(optimizer) not in ((AdamW,) if how == OURS else KINDS):
+        return False
+    groups = optimizer.param_groups
+    params = [p for group in groups for p in group["params"]]
+    if not params or any(g.get("fused") or g.get("differentiable") or isinstance(g["lr"], Tensor) for g in groups):
+        return False
+    if how == OURS and "step" in optimizer.__dict__:  # a scheduler of learning rates wraps torch's own step
+        return False
+    if how == OURS and any(g["amsgrad"] or g["capturable"] or g["foreach"] is not None for g in groups):
+        return False
+    kinds = {p.device.type for p in params}
+    return kinds <= {"cpu", "cuda"} and all(
+        p.is_floating_point() and type(p.data) is Tensor and (p.grad is None or p.grad.layout is torch.strided)
+        for p in params
+    )
+
+
+def fuse(optimizer: Optimizer) -> Callable[[], None]:
+    """Sets ``fused`` in every group; states follow as torch wants them: a count of steps on the parameter's device."""
+    before = [(group, group.get("fused")) for group in optimizer.param_groups]
+    had = "_need_device_dtype_check_for_fused" in optimizer.__dict__
+    counts: list[tuple[dict[str, Any], Tensor]] = []
+    for group, _ in before:
+        group["fused"] = True
+        for p in group["params"]:
+            state = optimizer.state.get(p, {})
+            step = state.get("step")
+            if isinstance(step, Tensor) and step.device != p.device:
+                counts.append((state, step))
+                state["step"] = step.to(p.device, torch.float32)
+
+    def back() -> None:
+        for group, fused in before:
+            group["fused"] = fused
+        for state, step in counts:
+            if state.get("step") is not step:
+                state["step"] = step.copy_(state["step"])
+        _counted_by_the_host(optimizer)  # of states that were made meanwhile
+        if not had:
+            optimizer.__dict__.pop("_need_device_dtype_check_for_fused", None)
+
+    return back
+
+
+def fuse_each(kind: str) -> Callable[[], None]:
+    """Sets ``fused`` in each optimizer of a type ahead of its first step. Those that are gone by then are let go."""
+    seen: weakref.WeakKeyDictionary[Optimizer, list[Any]] = weakref.WeakKeyDictionary()
+
+    def see(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if optimizer not in seen and kind_name(optimizer) == kind and suits(optimizer, FUSED):
+            seen[optimizer] = [group.get("fused") for group in optimizer.param_groups]
+            fuse(optimizer)
+
+    hook = register_optimizer_step_pre_hook(see)
+
+    def back() -> None:
+        hook.remove()
+        for optimizer, before in seen.items():
+            for group, fused in zip(optimizer.param_groups, before, strict=False):
+                group["fused"] = fused
+            _counted_by_the_host(optimizer)
+
+    return back
+
+
+def _counted_by_the_host(optimizer: Optimizer) -> None:
+    """Counts of steps that a fused step has on a GPU, where torch's other steps want them."""
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            step = optimizer.state.get(p, {}).get("step")
+            if isinstance(step, Tensor) and step.is_cuda and not group.get("capturable"):
+                optimizer.state[p]["step"] = step.cpu()
+
+
+def take_ours(optimizer: Optimizer) -> Callable[[], None]:
+    """Makes a ``torch.optim.AdamW`` one of ours: a class derived from it, with the same state."""
+    optimizer.__class__ = optim.AdamW
+    optimizer._patch_step_function()  # hooks of steps run round ours too
+
+    def back() -> None:
+        optimizer.__class__ = AdamW
+        optimizer.__dict__.pop("_kernelworks_chosen", None)
+
+    return back
+
+
+PUT: dict[str, Callable[[Optimizer], Callable[[], None]]] = {FUSED: fuse, OURS: take_ours}
+
+
+def _raced(
+    optimizer: Optimizer, how: str, whole: Callable[[Callable[[], Any]], Callable[[], Any]]
+) -> tuple[float, float]:
+    """Seconds of a step as it is and so, in turns."""
+    size = sum(p.nbytes for group in optimizer.param_groups for p in group["params"])
+    every = max(1, -(-size // MOST_BYTES))
+    first, second = (_copied(optimizer, every) for _ in range(2))
+    if first is None or second is None:
+        raise Impossible("it has no parameters with gradients")
+    back = PUT[how](second)
+    _check(first, second)
+    steps = [whole(first.step), whole(second.step)]
+    times: tuple[list[float], list[float]] = ([], [])
+    for step in (*steps, *steps):
+        step()
+    begin = time.perf_counter()
+    for turn in range(TURNS[1]):
+        for arm in (0, 1) if turn % 2 else (1, 0):
+            start = time.perf_counter()
+            steps[arm]()
+            times[arm].append(time.perf_counter() - start)
+        if turn + 1 >= TURNS[0] and time.perf_counter() - begin > ENOUGH_S:
+            break
+    back()
+    was, now = (statistics.median(t) * every for t in times)
+    return was, now
+
+
+def _check(first: Any, second: Any) -> None:
+    """Raises Impossible where some steps of the second lead to other parameters than rounding explains."""
+    before = [p.detach().clone() for group in first.param_groups for p in group["params"]]
+    for _ in range(STEPS):
+        first.step()
+        second.step()
+    ours = (p for group in second.param_groups for p in group["params"])
+    theirs = (p for group in first.param_groups for p in group["params"])
+    with torch.no_grad():
+        for was, a, b in zip(before, theirs, ours, strict=True):
+            unit = torch.finfo(a.dtype).eps
+            allowed = STEPS * unit * a.double().norm() + 64 * unit * (a.double() - was.double()).norm()
+            if not (a.double() - b.double()).norm() <= allowed:
+                raise Impossible("stepped so, its parameters are others than rounding explains")
+
+
+def _copied(optimizer: Optimizer, every: int) -> Any:
+    """The same optimizer of copies of every so-manieth parameter that steps, with gradients of small numbers."""
+    groups = []
+    kind: Any = type(optimizer)
+    for group in optimizer.param_groups:
+        stepping = [p for p in group["params"] if p.requires_grad][::every]
+        params = []
+        for p in stepping:
+            with torch.no_grad():
+                copy = torch.nn.Parameter(p.detach().clone())
+                copy.grad = torch.full_like(copy, 1e-3)
+            params.append(copy)
+        if params:
+            groups.append({**group, "params": params})
+    return kind(groups) if groups else None
+
+
+REMEDY = _Remedy()

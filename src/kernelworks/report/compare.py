@@ -1,0 +1,88 @@
+"""Two records side by side: what was judged first, then where the difference lies."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kernelworks.compare import AMBIGUOUS, SLOWER, Compared, Comparison
+from kernelworks.report import quantity
+
+__all__ = ["comparison", "sentence"]
+
+MOST_PARTS = 12
+
+
+def comparison(found: Comparison) -> RenderableType:
+    """What ``kernelworks compare`` prints."""
+    first, second = (_head(head) for head in found.heads)
+    lines: list[RenderableType] = [Text(f"A  {first}"), Text(f"B  {second}")]
+    lines += [Text(line, style="yellow") for line in found.remarks]
+    judged = [c for c in found.compared if c.judged]
+    parts = sorted((c for c in found.compared if not c.judged), key=lambda c: -abs(c.after - c.before))
+    moved = [c for c in parts if c.beyond][:MOST_PARTS]
+    lines += [Text(), _table(judged)]
+    if moved:
+        lines += [Text(), Text("where it lies", style="bold"), _table(moved)]
+    for name, only in zip("AB", found.only, strict=True):
+        if only:
+            lines.append(Text(f"only in {name}: {', '.join(only[:6])}{_more(len(only) - 6)}", style="dim"))
+    return Group(*lines, Text(), Text(sentence(found), style="bold"))
+
+
+def _more(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""
+
+
+def _head(head: dict[str, object]) -> str:
+    words = (head.get("file"), head.get("program"), head.get("machine"), head.get("date"), head.get("commit"))
+    return " · ".join(str(word) for word in words if word)
+
+
+def _value(value: float, unit: str) -> str:
+    return quantity.seconds(value) if unit == "s" else f"{quantity.figures(value)} {unit}"
+
+
+def _table(items: list[Compared]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("", overflow="fold", min_width=20)
+    for name in ("A", "B", "change", "noise"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for item in items:
+        word, style = _word(item)
+        change = f"{100 * item.change:+.1f}%" if abs(item.change) < 100 else "appeared"
+        change = change if item.after or not item.before else "gone"
+        noise = f"{100 * item.noise / item.before:.1f}%" if item.before else "-"
+        table.add_row(
+            item.name, _value(item.before, item.unit), _value(item.after, item.unit), change, noise,
+            Text(word, style=style),
+        )  # fmt: skip
+    return table
+
+
+def _word(item: Compared) -> tuple[str, str]:
+    if not item.beyond:
+        return "same within the noise", "dim"
+    word, style = ("slower", "red") if item.after > item.before else ("faster", "green")
+    return (f"{word}, rough", "yellow") if item.rough else (word, style)
+
+
+def sentence(found: Comparison) -> str:
+    """What came of it, in one line."""
+    judged = [c for c in found.compared if c.judged]
+    slower, faster = found.slower(), [c for c in judged if c.beyond and not c.rough and c.change < 0]
+    said = f"{len(judged)} {'figure' if len(judged) == 1 else 'figures'}: {len(slower)} slower, {len(faster)} faster"
+    if found.limit is None:
+        return said
+    asked = f"slower by more than {100 * found.limit:g}%"
+    if found.verdict == SLOWER:
+        names = ", ".join(f"{c.name} ({100 * c.change:+.1f}%)" for c in found.slower(found.limit))
+        return f"{said}; {asked}: {names}"
+    if found.verdict == AMBIGUOUS:
+        unclear = ", ".join(f"{c.name} ({100 * c.change:+.1f}%)" for c in found.unclear(found.limit))
+        why = f"{unclear}, within the noise or rough" if unclear else "the two cannot be held against each other"
+        return f"{said}; no verdict on what is {asked}: {why}"
+    return f"{said}; nothing is {asked}"

@@ -1,0 +1,203 @@
+"""The suite of programs: a line for each run, the table of a record, and what it comes to.
+
+A row is one program under one mode. Under one of torch's switches ``share`` is its time over eager's, measured in
+turns; under ``fix`` it is ``after_s`` over ``before_s``. So each is a share of the eager time of its own process, and
+what is compared are those. Torch's best switch for a program is the least share of those that ran, eager (1) among
+them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kernelworks import history
+from kernelworks.report import quantity
+
+__all__ = ["line", "rough", "summary", "table"]
+
+SWITCHES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
+FIX, BACKEND, INDUCTOR = "fix", "kernelworks", "default"
+ROUGH = 0.10  # of the time: runs that lie further apart say that other processes used the machine
+
+Row = Mapping[str, Any]
+
+
+def _share(row: Row | None) -> float | None:
+    """The time under this mode over eager's; None where it did not run."""
+    if row is None or "failed" in row:
+        return None
+    if row["mode"] == FIX:
+        return float(row["after_s"] / row["before_s"])
+    return float(row["share"])
+
+
+def rough(row: Row) -> bool:
+    """Whether other processes had the machine meanwhile, or the runs lay so far apart that the figure is a wide one."""
+    if "failed" in row:
+        return False
+    if row["mode"] == FIX:
+        return bool(row.get("ambiguous") or row.get("rough") or row.get("noise_s", 0.0) > ROUGH * row["before_s"])
+    return bool(row.get("loud") or row["spread"] > ROUGH)
+
+
+def _held(row: Row) -> bool | None:
+    """Whether the gain was as predicted; None where nothing was predicted."""
+    if "failed" in row or row.get("predicted_gain_s") is None:
+        return None
+    return history.held(row["predicted_gain_s"], row["gain_s"], row["before_s"])
+
+
+def line(row: Row) -> str:
+    """One row, as the runner prints it."""
+    start = f"{row['program']:15s} {row['mode']:26s} "
+    share = _share(row)
+    if share is None:
+        return f"{start}FAILED: {row['failed']}"
+    if row["mode"] == FIX:
+        predicted = row["predicted_gain_s"]
+        said = "nothing" if predicted is None else quantity.seconds(predicted)
+        refused = f"; refused: {row['refused']}" if row.get("refused") else ""
+        return (
+            f"{start}{quantity.seconds(row['before_s']):>8s} -> {quantity.seconds(row['after_s']):>8s} "
+            f"{quantity.ratio(1 / share):>6s} predicted {said}, got {quantity.seconds(row['gain_s'])}; "
+            f"{row['took_s']:.0f} s{refused}"
+        )
+    differs = "" if row.get("differs") is None else f", differs by {row['differs']:.1g}"
+    return (
+        f"{start}{quantity.seconds(row['eager_ms'] / 1e3):>8s} -> {quantity.seconds(row['ms'] / 1e3):>8s} "
+        f"{quantity.ratio(1 / share):>6s} +-{100 * row['spread']:.0f}%, compiling {row['compile_s']:.0f} s{differs}"
+    )
+
+
+class _Program:
+    """What is known of one program."""
+
+    def __init__(self, name: str, rows: Iterable[Row]) -> None:
+        self.name = name
+        self.modes = {row["mode"]: row for row in rows if row["program"] == name}
+        self.fix = _share(self.modes.get(FIX))
+        ran = {mode: share for mode in SWITCHES if (share := _share(self.modes.get(mode))) is not None}
+        self.best = min(ran, key=lambda mode: ran[mode]) if ran and min(ran.values()) < 1 else "eager"
+        self.least = min([1.0, *ran.values()])
+        self.switched = any(mode in self.modes for mode in SWITCHES)
+        self.over = self.least / self.fix if self.fix and self.switched else None
+
+    def eager(self) -> str:
+        """Its time as its author wrote it: the least of the processes' medians, since neighbours only add to it."""
+        ran = [row for row in self.modes.values() if "failed" not in row]
+        if not ran:
+            return "-"
+        best = min(ran, key=_eager_s)
+        return f"{_mark(best)}{quantity.seconds(_eager_s(best))}"
+
+
+def _eager_s(row: Row) -> float:
+    return float(row["before_s"]) if row["mode"] == FIX else float(row["eager_ms"]) / 1e3
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def _programs(rows: Sequence[Row]) -> list[_Program]:
+    return [_Program(name, rows) for name in dict.fromkeys(row["program"] for row in rows)]
+
+
+def _over(named: str, ratios: Sequence[float]) -> str:
+    mean, least = quantity.ratio(_mean(ratios)), quantity.ratio(min(ratios))
+    return f"{named}: geometric mean {mean}, least {least}, of {len(ratios)}"
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """The suite in one sentence: geometric means, the least, and how many predictions held."""
+    found = _programs(rows)
+    said = []
+    over = [p.over for p in found if p.over]
+    if over:
+        said += [
+            _over("the fix over torch's best switch", over),
+            _over("over eager", [1 / p.fix for p in found if p.fix]),
+        ]
+    else:
+        switched = [1 / p.least for p in found if p.switched]
+        said += [_over("torch's best switch over eager", switched)] if switched else []
+    beside = [
+        inductor / share
+        for p in found
+        if (share := _share(p.modes.get(BACKEND))) and (inductor := _share(p.modes.get(INDUCTOR)))
+    ]
+    said += [_over('`backend="kernelworks"` over inductor', beside)] if beside else []
+    held = [h for p in found if FIX in p.modes and (h := _held(p.modes[FIX])) is not None]
+    said += [f"{sum(held)} of {len(held)} predictions held"] if held else []
+    wide = sum(map(rough, rows))
+    said += [f"{wide} of {len(rows)} figures are rough"] if wide else []
+    text = "; ".join(said) or "nothing is measured yet"
+    return text[0].upper() + text[1:]
+
+
+# ---------------------------------------------------------------- the table
+
+
+def _mark(row: Row) -> str:
+    return "~" if rough(row) else ""
+
+
+def _switch(program: _Program) -> str:
+    if not program.switched:
+        return ""
+    if program.best == "eager":
+        return f"{'~' if any(rough(program.modes[mode]) for mode in SWITCHES if mode in program.modes) else ''}none"
+    return f"{_mark(program.modes[program.best])}{quantity.ratio(1 / program.least)} {program.best}"
+
+
+def _foretold(row: Row | None) -> str:
+    if row is None or "failed" in row:
+        return ""
+    predicted = row["predicted_gain_s"]
+    said = "-" if predicted is None else quantity.seconds(predicted)
+    return f"{said}, {quantity.seconds(row['gain_s'])}"
+
+
+def _ours(program: _Program) -> str:
+    row = program.modes.get(FIX)
+    if row is None:
+        return ""
+    if program.fix is None:
+        return "failed"
+    return f"{_mark(row)}{quantity.ratio(1 / program.fix)}"
+
+
+def table(rows: Sequence[Row], programs: Sequence[str] = (), modes: Sequence[str] = ()) -> list[str]:
+    """The lines of a table in Markdown, and below it what failed and what is missing: of all ``programs`` of the suite
+    and of all ``modes`` that it has on this device."""
+    found = _programs(rows)
+    lines = [
+        "| program | eager | torch's best switch | `--fix` | over torch's best | gain predicted, got |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for p in found:
+        over = f"**{quantity.ratio(p.over)}**" if p.over else ""
+        lines.append(f"| {p.name} | {p.eager()} | {_switch(p)} | {_ours(p)} | {over} | {_foretold(p.modes.get(FIX))} |")
+    said = [f"{summary(rows)}."]
+    if any(map(rough, rows)):
+        said.append(f"~: other processes used the machine, or runs lay more than {100 * ROUGH:.0f}% apart.")
+    failed = [f"{mode} of {p.name}" for p in found for mode, row in p.modes.items() if "failed" in row]
+    if failed:
+        said.append(f"Failed: {', '.join(failed)}.")
+    return [*lines, "", " ".join([*said, *_missing(found, programs, modes)]), ""]
+
+
+def _missing(found: Sequence[_Program], programs: Sequence[str], modes: Sequence[str]) -> list[str]:
+    """What is not on record, so that nobody takes a gap for a result."""
+    known = {p.name for p in found}
+    gone = [name for name in programs if name not in known]
+    said = [f"Not measured yet: {', '.join(gone)}."] if gone else []
+    without: dict[str, list[str]] = {}
+    for mode in modes:
+        names = [p.name for p in found if mode not in p.modes]
+        if names:
+            said_of = "any of them" if len(names) == len(found) else ", ".join(names)
+            without.setdefault(said_of, []).append(f"`{mode}`")
+    return [*said, *(f"Not measured yet under {', '.join(which)}: {names}." for names, which in without.items())]

@@ -1,0 +1,382 @@
+"""What only one remedy does: whose norms it folds, what follows whoever changes the model, what the process is told."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from remedied import Case, X, asked, attending, looks, net, offers, scene_of, trained
+from torch import Tensor, nn
+from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
+
+from kernelworks.bench import faults
+from kernelworks.diagnose import measured
+from kernelworks.diagnose.fix import Search
+from kernelworks.diagnose.remedies import (
+    allocator,
+    folded_norms,
+    fused_optimizer,
+    merged_projections,
+    padded_sizes,
+    static_cache,
+    threads,
+    torch_compile,
+    unused_gradients,
+    waits,
+    whole,
+)
+from kernelworks.diagnose.remedies.remedy import Change, Impossible, Promise, Scene, Together
+from kernelworks.diagnose.roots import Roots
+from kernelworks.observe.budget import Budget, Over
+from kernelworks.observe.program import Program
+
+FOLDABLE = [["conv", "norm"], ["deep.0", "deep.1"], ["wide.0", "wide.1"], ["head", "last"]]
+
+
+@pytest.mark.parametrize("how", [fused_optimizer.FUSED, fused_optimizer.OURS])
+def test_a_step_that_leads_elsewhere_is_none(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = scene_of(trained(net(), torch.optim.AdamW))
+    (offer,) = (o for o in fused_optimizer.REMEDY.offers(scene) if o.option("how") == how)
+    assert fused_optimizer.REMEDY.predict(scene, offer).saves is not None
+    put = fused_optimizer.PUT[how]
+
+    def wrong(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+        optimizer.param_groups[0]["weight_decay"] = 0.5
+        return put(optimizer)
+
+    monkeypatch.setitem(fused_optimizer.PUT, how, wrong)
+    with pytest.raises(Impossible, match="than rounding explains"):
+        fused_optimizer.REMEDY.predict(scene, offer)
+
+
+def test_optimizers_that_are_made_anew_are_fused_as_they_step() -> None:
+    model = net().train()
+    made: list[torch.optim.Optimizer] = []
+
+    def run() -> float:
+        made.append(torch.optim.AdamW(model.parameters(), lr=1e-4))
+        for _ in range(2):
+            made[-1].zero_grad()
+            loss = model(X).square().mean()
+            loss.backward()
+            made[-1].step()
+        return loss.item()
+
+    scene = scene_of(Case(model, run))
+    assert not scene.roots.optimizers and scene.training
+    (offer,) = fused_optimizer.REMEDY.offers(scene)
+    assert fused_optimizer.REMEDY.predict(scene, offer).saves is not None
+    with fused_optimizer.REMEDY.apply(scene, offer):
+        run()
+        assert made[-1].param_groups[0]["fused"] is True
+    assert made[-1].param_groups[0]["fused"] is None
+    run()
+    assert made[-1].param_groups[0]["fused"] is None
+
+
+def test_a_cache_of_fixed_size_for_a_model_that_generates() -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = Qwen3ForCausalLM(Qwen3Config(vocab_size=64, num_key_value_heads=2, head_dim=16, **sizes)).eval()
+    prompt = torch.randint(0, 64, (1, 4))
+
+    def run() -> Tensor:
+        return model.generate(prompt, max_new_tokens=6, min_new_tokens=6, do_sample=False)  # type: ignore[no-any-return]
+
+    scene = scene_of(Case(model, run))
+    (offer,) = static_cache.REMEDY.offers(scene)
+    assert static_cache.REMEDY.predict(scene, offer).saves is not None
+    before, plain = looks(Case(model, run)), run()
+    with static_cache.REMEDY.apply(scene, offer):
+        assert torch.equal(run(), plain)
+        assert offers(static_cache.REMEDY, scene) == []
+    assert looks(Case(model, run)) == before
+    with torch.no_grad():
+        assert offers(static_cache.REMEDY, scene_of(Case(model, lambda: model(prompt)))) == []  # generates nothing
+
+    def by_hand() -> Tensor:
+        past, token = DynamicCache(), prompt
+        for _ in range(6):
+            token = model(token, past_key_values=past).logits[:, -1:].argmax(-1)
+        return token
+
+    with torch.no_grad():
+        scene = scene_of(Case(model, by_hand))
+    before = looks(Case(model, by_hand))
+    (offer,) = static_cache.REMEDY.offers(scene)
+    with pytest.raises(Impossible, match="does not call generate"):
+        static_cache.REMEDY.predict(scene, offer)
+    assert looks(Case(model, by_hand)) == before
+
+
+@pytest.mark.parametrize(("takes", "runs"), [(3.0, 3), (1.2, 1 + 2 * whole.TURNS)])
+def test_what_has_lost_in_its_first_turn_is_run_no_more(
+    takes: float, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[float] = [0.0]
+    wall = 1.0
+
+    def slower() -> Callable[[], None]:
+        nonlocal wall
+        wall = takes
+
+        def back() -> None:
+            nonlocal wall
+            wall = 1.0
+
+        return back
+
+    monkeypatch.setattr(whole, "time", SimpleNamespace(perf_counter=lambda: ended[-1]))
+    scene = Scene(Roots((), (), False), Program("p", lambda: ended.append(ended[-1] + wall)), walls=(1.0,))
+    found = whole.in_turns(scene, Change(slower))
+    assert len(ended) - 1 == runs and found.saves == pytest.approx(1 - takes)
+
+
+def test_blocks_are_compiled_as_far_as_all_of_them_fit_the_budget() -> None:
+    blocks = [nn.Identity() for _ in range(8)]
+
+    def compiled(x: float) -> float:
+        time.sleep(0.01)
+        return x
+
+    plenty = torch_compile.asking([(block, compiled) for block in blocks], Budget(60.0, 0.0))
+    assert [call(1.0) for _, call in plenty] == [call(1.0) for _, call in plenty] == 8 * [1.0]
+    short = torch_compile.asking([(block, compiled) for block in blocks], Budget(0.06, 0.0))
+    assert [call(1.0) for _, call in short[:2]] == 2 * [1.0], "the first of all says little"
+    with pytest.raises(Over, match="compiling 8 blocks"):
+        short[2][1](1.0)
+    assert short[0][1](1.0) == 1.0, "what is compiled is called"
+
+
+# ---------------------------------------------------------------- folded norms
+
+
+def test_norms_are_folded_where_nothing_else_reads_what_is_normed() -> None:
+    (offer,) = folded_norms.REMEDY.offers(scene_of(asked(net())))
+    assert [list(pair) for pair in offer.option("pairs")] == FOLDABLE
+
+
+def test_folded_norms_follow_whoever_changes_the_model() -> None:
+    case = asked(net())
+    scene = scene_of(case)
+    change = folded_norms.REMEDY.apply(scene, next(iter(folded_norms.REMEDY.offers(scene))))
+    other = copy.deepcopy(case.model)
+
+    def alike() -> bool:
+        with torch.no_grad():
+            return torch.allclose(case.run(), other(X), rtol=1e-4, atol=1e-5)
+
+    with change:
+        assert alike()
+        for model in (case.model, other):
+            with torch.no_grad():
+                model.conv.weight.mul_(1.5)  # type: ignore[operator, union-attr]
+        assert alike()
+        state = {
+            name: value + 0.5 if value.is_floating_point() else value for name, value in other.state_dict().items()
+        }
+        for model in (case.model, other):
+            model.load_state_dict(state)
+        assert alike()
+        for model in (case.model, other):
+            model.train()
+        torch.testing.assert_close(case.run(), asked(other).run())  # statistics of the batch
+        for model in (case.model, other):
+            model.eval()
+        assert alike()
+        case.model(X).sum().backward()  # somebody trains it with fixed statistics
+        other(X).sum().backward()
+        ours, theirs = (list(m.named_parameters()) for m in (case.model, other))
+        for (n, p), (_, q) in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-4, msg=n)
+        twin = copy.copy(case.model.conv)
+        assert "forward" not in twin.__dict__  # a copy is the module as it was
+
+
+# ---------------------------------------------------------------- merged projections
+
+
+def test_projections_are_merged_where_they_have_one_input() -> None:
+    case = asked(attending())
+    scene = scene_of(case)
+    (offer,) = merged_projections.REMEDY.offers(scene)
+    assert offer.option("groups") == [["query", "key", "value"], ["gate", "up"]]
+    model: Any = case.model
+    other = copy.deepcopy(model)
+    planned = Scene(scene.roots)  # a plan knows no more
+    for within in (scene, planned):
+        with merged_projections.REMEDY.apply(within, offer):
+            assert model.key.weight.data_ptr() == model.query.weight.data_ptr() + model.query.weight.nbytes
+            apart = torch.randn(2, 8)
+            with torch.no_grad():
+                for each in (model, other):
+                    each.query.weight.mul_(1.5)
+                    each.load_state_dict({n: t + 0.1 for n, t in each.state_dict().items()})
+                torch.testing.assert_close(model(X), other(X))
+                model.query(X.view(-1, 8))
+                torch.testing.assert_close(model.key(apart), other.key(apart))  # called with another input
+                same = X.view(-1, 8).clone()
+                model.query(same)
+                same.add_(1)  # the same tensor, of other values
+                torch.testing.assert_close(model.key(same), other.key(same))
+            model(X).sum().backward()
+            other(X).sum().backward()
+            torch.testing.assert_close(model.key.weight.grad, other.key.weight.grad)
+            assert "forward" not in copy.copy(model.key).__dict__
+            model.zero_grad(), other.zero_grad()
+        assert model.key.weight.untyped_storage().nbytes() == model.key.weight.nbytes
+        with torch.no_grad():
+            torch.testing.assert_close(model(X), other(X))
+
+
+# ---------------------------------------------------------------- the process
+
+
+@pytest.fixture
+def malloc() -> Iterator[None]:
+    """Malloc as a program finds it that starts: what earlier tests left free in the heap would be taken first."""
+    with faults.Memory():
+        faults.give_back(0)
+        yield
+
+
+def _pages_of(arm: Together, run: Callable[[], int]) -> float:
+    with arm:
+        return float(run() + 1)
+
+
+@pytest.mark.usefixtures("malloc")
+def test_malloc_keeps_what_is_freed_while_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told by page faults: how long a run takes is not for a test to say."""
+    if faults.thresholds() is None:
+        assert offers(allocator.REMEDY, scene_of(asked(net()), faults=10**6)) == []
+        return
+    big = torch.zeros(12 << 20)
+    faults.tell({faults.M_MMAP_THRESHOLD: 1 << 20, faults.M_TRIM_THRESHOLD: 2 << 20})
+
+    def run() -> int:
+        before = faults.minor_faults()
+        torch.relu(big)
+        return faults.minor_faults() - before
+
+    pages = run()
+    scene = scene_of(Case(nn.Identity(), run), faults=pages)
+    monkeypatch.setattr(whole, "_seconds", lambda scene, arm: _pages_of(arm, run))
+    (offer,) = allocator.REMEDY.offers(scene)
+    assert (allocator.REMEDY.predict(scene, offer).saves or 0) > 0.9
+    change = allocator.REMEDY.apply(scene, offer)
+    small = []
+    for _ in range(2):
+        with change:
+            assert run() < 0.1 * pages  # the first run too
+            small.append(torch.zeros(40))  # lies above what is freed, and keeps its place in the heap
+            assert offers(allocator.REMEDY, scene) == []
+        assert run() > 0.9 * pages and run() > 0.9 * pages
+
+
+@pytest.mark.usefixtures("malloc")
+def test_malloc_needs_no_module_to_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What changes no number is proved without one."""
+    if not faults.tell({faults.M_MMAP_THRESHOLD: 1 << 20, faults.M_TRIM_THRESHOLD: 2 << 20}):
+        return
+    big = torch.zeros(2 << 20)
+    side: Any = scene_of(Case(nn.Identity(), lambda: torch.relu(big)), faults=10**4).forecaster
+    side.most_rounds, side.whole = 3, lambda program: program
+    monkeypatch.setattr(measured, "_seconds", lambda program: 0.05 if faults.thresholds() == faults.RAISED else 0.1)
+    monkeypatch.setattr(allocator.REMEDY, "predict", lambda scene, offer: Promise(0.5), raising=False)
+    found = Search(
+        Program("p", lambda: torch.relu(big)), (0.1, 0.101, 0.099), side, budget_s=2.0, say=lambda line: None,
+        remedies=(allocator.REMEDY,),
+    ).fix()  # fmt: skip
+    assert found.remedies[0].taken and found.against == "itself, as no number is changed"
+    assert found.after_s == 0.05
+
+
+def test_malloc_is_left_alone_where_a_program_takes_few_fresh_pages() -> None:
+    assert offers(allocator.REMEDY, scene_of(asked(net()), faults=3)) == []
+
+
+def test_what_malloc_was_told_is_told_again_after_a_race() -> None:
+    with faults.Memory():
+        if not faults.tell({faults.M_MMAP_THRESHOLD: 3 << 20, faults.M_TRIM_THRESHOLD: 6 << 20}):
+            return
+        told = faults.thresholds()
+        with faults.kept_out():
+            assert faults.thresholds() == faults.RAISED
+        assert faults.thresholds() == told
+
+
+def test_fewer_threads_are_offered_to_small_ops_and_put_back() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        case = asked(nn.Linear(4, 4).eval())
+        case = Case(case.model, lambda: case.model(torch.zeros(4)))
+        scene = scene_of(case)
+        found = offers(threads.REMEDY, scene)
+        assert [offer.option("number") for offer in found] == [1, 2]
+        with threads.REMEDY.apply(scene, found[0]):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 4
+        scene.forecaster.timeline.entries = lambda: [SimpleNamespace(seconds=1e-2)]  # type: ignore[union-attr, misc, assignment]
+        assert offers(threads.REMEDY, scene) == []
+        torch.set_num_threads(1)
+        assert offers(threads.REMEDY, scene) == []
+    finally:
+        torch.set_num_threads(before)
+
+
+# ---------------------------------------------------------------- advice
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        (Case(net(), lambda: net()(X)), True), (asked(net()), False), (trained(net()), False),
+        (Case(nn.Linear(8, 8), lambda: None), False),
+    ],
+)  # fmt: skip
+def test_gradients_that_nobody_asks_for_are_told(case: Case, *, said: bool) -> None:
+    found = offers(unused_gradients.REMEDY, scene_of(case))
+    assert bool(found) == said and all(offer.advice and offer.code for offer in found)
+
+
+class OnGpu(Scene):
+    """A scene that is played on a GPU."""
+
+    on_gpu = True  # type: ignore[assignment]
+
+
+def played(*, waits: int, model: nn.Module) -> Scene:
+    """A run in which the host waits so often at one line, and once at another."""
+    lines = ["train.py:12"] * waits + ["train.py:40"]
+    calls = [SimpleNamespace(name="aten::item", place=SimpleNamespace(source=line, path="Net.head")) for line in lines]
+    entries = [SimpleNamespace(waits=True, call=call) for call in calls]
+    side: Any = SimpleNamespace(timeline=SimpleNamespace(calls=calls, entries=lambda: entries))
+    return OnGpu(Roots((model,), (), fresh=False), forecaster=side)
+
+
+def test_lines_that_wait_again_and_again_are_told() -> None:
+    (offer,) = waits.REMEDY.offers(played(waits=5, model=net()))
+    assert offer.advice.startswith("train.py:12: the host waits for the GPU 5 times a run (item)")
+    assert offers(waits.REMEDY, played(waits=3, model=net())) == []
+    assert offers(waits.REMEDY, scene_of(asked(net()))) == []  # on a CPU nothing is waited for
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "said"),
+    [
+        (50257, torch.bfloat16, True), (50304, torch.bfloat16, False), (50257, torch.float32, False),
+        (11, torch.bfloat16, False),
+    ],
+)  # fmt: skip
+def test_sizes_that_no_tile_fits_are_told(size: int, dtype: torch.dtype, *, said: bool) -> None:
+    model = nn.Module()
+    model.head = nn.Linear(2, size, dtype=dtype)
+    found = offers(padded_sizes.REMEDY, played(waits=0, model=model))
+    assert [offer.says for offer in found] == (["50257 padded to 50304"] if said else [])

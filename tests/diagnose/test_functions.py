@@ -1,0 +1,131 @@
+"""Functions that torch makes of several operators, where an op of ours says the same: diagnosed as one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function_unary
+
+import kernelworks as kw
+from kernelworks import spelling
+from kernelworks.choose import choose
+from kernelworks.diagnose.account import _functions
+from kernelworks.models.calls import FUNCTIONS
+from kernelworks.observe.calls import Call, Place
+from kernelworks.observe.functions import described
+from kernelworks.observe.replay import Job
+from kernelworks.observe.timeline import Ran
+from kernelworks.op import OPS
+from kernelworks.records import Ceilings, Diagnosis
+from kernelworks.spelling import Spelling, by_operator, composites
+from kernelworks.work.costs import work
+
+PARTS = ["aten::abs", "aten::add", "aten::div"]
+
+
+def rectified(input: Tensor, inplace: bool = False) -> Tensor:
+    """As torch writes functions that have no operator of their own (``F.softsign``)."""
+    if has_torch_function_unary(input):
+        result: Tensor = handle_torch_function(rectified, (input,), input, inplace=inplace)
+        return result
+    return (input + input.abs()) / 2
+
+
+def _ours(input: Any, inplace: bool = False) -> tuple[Any, ...] | str:
+    return "in place" if inplace else (input,)
+
+
+@pytest.fixture
+def spelled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spelling]:
+    """A room that says relu so."""
+    op = OPS["relu"]
+    monkeypatch.setattr(op, "spelling", None)  # the room's own comes back
+    found = Spelling(op, rectified, _ours, {"input": "x"}, name="rectified")
+    monkeypatch.setitem(FUNCTIONS, "rectified", kw.relu)
+    spelling._by_operator.cache_clear()
+    yield found
+    spelling._by_operator.cache_clear()
+
+
+class Net(nn.Module):
+    def __init__(self, turns: int = 1, inplace: bool = False) -> None:
+        super().__init__()
+        self.turns, self.inplace = turns, inplace
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(self.turns):
+            x = rectified(x, inplace=self.inplace)
+        return x + 1.0
+
+
+def _diagnosed(run: Any, ceilings: Ceilings) -> Diagnosis:
+    found = kw.diagnose(run, ceilings=ceilings, budget_s=0.5, rough=True)
+    assert sum(found.footer.values()) == pytest.approx(found.wall_s)
+    return found
+
+
+def test_only_what_has_no_operator_is_a_function(spelled: Spelling) -> None:
+    assert composites()[id(rectified)] is spelled and by_operator("aten::rectified") is spelled
+    operators = [s.operator for s in spelling.spelled().values() if s not in composites().values()]
+    assert "gelu" in operators and all(hasattr(torch.ops.aten, name) for name in operators)
+
+
+def test_it_is_one_region_with_the_work_of_the_op(spelled: Spelling, ceilings: Ceilings) -> None:
+    model, x = Net(turns=3), torch.randn(512, 1024)
+    found = _diagnosed(lambda: model(x), ceilings)
+    seen = {region.op: region for region in found.regions if region.module == "Net"}
+    assert {"rectified", "add"} <= seen.keys() and not {"abs", "div"} & seen.keys()
+    region = seen["rectified"]
+    assert (region.calls, region.bytes, seen["add"].calls) == (3, 3 * 2 * x.nbytes, 1)
+    op = OPS["relu"]
+    choice = choose(op, op.request("forward", (x,)))
+    assert region.row == ("" if choice.row.source is None else f"kw.relu: {choice.way}")
+
+
+def test_what_the_op_does_not_say_has_the_work_of_its_parts(spelled: Spelling, ceilings: Ceilings) -> None:
+    model, x = Net(inplace=True), torch.randn(512, 1024)
+    (region,) = (r for r in _diagnosed(lambda: model(x), ceilings).regions if r.op == "rectified")
+    assert region.modelled and not region.row
+    assert (region.flop, region.bytes) == (3 * x.numel(), 2 * x.nbytes)  # what its parts hand on is not counted
+
+
+def test_gradients_stay_those_of_its_parts(spelled: Spelling, ceilings: Ceilings) -> None:
+    model, x = Net(), torch.randn(512, 1024, requires_grad=True)
+    found = _diagnosed(lambda: model(x).sum().backward(), ceilings)
+    ops = {region.op for region in found.regions}
+    assert "rectified" in ops and "div (backward)" in ops
+
+
+@pytest.mark.parametrize("given", [{"input": torch.ones(3), "colour": 1}, {"input": [torch.ones(3)]}])
+def test_what_is_not_known_is_left_as_it_is(spelled: Spelling, given: dict[str, Any]) -> None:
+    assert described(spelled, (), given, torch.ones(3)) is None
+
+
+def _ran(place: Place, turn: int, **more: Any) -> list[Ran]:
+    calls = [Call(name, 10 * i, 10 * i + 5, place=place, like=turn + i, **more) for i, name in enumerate(PARTS, 1)]
+    jobs = [Job("kernel", 1.0, 7, call) for call in calls]
+    return [Ran(call, 1.0, 2.0, 3.0, 4.0, critical=2.0, jobs=[job]) for call, job in zip(calls, jobs, strict=True)]
+
+
+def test_calls_of_a_function_are_one_on_every_device(spelled: Spelling) -> None:
+    """Nothing of what they took is lost; each turn of a loop is a call of its own, and backwards are none."""
+    x = torch.ones(4)
+    place = Place("Net", "net.py:1", function=described(spelled, (x,), {}, x + 1))
+    entries = [*_ran(place, 100), *_ran(place, 100), *_ran(place, 200, backward=True), *_ran(Place("Net"), 300)]
+    found = _functions(entries)
+    assert [one.call.shown for one in found] == ["rectified"] * 2 + [name[6:] for name in PARTS] * 2
+    first = found[0]
+    assert (first.before, first.host, first.seconds, first.exclusive, first.critical) == (3.0, 6.0, 9.0, 12.0, 6.0)
+    assert [job.name for job in first.jobs] == ["kernel"] * 3 and first.call.events == 4
+    its = work(first.call)
+    assert its is not None and (its.read, its.written) == (x.nbytes, x.nbytes)
+
+
+def test_parts_of_two_places_are_two_calls(spelled: Spelling) -> None:
+    x = torch.ones(4)
+    one, other = (Place("Net", function=described(spelled, (x,), {}, x + 1)) for _ in range(2))
+    assert len(_functions([*_ran(one, 1), *_ran(other, 10)])) == 2

@@ -1,0 +1,271 @@
+"""What a search found, put in place again where modules and optimizers are first met, and taken out without a trace."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import kernelworks as kw
+from kernelworks.diagnose.plan import MOST_FRESH, Applied, as_plan, offers_of
+from kernelworks.diagnose.remedies.remedy import EVERYWHERE, PROCESS, Change, Offer, Promise, Scene, Site, kind_name
+from kernelworks.diagnose.remedies.swap import REMEDY as SWAP
+from kernelworks.diagnose.remedies.torch_compile import REMEDY as COMPILE
+from kernelworks.diagnose.roots import Roots, find
+from kernelworks.records import Ceilings
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.linear(self.norm(x))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+X = torch.randn(4, 8)
+
+
+class Marks:
+    """A remedy that says where it is in place by an attribute."""
+
+    name = "marks"
+
+    def offers(self, scene: Scene) -> Iterator[Offer]:
+        yield Offer(self.name, EVERYWHERE, "marked")
+
+    def predict(self, scene: Scene, offer: Offer) -> Promise:
+        return Promise(0.5)
+
+    def apply(self, scene: Scene, offer: Offer) -> Change:
+        things = scene.roots.modules if offer.site.kind == "everywhere" else (scene.at(offer.site),)
+
+        def put() -> Callable[[], None]:
+            for thing in things:
+                thing.__dict__["marked"] = offer.says
+            return lambda: [thing.__dict__.pop("marked") for thing in things] and None
+
+        return Change(put)
+
+
+def planned(*offers: Offer, modules: int = 1) -> dict[str, Any]:
+    roots = Roots(tuple(nn.Identity() for _ in range(modules)), (), fresh=False)
+    plan = as_plan(offers, roots, program="p", kind="k", saves=0.5)
+    return json.loads(json.dumps(plan))  # type: ignore[no-any-return]
+
+
+def applied(plan: dict[str, Any], *modules: nn.Module) -> Applied:
+    return Applied(plan, modules, remedies=(Marks(), SWAP, COMPILE))
+
+
+INNER = Site("module", kind_name(Net()), 0, "blocks.1", kind_name(Block()))
+
+
+def test_modules_of_several_sizes_are_each_compiled_for_theirs() -> None:
+    """What dynamo has seen it keeps by code, and all modules are called by one code of torch's."""
+    shapes: list[int | torch.SymInt] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        shapes.extend(size for t in inputs for size in (t.shape if isinstance(t, Tensor) else (t,)))
+        return graph.forward
+
+    given = [
+        (torch.randn(size, 8), kind()) for size, kind in ((2, Block), (3, Block), (4, lambda: nn.Sequential(Block())))
+    ]
+    scene = Scene(find(lambda: [module(x) for x, module in given]))
+    for x, module in given:
+        offer = Offer("torch.compile", scene.site(module), "", options=(("backend", backend),))
+        with COMPILE.apply(scene, offer):
+            expected = module(x)
+        torch.testing.assert_close(module(x), expected)
+    assert shapes and all(type(size) is int for size in shapes)
+
+
+def test_a_module_is_found_by_path_and_type_as_it_is_first_called() -> None:
+    call, first, second = nn.Module.__call__, Net(), Net()
+    with applied(planned(Offer("marks", INNER, "yes"))) as found:
+        assert found.waiting and not found.done
+        nn.Linear(8, 8)(X)
+        assert found.waiting
+        first(X)
+        assert vars(first.blocks[1])["marked"] == "yes" and found.done and not found.waiting
+        assert nn.Module.__call__ is call  # nobody else is waited for
+        second(X)
+        assert "marked" not in vars(second.blocks[1])
+    assert "marked" not in vars(first.blocks[1]) and not found.active
+
+
+def test_a_module_that_is_given_is_changed_at_once_and_a_stranger_is_not() -> None:
+    net, call = Net(), nn.Module.__call__
+    with applied(planned(Offer("marks", INNER, "yes")), net) as found:
+        assert vars(net.blocks[1])["marked"] == "yes" and not found.waiting
+        assert nn.Module.__call__ is call
+    other = Site("module", INNER.root, 0, "blocks.1", "nobody.Else")
+    with applied(planned(Offer("marks", other, "yes")), net) as found:
+        assert found.waiting and not found.done
+
+
+def test_an_optimizer_is_found_as_it_steps() -> None:
+    net = Net()
+    kept, other = torch.optim.AdamW(net.parameters()), torch.optim.SGD(net.parameters())
+    with applied(planned(Offer("marks", Site("optimizer", type=kind_name(kept)), "yes"))) as found:
+        for optimizer in (other, kept):
+            net(X).sum().backward()
+            optimizer.step()
+        assert "marked" in vars(kept) and "marked" not in vars(other) and not found.waiting
+    assert "marked" not in vars(kept)
+
+
+def test_what_is_everywhere_is_in_each_outermost_module_as_it_comes() -> None:
+    nets = [Net(), Net()]
+    with applied(planned(Offer("marks", EVERYWHERE, "yes"), modules=2)):
+        for net in nets:
+            net(X)
+            assert "marked" in vars(net) and "marked" not in vars(net.blocks[0])
+        third = Net()
+        third(X)
+        assert "marked" not in vars(third)
+    assert not any("marked" in vars(net) for net in nets)
+
+
+def test_modules_that_are_made_anew_are_let_go_again() -> None:
+    nets = [Net() for _ in range(MOST_FRESH + 3)]
+    plan = planned(Offer("marks", EVERYWHERE, "yes"), modules=0)
+    with applied(plan) as found:
+        for net in nets:
+            net(X)
+        assert ["marked" in vars(net) for net in nets] == [False] * 3 + [True] * MOST_FRESH
+        assert found.done == ["marks: yes (all modules)"]
+        seen = weakref.ref(nets.pop(0))
+        del net
+        gc.collect()
+        assert seen() is None
+    assert not any("marked" in vars(net) for net in nets)
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        ({}, "must be one of version"), ({"kernelworks_plan": 1}, "must be one of version"),
+        ({"kernelworks_plan": 9, "offers": []}, "must be one of version"),
+        ({"kernelworks_plan": 1, "offers": [{"remedy": 3}]}, "cannot be read"),
+        (planned(Offer("gone", PROCESS, "x")), "names the remedy 'gone'"),
+    ],
+)  # fmt: skip
+def test_what_is_no_plan_is_refused_in_words(plan: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        kw.apply(plan)
+
+
+def test_a_file_is_read_and_none_is_no_plan(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    with pytest.raises(OSError, match=r"plan\.json"):
+        kw.apply(path)
+    path.write_bytes(b"\xff{")
+    with pytest.raises(ValueError, match="is no plan"):
+        kw.apply(path)
+    path.write_text(json.dumps(planned(Offer("swap", EVERYWHERE, "ops"))))
+    net = Net()
+    with kw.apply(path, net) as found:
+        assert found.done == ["swap: ops (all modules)"]
+        assert "forward" in vars(net.blocks[0].linear)
+    assert "forward" not in vars(net.blocks[0].linear)
+    with pytest.raises(TypeError, match=r"must be torch\.nn\.Module, got str"):
+        kw.apply(path, "net")  # type: ignore[arg-type]
+
+
+def test_offers_of_the_remedies_go_through_a_plan_as_they_are() -> None:
+    net = Net()
+    with torch.no_grad():
+        roots = find(lambda: net(X))
+    scene = Scene(roots, walls=(1e-9,))
+    offers = [offer for remedy in (SWAP, COMPILE) for offer in remedy.offers(scene)]
+    assert {offer.says for offer in offers} >= {"each Block compiled", "compiled whole"}
+    for (remedy, back), offer in zip(offers_of(planned(*offers)), offers, strict=True):
+        assert (back.site, dict(back.options)) == (offer.site, dict(offer.options)) and remedy.name == offer.remedy
+
+
+def test_blocks_are_compiled_and_no_more_once_it_is_undone() -> None:
+    net = Net()
+    offer = Offer("torch.compile", Site("module", kind_name(net), type=kind_name(net)), "", options=(
+        ("blocks", kind_name(Block())), ("backend", "eager"),
+    ))  # fmt: skip
+    with torch.no_grad():
+        want = net(X)
+        with applied(planned(offer)):
+            assert torch.equal(net(X), want)
+            assert all(block._compiled_call_impl is not None for block in net.blocks)
+            assert net._compiled_call_impl is None
+        assert all(block._compiled_call_impl is None for block in net.blocks)
+
+
+@pytest.mark.parametrize("make", [Net, lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU()), lambda: nn.Linear(8, 8)])
+def test_what_is_compiled_reaches_the_compiler_torchs_own_modules_too(make: Callable[[], nn.Module]) -> None:
+    graphs, net = [], make()
+
+    def compiler(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    site = Site("module", kind_name(net), type=kind_name(net))
+    offer = Offer("torch.compile", site, "", options=(("backend", compiler),))
+    with torch.no_grad(), COMPILE.apply(Scene(Roots((net,), (), fresh=False)), offer):
+        net(X)
+    assert len(graphs) == 1
+
+
+PROGRAM = """
+import sys, json
+import torch, kernelworks as kw
+sys.path.insert(0, {folder!r})
+from test_plan import Net, X
+net = Net()
+with kw.apply(json.loads({plan!r})) as found, torch.no_grad():
+    net(X)
+    print(*found.done, "forward" in vars(net.blocks[0].linear))
+"""
+
+
+def test_a_fix_stays_in_place_until_it_is_undone_and_its_plan_goes_to_another_process(
+    ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kernelworks.diagnose import measured
+    from kernelworks.diagnose.forecast import Forecaster
+    from kernelworks.diagnose.predict import Forecast
+
+    net = Net()
+    seconds = lambda program: 0.5 if "forward" in vars(net.blocks[0].linear) else 1.0  # noqa: E731
+    monkeypatch.setattr(measured, "_seconds", seconds)
+    monkeypatch.setattr(Forecaster, "forecast", lambda *given: Forecast(0.5, 0))
+    with torch.no_grad():
+        found = kw.fix(net, X, budget_s=2.0, ceilings=ceilings, rough=True)
+    assert found.active and "forward" in vars(net.blocks[0].linear), str(found)
+    assert found.fn is net
+    assert found.code == "kernelworks.swap(model)" and found.plan["saves"] == 0.5
+    assert "in: swap" in str(found) and found.record().gain_s == 0.5
+    found.undo()
+    assert not found.active and "forward" not in vars(net.blocks[0].linear)
+    text = PROGRAM.format(folder=str(Path(__file__).parent), plan=json.dumps(found.plan))
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert ran.stdout.strip() == f"swap: {found.plan['offers'][0]['says']} (all modules) True", ran.stderr

@@ -1,0 +1,265 @@
+"""Each remedy on small programs: where it offers itself and where not, that answers stay what they were, and that
+nothing is left of it when it is out again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from remedied import Case, Net, asked, attending, looks, net, offers, scene_of, trained
+from torch import Tensor, nn
+
+from kernelworks.diagnose.plan import apply, as_plan
+from kernelworks.diagnose.remedies import (
+    cast_weights,
+    channels_last,
+    fewer_bits,
+    folded_norms,
+    fused_optimizer,
+    merged_projections,
+    swap,
+    trial,
+)
+from kernelworks.diagnose.remedies.remedy import Change, Remedy, Scene, Together
+from kernelworks.diagnose.roots import find
+from kernelworks.observe.budget import Budget
+
+# Remedy, a program that it is for, how many offers.
+HITS: dict[str, tuple[Remedy, Callable[[], Case], int]] = {
+    "channels last, asked": (channels_last.REMEDY, lambda: asked(net()), 1),
+    "channels last, trained": (channels_last.REMEDY, lambda: trained(net(), momentum=0.9), 1),
+    "channels last, Adam": (channels_last.REMEDY, lambda: trained(net(), torch.optim.Adam, eps=0.01), 1),
+    "folded norms": (folded_norms.REMEDY, lambda: asked(net()), 1),
+    "folded norms, autocast": (folded_norms.REMEDY, lambda: asked(net(), autocast=True), 1),
+    "weights cast once": (cast_weights.REMEDY, lambda: asked(net(), autocast=True), 1),
+    "merged projections": (merged_projections.REMEDY, lambda: asked(attending()), 1),
+    "merged projections without bias": (merged_projections.REMEDY, lambda: asked(attending(bias=False)), 1),
+    "fewer bits": (fewer_bits.REMEDY, lambda: asked(net()), 2),
+    "fewer bits, trained": (fewer_bits.REMEDY, lambda: trained(net(), momentum=0.9), 1),
+    "AdamW": (fused_optimizer.REMEDY, lambda: trained(net(), torch.optim.AdamW, eps=0.01), 2),
+    "Adam": (fused_optimizer.REMEDY, lambda: trained(net(), torch.optim.Adam, amsgrad=True, eps=0.01), 1),
+    "SGD": (fused_optimizer.REMEDY, lambda: trained(net(), momentum=0.9), 1),
+    "Adagrad": (fused_optimizer.REMEDY, lambda: trained(net(), torch.optim.Adagrad, eps=0.01), 1),
+}
+
+
+LOOSE = {"autocast", "bits", "bits,"}  # words of those in fewer bits
+
+
+@pytest.mark.parametrize("name", HITS)
+def test_it_goes_in_and_out_without_a_trace(name: str) -> None:
+    remedy, make, number = HITS[name]
+    case, plain = make(), make()
+    for each in (case, plain):
+        each.run()  # states of optimizers are made
+    scene = scene_of(case)
+    for _ in range(3):  # as many runs as the scene took
+        plain.run()
+    found = offers(remedy, scene)
+    assert len(found) == number and all(offer.says and offer.code for offer in found)
+    before = looks(case)
+    for offer in found:
+        change = remedy.apply(scene, offer)
+        for _ in range(2):
+            with change:
+                got = case.run()
+                keys = list(case.model.state_dict())
+            expected = plain.run()
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=0.05 if LOOSE & set(name.split()) else 1e-5)
+            assert keys == list(before.tensors)[: len(keys)]
+    after = looks(case)
+    grads = {n for n in before.tensors if n.startswith("grad")}  # made anew by each run
+    assert {n: v for n, v in after.tensors.items() if n not in grads} == {
+        n: v for n, v in before.tensors.items() if n not in grads
+    }
+    assert {n: after.tensors[n][2:] for n in grads} == {n: before.tensors[n][2:] for n in grads}
+    assert (after.spaces, after.states, after.groups) == (before.spaces, before.states, before.groups)
+    with torch.no_grad():
+        for mine, theirs in zip(case.model.state_dict().values(), plain.model.state_dict().values(), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3 if LOOSE & set(name.split()) else 1e-5)
+
+
+def test_what_is_predicted_is_a_share_of_a_run() -> None:
+    for name in ("channels last, asked", "folded norms", "weights cast once", "SGD"):
+        remedy, make, _ = HITS[name]
+        scene = scene_of(make())
+        promise = remedy.predict(scene, offers(remedy, scene)[0])
+        assert promise.saves is not None and promise.saves < 1 and promise.how
+
+
+def test_of_each_module_the_first_call_and_the_last_are_kept() -> None:
+    """What a cache holds by the last call is more than by the first, whatever other modules the program calls."""
+    reader, writer = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def run() -> None:
+        read = reader(torch.zeros(1, 4))
+        for length in range(2, 9):
+            writer(read.expand(length, 4))
+
+    found = find(run)
+    assert [(s.module, len(s.args[0])) for s in found.samples] == [(reader, 1), (writer, 2), (writer, 8)]
+
+
+def test_of_one_module_as_many_calls_count_as_the_program_makes() -> None:
+    """Of a loop's hundreds of calls there are two samples: a race of the module alone stands for all of them."""
+    case = asked(net())
+
+    def loop() -> None:
+        for _ in range(40):
+            case.run()
+
+    scene = scene_of(case._replace(run=loop))
+    assert scene.alone(case.model).roots == scene.roots
+    again, once = (
+        trial.race(roots, Together(()), Together(()), lambda run: run, backward=False)
+        for roots in (scene.alone(case.model).roots, dataclasses.replace(scene.roots, calls={}))
+    )
+    assert again.before_s > 5 * once.before_s
+
+
+asked_for: list[Tensor] = []
+
+
+class Counted(nn.Linear):
+    """Notes each gradient that it is asked for."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = super().forward(x)
+        made.register_hook(asked_for.append)
+        return made
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_race_runs_backwards_what_the_program_does(backward: bool) -> None:
+    model, x = Counted(8, 8), torch.randn(2, 8)
+
+    def run() -> Tensor:
+        made: Tensor = model(x)
+        if backward:
+            made.sum().backward()
+        return made.detach()
+
+    scene = scene_of(Case(model, run))
+    asked_for.clear()
+    trial.share_saved(scene, Change(lambda: lambda: None))
+    runs = trial.RUNS if backward else 0  # of the program itself
+    assert (len(asked_for) > runs) == backward
+
+
+class Sparse(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(10, 4, sparse=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bag(torch.arange(6).view(2, 3))  # type: ignore[no-any-return]
+
+
+class Hooked(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        for part in self.modules():
+            part.register_forward_hook(lambda *a: None)
+
+
+class Own(torch.optim.SGD):
+    """Somebody's own."""
+
+
+def laid_last() -> nn.Module:
+    return net().to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def views() -> nn.Module:
+    """Convolutions whose weights share one memory."""
+    made = net()
+    whole = torch.cat([p.detach().reshape(-1) for p in made.parameters()])
+    at = 0
+    for p in made.parameters():
+        p.data = whole[at : at + p.numel()].view(p.shape)
+        at += p.numel()
+    return made
+
+
+MISSES: dict[str, tuple[Remedy, Callable[[], Case]]] = {
+    "no convolutions": (channels_last.REMEDY, lambda: asked(nn.Linear(8, 8).eval())),
+    "channels last already": (channels_last.REMEDY, lambda: asked(laid_last())),
+    "one memory": (channels_last.REMEDY, lambda: asked(views())),
+    "training": (folded_norms.REMEDY, lambda: trained(net())),
+    "statistics of the batch": (folded_norms.REMEDY, lambda: asked(net().train())),
+    "watched": (folded_norms.REMEDY, lambda: asked(Hooked().eval())),
+    "no norms": (folded_norms.REMEDY, lambda: asked(nn.Conv2d(3, 4, 3).eval())),
+    "no autocast": (cast_weights.REMEDY, lambda: asked(net())),
+    "autocast, training": (cast_weights.REMEDY, lambda: trained(net())),
+    "projections, training": (merged_projections.REMEDY, lambda: trained(attending())),
+    "projections, autocast": (merged_projections.REMEDY, lambda: asked(attending(), autocast=True)),
+    "one product": (merged_projections.REMEDY, lambda: asked(net())),
+    "bits, autocast": (fewer_bits.REMEDY, lambda: asked(net(), autocast=True)),
+    "bits, nothing to narrow": (fewer_bits.REMEDY, lambda: asked(nn.Flatten())),
+    "fused already": (fused_optimizer.REMEDY, lambda: trained(net(), torch.optim.AdamW, fused=True)),
+    "sparse gradients": (fused_optimizer.REMEDY, lambda: trained(Sparse())),
+    "an optimizer of one's own": (fused_optimizer.REMEDY, lambda: trained(net(), Own)),
+    "differentiable": (fused_optimizer.REMEDY, lambda: trained(net(), torch.optim.RMSprop)),
+    "no optimizer": (fused_optimizer.REMEDY, lambda: asked(net())),
+}
+
+
+@pytest.mark.parametrize("name", MISSES)
+def test_it_offers_nothing(name: str) -> None:
+    remedy, make = MISSES[name]
+    assert offers(remedy, scene_of(make())) == []
+
+
+@pytest.mark.parametrize("name", HITS)
+def test_a_plan_puts_it_in_place_where_nothing_else_is_known(name: str) -> None:
+    remedy, make, _ = HITS[name]
+    case, plain = make(), make()
+    scene = scene_of(case)
+    for _ in range(3):  # as many runs as the scene took
+        plain.run()
+    for offer in offers(remedy, scene):
+        plan = json.loads(json.dumps(as_plan([offer], scene.roots, program="p", kind="", saves=None)))
+        with apply(plan) as applied:
+            got = case.run()
+            assert not applied.waiting and len(applied.done) == 1
+        torch.testing.assert_close(got, plain.run(), rtol=1e-4, atol=0.05 if LOOSE & set(name.split()) else 1e-5)
+        assert not any("forward" in part.__dict__ for part in case.model.modules())
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.act, self.norm = nn.GELU(), nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.act(x))  # type: ignore[no-any-return]
+
+
+def test_of_a_swap_that_gains_nothing_the_ops_that_do_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = asked(Two().eval())
+    scene = scene_of(case)
+    scene.budget = Budget(60.0, 1e-3)
+    (whole,) = swap.REMEDY.offers(scene)
+    raced: list[tuple[str, ...]] = []
+
+    def share_saved(scene: Scene, change: Any, *more: Any) -> tuple[float, float]:
+        with change:
+            case.run()
+        raced.append(change.placed)
+        return (0.1 if change.placed == ("gelu",) else -0.2), 0.0
+
+    monkeypatch.setattr(swap, "share_saved", share_saved)
+    monkeypatch.setattr(scene, "taken", [Change(lambda: lambda: None)])  # on top of something, it is raced
+    promise = swap.REMEDY.predict(scene, whole)
+    assert promise.saves == -0.2 and set(raced.pop()) == {"gelu", "layer_norm"} and promise.less is not None
+    (some,) = promise.less()
+    assert sorted(raced) == [("gelu",), ("layer_norm",)] and some.option("ops") == ["gelu"]
+    assert some.code == "kernelworks.swap(model, ops=['gelu'])" and some.group == whole.group
+    promise = swap.REMEDY.predict(scene, some)
+    assert promise.saves == 0.1 and promise.less is None
+    with swap.REMEDY.apply(scene, some):
+        assert "forward" in vars(case.model.act) and "forward" not in vars(case.model.norm)

@@ -1,0 +1,347 @@
+"""The search over remedies, on stand-ins: a clock that knows what each brings, and what each may do wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kernelworks.ceilings import quiet
+from kernelworks.diagnose import fix, measured
+from kernelworks.diagnose.fix import Search
+from kernelworks.diagnose.remedies.remedy import EVERYWHERE, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.words import sentence
+from kernelworks.observe.budget import Over
+from kernelworks.observe.program import Program
+from kernelworks.records import Fix
+
+WALL = 0.100
+inside: list[str] = []  # what is in place
+
+
+@dataclasses.dataclass
+class Foretold:
+    """A side that measures little."""
+
+    most_rounds: int = 3
+
+    def whole(self, program: Program) -> Program:
+        return program
+
+
+@dataclasses.dataclass
+class Stand:
+    """A remedy that is said to save a share of the wall clock, and saves ``really``; ``does`` what it likes to the
+    model while it is in place."""
+
+    name: str
+    says: float | None
+    really: float | None = None
+    does: Callable[[nn.Module], Callable[[], None]] | None = None
+    offer: dict[str, Any] = dataclasses.field(default_factory=dict)
+    fails: dict[str, Exception] = dataclasses.field(default_factory=dict)
+    upon: dict[str, float] = dataclasses.field(default_factory=dict)  # what it is said to save with another in place
+    less: str = ""  # what to offer in its place, which saves a fifth
+
+    def _may_fail(self, at: str) -> None:
+        if at in self.fails:
+            raise self.fails[at]
+
+    def offers(self, scene: Scene) -> Iterator[Offer]:
+        self._may_fail("offers")
+        yield Offer(self.name, EVERYWHERE, self.name, code=f"{self.name}()", **self.offer)
+
+    def predict(self, scene: Scene, offer: Offer) -> Promise:
+        self._may_fail("predict")
+        if offer.says == self.less:
+            return Promise(0.2)
+        with scene.in_place():
+            says = next((says for name, says in self.upon.items() if name in inside), self.says)
+        return Promise(says, less=(lambda: [Offer(self.name, EVERYWHERE, self.less)]) if self.less else None)
+
+    def apply(self, scene: Scene, offer: Offer) -> Change:
+        self._may_fail("apply")
+        name = offer.says
+
+        def put() -> Callable[[], None]:
+            self._may_fail("put")
+            back = self.does(scene.roots.modules[0]) if self.does else lambda: None
+            inside.append(name)
+
+            def out() -> None:
+                inside.remove(name)
+                back()
+
+            return out
+
+        return Change(put)
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    inside.clear()
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))  # with a history of its own
+    yield
+    assert not inside
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(16, 16).eval()
+
+
+def fixed(model: nn.Module, monkeypatch: pytest.MonkeyPatch, *stands: Stand, **more: Any) -> Fix:
+    """A fix whose clock reads what the stand-ins in place really leave of the wall clock."""
+    x = torch.randn(4, 16)
+
+    def program() -> Tensor:
+        with torch.no_grad():
+            return model(x)  # type: ignore[no-any-return]
+
+    def seconds(program: Program) -> float:
+        left = WALL
+        for stand in stands:
+            if stand.less and stand.less in inside:
+                left *= 0.8
+            if stand.name in inside:
+                alone = stand.says or 0.0 if stand.really is None else stand.really
+                left *= 1 - next((says for name, says in stand.upon.items() if name in inside), alone)
+        return left
+
+    monkeypatch.setattr(measured, "_seconds", seconds)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    side: Any = Foretold()
+    more = {"budget_s": 2.0, **more}
+    walls = more.pop("walls", (WALL, 1.01 * WALL, 0.99 * WALL))
+    found = Search(Program("p", program), walls, side, say=lambda line: None, remedies=stands, **more).fix()
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    return found
+
+
+def in_place(found: Fix) -> list[str]:
+    return [one.remedy for one in found.remedies if one.taken]
+
+
+@pytest.mark.parametrize(
+    ("share", "says"),
+    [
+        (0.015, "predicted to bring 1.5 ms, within the noise of 2 ms"),
+        (-0.01, "predicted to lose 1 ms, within the noise of 2 ms"),
+        (-0.2, "predicted to lose 20 ms, with noise of 2 ms"),
+        (-210.0, "the program is predicted to take 2 times as long, or more"),
+    ],
+)
+def test_what_is_predicted_to_bring_nothing_is_not_applied(
+    share: float, says: str, model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = fixed(model, monkeypatch, Stand("it", share, really=0.5))  # it would be had by chance
+    assert found.rounds == 0 and found.before_s == found.after_s and found.gain_s == 0.0
+    assert found.notes[0].startswith("nothing to be had here") and not found.refused
+    assert says in found.remedies[0].why and found.remedies[0].gain_s is None
+
+
+@pytest.mark.parametrize(
+    ("really", "why"),
+    [
+        (0.4, "it gains more than the noise"), (0.01, "the program is no quicker"),
+        (-0.015, "the program is no quicker"), (-0.3, "with it the program is slower"),
+    ],
+)  # fmt: skip
+def test_what_is_measured_decides(really: float, why: str, model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = fixed(model, monkeypatch, Stand("it", 0.5, really=really))
+    (one,) = found.remedies
+    assert one.taken == (really == 0.4) and why in one.why
+    assert one.predicted_gain_s == pytest.approx(0.5 * WALL) and one.gain_s == pytest.approx(really * WALL)
+    assert found.gain_s == pytest.approx(one.gain_s if one.taken else 0.0) and found.agrees and not found.refused
+    first = sentence({"useful at ceiling": 0.5, "unexplained": 0.0}, (), 1.0, found)
+    assert ("was predicted to bring 50 ms" in first) == one.taken
+
+
+@pytest.mark.parametrize("loud", [False, True])
+@pytest.mark.parametrize("cores", [True, False])
+def test_how_many_cores_are_used_is_not_judged_while_others_use_them(
+    cores: bool, loud: bool, model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of two threads is quicker for as long as others hold a core, whatever the program."""
+    noise = quiet.Noise(0.5 if loud else 0.0)
+    turns = quiet.Sifted((((WALL, 0.6 * WALL),) * 4,), (noise,), 0, loud)
+    monkeypatch.setattr(fix, "alternate", lambda *args, **more: turns)
+    found = fixed(model, monkeypatch, Stand("it", 0.5, offer={"cores": cores}))
+    assert found.remedies[0].taken == (not loud or not cores)
+    assert ("ambiguous" in found.remedies[0].why) == loud
+
+
+@pytest.mark.parametrize(("last", "kept"), [(0.8, ["first", "second"]), (1.0, []), (1.3, [])])
+def test_what_gains_nothing_in_the_end_is_not_kept(
+    last: float, kept: list[str], model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each gained beside what was kept before it, and all of it is measured once more."""
+    left = iter([0.9, 0.9, last])
+    monkeypatch.setattr(
+        fix,
+        "alternate",
+        lambda *args, **more: quiet.Sifted((((WALL, WALL * next(left)),) * 4,), (quiet.QUIET,), 0, False),
+    )
+    found = fixed(model, monkeypatch, Stand("first", 0.1), Stand("second", 0.1))
+    assert in_place(found) == kept and bool(found.plan) == bool(kept)
+    assert found.gain_s == pytest.approx(0.2 * WALL if kept else 0.0)
+    assert kept or all("in the end" in one.why for one in found.remedies)
+
+
+def _halves_the_weight(model: nn.Module) -> Callable[[], None]:
+    with torch.no_grad():
+        model.weight.mul_(0.5)  # type: ignore[operator]
+
+    def back() -> None:
+        with torch.no_grad():
+            model.weight.mul_(2.0)  # type: ignore[operator]
+
+    return back
+
+
+def test_a_remedy_that_is_wrong_is_out_whatever_it_gains(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = fixed(model, monkeypatch, Stand("wrong", 0.9, does=_halves_the_weight), Stand("right", 0.1))
+    assert in_place(found) == ["right"] and found.after_s == pytest.approx(0.9 * WALL)
+    wrong = found.remedies[0]
+    assert "its outputs are worse" in wrong.why and wrong.error_after > 0.1 and wrong.gain_s is None
+
+
+def test_the_largest_first_and_each_on_top_of_the_others(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = fixed(model, monkeypatch, Stand("a tenth", 0.1), Stand("half", 0.5), Stand("hoped for", 0.2, really=0.0))
+    assert in_place(found) == ["a tenth", "half"]
+    assert found.after_s == pytest.approx(0.5 * 0.9 * WALL) and found.predicted_gain_s == pytest.approx(0.55 * WALL)
+    assert [one.gain_s for one in found.remedies] == pytest.approx([0.05 * WALL, 0.5 * WALL, 0.0])
+    assert found.code == "half()\na tenth()"
+
+
+def test_each_is_predicted_of_the_program_as_it_is_by_then(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What keeps memory and what writes less of it save the same page faults."""
+    stands = Stand("keeps", 0.6), Stand("fuses", 0.5, upon={"keeps": 0.2}), Stand("lays", 0.4, upon={"keeps": 0.0})
+    found = fixed(model, monkeypatch, *stands)
+    assert in_place(found) == ["keeps", "fuses"]
+    assert [found.predicted_gain_s, found.gain_s] == pytest.approx([(1 - 0.4 * 0.8) * WALL] * 2)
+    assert "within the noise" in found.remedies[2].why and found.remedies[2].gain_s is None
+
+
+def test_of_one_group_one_is_in_place(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = [Stand(name, share, offer={"group": "mode"}) for name, share in (("first", 0.2), ("second", 0.4))]
+    found = fixed(model, monkeypatch, *modes)
+    assert in_place(found) == ["second"] and "in its place" in found.remedies[0].why
+
+
+@pytest.mark.parametrize("at", ["offers", "predict", "apply", "put"])
+@pytest.mark.parametrize("error", [Impossible("not here"), Over("a budget of 9 s would do"), KeyError("own")])
+def test_whatever_goes_wrong_with_one_is_said_and_the_others_go_on(
+    at: str, error: Exception, model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if at == "offers" and not isinstance(error, Impossible):
+        return
+    found = fixed(model, monkeypatch, Stand("fails", 0.5, fails={at: error}), Stand("works", 0.2))
+    assert in_place(found) == ["works"] and not found.refused
+    (why,) = (one.why for one in found.remedies if one.remedy == "fails")
+    assert str(error).strip("'") in why
+
+
+def test_where_nothing_fits_the_budget_the_fix_is_refused(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = fixed(model, monkeypatch, Stand("slow", 0.5, fails={"predict": Over("a budget of 9 s would do")}))
+    assert "it was not carried out: a budget of 9 s would do" in found.refused
+
+
+def test_what_changes_numbers_must_be_allowed_and_advice_is_only_said(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stands: Sequence[Stand] = (
+        Stand("narrow", 0.5, offer={"changes": "tf32"}), Stand("told", 0.9, offer={"advice": "pad it"}),
+    )  # fmt: skip
+    plain = fixed(model, monkeypatch, *stands)
+    assert not in_place(plain) and "allow tf32" in plain.remedies[0].why and plain.remedies[1].advice == "pad it"
+    assert in_place(fixed(model, monkeypatch, *stands, allow=("tf32",))) == ["narrow"]
+
+
+@pytest.mark.parametrize(("says", "really"), [(0.3, -0.1), (-0.3, -0.3), (0.01, 0.01), (0.3, 0.3)])
+def test_where_all_of_it_gains_nothing_some_of_it_is_tried(
+    says: float, really: float, model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = fixed(model, monkeypatch, Stand("all", says, really=really, less="some"))
+    assert [one.says for one in found.remedies if one.taken] == (["all"] if really == 0.3 else ["some"])
+    touching = {"touches": frozenset({"ops"})}
+    rival = Stand("other", 0.5, offer=touching)
+    both = fixed(model, monkeypatch, Stand("all", 0.1, really=-0.1, less="some", offer=touching), rival)
+    assert [one.says for one in both.remedies if one.taken] == ["other", "some"]  # on top of what took its place
+
+
+def _rounds_the_weight(model: nn.Module, by: float = 1e-3) -> Callable[[], None]:
+    weight: Tensor = model.weight  # type: ignore[assignment]
+    was = weight.detach().clone()
+    with torch.no_grad():
+        weight.add_(by * torch.linspace(-1, 1, weight.numel()).view_as(weight))
+
+    def back() -> None:
+        with torch.no_grad():
+            weight.copy_(was)
+
+    return back
+
+
+def test_what_comes_on_top_of_an_allowed_change_is_held_against_that(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stands = (
+        Stand("narrow", 0.5, does=_rounds_the_weight, offer={"changes": "bf16"}), Stand("as exact", 0.2),
+        Stand("wrong", 0.3, does=lambda model: _rounds_the_weight(model, 1e-2)),
+    )  # fmt: skip
+    found = fixed(model, monkeypatch, *stands, allow=("bf16",))
+    assert in_place(found) == ["narrow", "as exact"]
+    assert "its outputs are worse" in found.remedies[2].why
+    assert in_place(fixed(model, monkeypatch, *stands)) == ["as exact"]
+
+
+@pytest.mark.parametrize(
+    ("gains", "taken"),
+    [
+        ((0.04,) * 5, True), ((0.01,) * 5, False),  # of turns of 1 s: 2% is seen at the least
+        ((0.03, 0.05, 0.04, 0.06, 0.04), True),  # the turns agree, however far they lie apart
+        ((0.3, -0.2, 0.05, 0.25, -0.15), False),
+    ],
+)  # fmt: skip
+def test_a_gain_is_held_against_what_its_turns_differ_by(
+    gains: Sequence[float], taken: bool, model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def turns(*args: Any, most: int) -> quiet.Sifted[tuple[float, float]]:
+        asked.append(most)
+        before = [1.0, 1.5, 1.2, 1.4, 1.1]  # the runs of a noisy hour
+        return quiet.Sifted(
+            (tuple((b, b - gain) for b, gain in zip(before, gains, strict=True)),), (quiet.QUIET,), 0, False
+        )
+
+    monkeypatch.setattr(fix, "alternate", turns)
+    found = fixed(model, monkeypatch, Stand("it", 0.5))
+    assert found.remedies[0].taken == taken
+    assert len(asked) == (1 if taken or gains[0] == 0.01 else 2)  # where it is open, more turns are taken
+
+
+def test_a_gain_smaller_than_the_noise_of_the_first_runs_is_tried(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fix, "far_apart", lambda walls: False)
+    found = fixed(model, monkeypatch, Stand("it", 0.05), walls=(0.7 * WALL, WALL, 1.4 * WALL))
+    assert in_place(found) == ["it"]
+
+
+def test_where_others_used_the_machine_the_figures_are_ambiguous(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = quiet.Noise(0.5, 0.5, 1.0)
+    monkeypatch.setattr(quiet, "noise_between", lambda before, after: noise)
+    found = fixed(model, monkeypatch, Stand("it", 0.5))
+    assert found.ambiguous == str(noise) and not found.refused
+    said = sentence({"useful at ceiling": 0.5, "unexplained": 0.0}, (), 1.0, found)
+    assert said.startswith("ambiguous: the fix was measured")

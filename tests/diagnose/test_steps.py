@@ -1,0 +1,141 @@
+"""A training program's steps: the same with a right change, others with a wrong one, and then back at the start."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kernelworks.diagnose import steps
+from kernelworks.diagnose.remedies.remedy import Change, Scene, Together
+from kernelworks.diagnose.remedies.trial import draws
+from kernelworks.diagnose.roots import find
+from kernelworks.diagnose.steps import same_steps
+from kernelworks.observe.program import Program
+
+
+def trained(
+    make: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW, p: float = 0.0, **more: Any
+) -> tuple[nn.Module, torch.optim.Optimizer, Scene]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(12, 24), nn.BatchNorm1d(24), nn.GELU(), nn.Dropout(p), nn.Linear(24, 4))
+    x, y = torch.randn(32, 12), torch.randint(0, 4, (32,))
+    optimizer = make(net.parameters(), lr=1e-2, **more)
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    roots = find(step)
+    return net, optimizer, Scene(roots, Program("p", step), optimizers=roots.optimizers)
+
+
+@contextlib.contextmanager
+def fused(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    for group in optimizer.param_groups:
+        group["fused"] = True
+    yield
+    for group in optimizer.param_groups:
+        group["fused"] = False
+
+
+@contextlib.contextmanager
+def with_group(optimizer: torch.optim.Optimizer, name: str, value: float) -> Iterator[None]:
+    (group,) = optimizer.param_groups
+    before, group[name] = group[name], value
+    yield
+    group[name] = before
+
+
+@contextlib.contextmanager
+def scaled_gradients(net: nn.Module) -> Iterator[None]:
+    hooks = [p.register_hook(lambda g: g * 1.01) for p in net.parameters()]
+    yield
+    for hook in hooks:
+        hook.remove()
+
+
+def standing(net: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    state = [v for p in net.parameters() for v in optimizer.state[p].values() if isinstance(v, Tensor)]
+    return [t.clone() for t in (*net.state_dict().values(), *state, *(p.grad for p in net.parameters()))]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3])
+def test_a_fused_optimizer_learns_the_same_and_everything_is_as_it_was(p: float) -> None:
+    net, optimizer, scene = trained(fused=False, p=p)
+    before = standing(net, optimizer)
+    found = same_steps(scene, fused(optimizer))
+    assert found is not None and found.agrees and draws(scene) == bool(p)
+    torch.testing.assert_close(standing(net, optimizer), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "worst"),
+    [
+        (lambda net, optimizer: with_group(optimizer, "lr", 1.02e-2), ""),
+        (lambda net, optimizer: with_group(optimizer, "weight_decay", 0.2), ""),
+        (lambda net, optimizer: with_group(optimizer, "betas", (0.95, 0.999)), ""),
+        (lambda net, optimizer: scaled_gradients(net), "gradient of"),
+    ],
+    ids=["rate", "decay", "momentum", "gradients"],
+)
+def test_one_that_learns_otherwise_is_seen(wrong: Callable[..., Any], worst: str) -> None:
+    net, optimizer, scene = trained()
+    found = same_steps(scene, wrong(net, optimizer))
+    assert found is not None and not found.agrees and worst in found.note and "after 3 steps" in found.note
+
+
+def test_a_program_that_does_not_repeat_itself_is_not_compared() -> None:
+    net, optimizer, scene = trained()
+    assert scene.program is not None
+    run, rates = scene.program.run, iter(range(1, 1000))
+
+    def scheduled() -> Any:
+        optimizer.param_groups[0]["lr"] = 1e-3 * next(rates)
+        return run()
+
+    scene = dataclasses.replace(scene, program=Program("p", scheduled), _kept={})
+    assert same_steps(scene, scaled_gradients(net)) is None
+
+
+def test_on_top_of_what_was_allowed_to_change_numbers_the_steps_are_held_against_those_with_it() -> None:
+    net, optimizer, scene = trained()
+    rate = Together((Change(lambda: _entered(with_group(optimizer, "lr", 2e-2))),))
+    assert (same_steps(scene, rate) or pytest.fail()).agrees is False
+    assert (same_steps(scene, rate, rate) or pytest.fail()).agrees is True
+    both = Together((*rate.changes, Change(lambda: _entered(scaled_gradients(net)))))
+    assert (same_steps(scene, both, rate) or pytest.fail()).agrees is False
+
+
+def _entered(context: contextlib.AbstractContextManager[None]) -> Callable[[], None]:
+    context.__enter__()
+    return lambda: context.__exit__(None, None, None) and None
+
+
+def test_steps_that_the_memory_does_not_hold_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, _, scene = trained()
+    size = sum(p.nbytes for p in net.parameters())
+    monkeypatch.setattr(steps, "available_bytes", lambda device: 20 * size)
+    assert same_steps(scene, scaled_gradients(net)) is None
+
+
+def test_a_program_without_an_optimizer_is_left_to_its_modules() -> None:
+    _, _, scene = trained()
+    assert same_steps(dataclasses.replace(scene, optimizers=()), contextlib.nullcontext()) is None
+
+
+def test_where_random_numbers_are_others_what_draws_the_originals_is_proved_in_its_place() -> None:
+    plain, other = Change(lambda: lambda: None), Change(lambda: lambda: None)
+    assert Together((plain,)).random is None
+    other.random = Change(lambda: lambda: None)
+    together = Together((plain, other)).random
+    assert together is not None and together.changes == (plain, other.random)
