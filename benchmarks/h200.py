@@ -20,11 +20,8 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import datetime
-import importlib.util
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -38,17 +35,19 @@ import h200_trust
 import torch
 
 from kernelworks import certificates
-from kernelworks.bench.results import commit
+from kernelworks.bench.results import head as provenance
 from kernelworks.layout import in_lines
 from kernelworks.machine import gpu
 from kernelworks.map import source_hashes
+from kernelworks.op import OPS
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def proofs_part() -> dict[str, Any]:
     def run(pair: tuple[str, str]) -> dict[str, Any]:
-        jobs = "6" if pair[0] == "attention" else "2"  # its kernels take seconds each to compile
+        several = len(list(OPS[pair[0]].room.glob("triton*.py"))) > 1  # files of kernels, each seconds to compile
+        jobs = "6" if several else "2"
         command = [sys.executable, "-m", "kernelworks", "prove", ".".join(pair), "--jobs", jobs, "--json"]
         begin = time.perf_counter()
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -73,17 +72,9 @@ def script(command: list[str], output: Path) -> dict[str, Any]:
 
 
 def head() -> dict[str, Any]:
-    here = gpu()
-    return {
-        "machine": {"kind": here.kind, "name": here.name, "driver": here.driver, "power_limit_w": here.power_limit_w},
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "sources": source_hashes(),
-        "versions": {
-            "python": platform.python_version(), "torch": str(torch.__version__), "cuda": str(torch.version.cuda),
-            "triton": importlib.import_module("triton").__version__,
-        },
-    }  # fmt: skip
+    found = provenance("cuda", ("triton",))
+    found["versions"]["cuda"] = str(torch.version.cuda)
+    return {**found, "sources": source_hashes()}
 
 
 def main() -> int:

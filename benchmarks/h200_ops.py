@@ -2,21 +2,21 @@
 
     python benchmarks/h200_ops.py [--only rms_norm,softmax] [--json FILE]
 
-All arms of a case are timed by events with the L2 cache flushed, three rounds in alternating order, and the median of
-the rounds' medians is kept. Each row is checked against float32 torch on the timed inputs first (its proof holds it to
-its bound), and carries the hash of the source it ran, so that a figure of changed source is not shown.
+What is timed of an op, and beside whom, its room says: the contract's cases for a GPU, ``peers.py``, what users write.
+Beside those stand products, attention and AdamW in sizes that no proof tries. All arms of a case are timed by events
+with the L2 cache flushed, three rounds in alternating order, and the median of the rounds' medians is kept. Each row is
+checked against float32 torch on the timed inputs first (its proof holds it to its bound), and carries the hash of the
+source it ran, so that a figure of changed source is not shown.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,11 @@ from kernelworks.bench import baselines
 from kernelworks.choose import choose
 from kernelworks.layout import in_lines
 from kernelworks.op import OPS, Op
+from kernelworks.plain import leaves
 
 BF16 = torch.bfloat16
 GIB = 2**30
+FILLING = 8 << 20  # bytes: with fewer a GPU is done before its host is
 SAME = 3e-3  # how much further from float32 torch than eager an arm may be, normwise: half an ulp of bfloat16
 
 Call = Callable[[], Any]
@@ -56,10 +58,7 @@ class Case:
     bytes: int = 0
     flop: float = 0.0
     of_peak: bool = False
-    asked: tuple[Any, ...] = ()  # arguments by which the dispatcher's choice is looked up
-    asked_pass: str = "forward"  # whose arguments these are
-    row: str | None = None
-    notes: list[str] = field(default_factory=list)
+    asked: tuple[Any, ...] = ()  # the forward's arguments, by which the dispatcher's choice is looked up
 
 
 def random(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
@@ -71,117 +70,15 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, dynamic=False)
 
 
-def liger(module: str, name: str) -> Any:
-    """A peer's autograd function; None where the package is not installed."""
-    if importlib.util.find_spec("liger_kernel") is None:
-        return None
-    return getattr(importlib.import_module(f"liger_kernel.ops.{module}"), name)
-
-
 def backward_of(function: Callable[..., Any], *inputs: Tensor) -> Call:
     """Only the backward of ``function(*inputs)``, for one fixed gradient of the output."""
-    leaves = [x.detach().clone().requires_grad_() for x in inputs]
-    result = function(*leaves)
+    own = [x.detach().clone().requires_grad_() for x in inputs]
+    result = function(*own)
     outputs = [result] if isinstance(result, Tensor) else list(result)
     device = outputs[0].device
     generator = torch.Generator(device).manual_seed(3)
     grads = [torch.randn(o.shape, device=device, generator=generator).to(o.dtype) for o in outputs]
-    return lambda: torch.autograd.grad(outputs, leaves, grads, retain_graph=True)
-
-
-def both_passes(
-    op: str, shape: str, ours: Callable[..., Any], eager: Callable[..., Any], inputs: tuple[Tensor, ...],
-    forward_bytes: int, backward_bytes: int, peer: Callable[..., Any] | None, asked: tuple[Any, ...],
-) -> Iterator[Case]:  # fmt: skip
-    """Forward and backward of an op on one shape, with eager, torch.compile and a peer beside it."""
-    wide = tuple(x.float() for x in inputs)
-    quick = compiled(eager)
-    functions = {"eager": eager, "compile": quick, "ours": ours} | ({"liger": peer} if peer else {})
-    arms = {name: (lambda f=f: f(*inputs)) for name, f in functions.items()}
-    yield Case(op, "forward", shape, arms, lambda: eager(*wide), bytes=forward_bytes, asked=asked)
-    arms = {name: backward_of(f, *inputs) for name, f in functions.items()}
-    yield Case(op, "backward", shape, arms, backward_of(eager, *wide), bytes=backward_bytes, asked=asked)
-
-
-def rowwise() -> Iterator[Case]:
-    rms_peer, layer_peer = liger("rms_norm", "LigerRMSNormFunction"), liger("layer_norm", "LigerLayerNormFunction")
-    for m, n in ((8192, 4096), (4096, 16384), (32768, 1024)):
-        x, w, b = random(m, n), random(n), random(n)
-        size, shape = x.nbytes, f"{m}x{n}"
-        yield from both_passes(
-            "rms_norm", shape, lambda x, w: kw.rms_norm(x, w, eps=1e-6), lambda x, w, n=n: F.rms_norm(x, (n,), w, 1e-6),
-            (x, w), 2 * size, 3 * size, rms_peer and (lambda x, w: rms_peer.apply(x, w, 1e-6)), (x, w, 1e-6, None),
-        )  # fmt: skip
-        yield from both_passes(
-            "layer_norm", shape, lambda x, w, b: kw.layer_norm(x, w, b, eps=1e-5),
-            lambda x, w, b, n=n: F.layer_norm(x, (n,), w, b, 1e-5), (x, w, b), 2 * size, 3 * size,
-            layer_peer and (lambda x, w, b: layer_peer.apply(x, w, b, 1e-5)), (x, w, b, 1e-5),
-        )  # fmt: skip
-        yield from both_passes(
-            "softmax", shape, lambda x: kw.softmax(x, dim=-1), lambda x: F.softmax(x, -1), (x,), 2 * size, 3 * size,
-            None, (x, -1),
-        )  # fmt: skip
-
-
-def pointwise() -> Iterator[Case]:
-    x, y = random(4096, 16384), random(4096, 16384)
-    peer = liger("swiglu", "LigerSiLUMulFunction")
-    yield from both_passes(
-        "silu_mul", "4096x16384", kw.silu_mul, lambda a, b: F.silu(a) * b, (x, y), 3 * x.nbytes, 5 * x.nbytes,
-        peer and (lambda a, b: peer.apply(a, b)), (x, y),
-    )  # fmt: skip
-    yield from both_passes(
-        "gelu", "4096x16384", lambda a: kw.gelu(a, approximate="tanh"), lambda a: F.gelu(a, approximate="tanh"), (x,),
-        2 * x.nbytes, 3 * x.nbytes, None, (x, "tanh"),
-    )  # fmt: skip
-    q, k = random(1, 32, 8192, 128), random(1, 8, 8192, 128)
-    angle = torch.outer(torch.arange(8192.0), 1e4 ** (-torch.arange(0, 128, 2.0) / 128)).cuda()
-    cos, sin = torch.cat((angle.cos(),) * 2, -1), torch.cat((angle.sin(),) * 2, -1)
-
-    def rotate(t: Tensor) -> Tensor:
-        half = torch.cat((-t[..., 64:], t[..., :64]), -1)
-        return t * cos.to(t.dtype) + half * sin.to(t.dtype)
-
-    narrow = cos.to(BF16), sin.to(BF16)
-    moved = 2 * (q.nbytes + k.nbytes)
-    yield from both_passes(
-        "rope", "8192x(32+8)x128", lambda q, k: kw.rope(q, k, *narrow), lambda q, k: (rotate(q), rotate(k)), (q, k),
-        moved, moved, None, (q, k, *narrow, False),
-    )  # fmt: skip
-
-
-def lookups() -> Iterator[Case]:
-    logits, target = random(4096, 128256), torch.randint(0, 128256, (4096,), device="cuda")
-
-    def step(loss: Callable[..., Tensor], dtype: torch.dtype = BF16) -> Call:
-        def run() -> Tensor | None:
-            x = logits.detach().to(dtype).requires_grad_()
-            loss(x, target).backward()
-            return x.grad
-
-        return run
-
-    eager = lambda x, t: F.cross_entropy(x.float(), t)  # noqa: E731
-    arms = {"eager": step(eager), "compile": step(compiled(eager)), "ours": step(kw.cross_entropy)}
-    yield Case(
-        "cross_entropy", "forward and backward", "4096x128256", arms, step(eager, torch.float32),
-        bytes=2 * logits.nbytes, asked=(logits, target, -100),
-    )  # fmt: skip
-    del arms
-    weight, ids = random(128256, 4096), torch.randint(0, 128256, (16384,), device="cuda")
-    yield Case(
-        "embedding", "forward", "16384x4096",
-        {"eager": lambda: F.embedding(ids, weight), "ours": lambda: kw.embedding(ids, weight)},
-        lambda: F.embedding(ids, weight).float(), bytes=2 * 16384 * 4096 * 2, asked=(ids, weight),
-    )  # fmt: skip
-    table = random(32000, 4096)
-    small = ids % 32000
-    grad = lambda f: backward_of(lambda w: f(small, w), table)  # noqa: E731
-    yield Case(
-        "embedding", "backward", "16384x4096 of 32000", {"eager": grad(F.embedding), "ours": grad(kw.embedding)},
-        backward_of(lambda w: F.embedding(small, w), table.float()), bytes=16384 * 4096 * 2 + table.nbytes,
-        asked=(small, table),
-    )  # fmt: skip
+    return lambda: torch.autograd.grad(outputs, own, grads, retain_graph=True)
 
 
 def products() -> Iterator[Case]:
@@ -258,10 +155,9 @@ def attentions() -> Iterator[Case]:
         }
         backward = {name: backward_of(f, q, k, v) for name, f in peers.items()}
         shape = f"causal {b}x{h}x{length}x128"
-        lse = torch.empty(q.shape[:3], device="cuda")
         yield Case(
-            "attention", "backward", shape, backward, backward["flash2"], flop=2.5 * flop, asked_pass="backward",
-            asked=(q, q, k, v, q, lse, "top_left", None, None, None, [True] * 3),
+            "attention", "backward", shape, backward, backward["flash2"], flop=2.5 * flop,
+            asked=(q, k, v, "top_left", None, None, None, False),
         )  # fmt: skip
 
 
@@ -285,49 +181,83 @@ def optimizers() -> Iterator[Case]:
     yield Case("adamw_", "forward", "16 of 4096x4096 fp32", arms, lambda: None, bytes=moved, of_peak=True, asked=asked)
 
 
-def of_contract(op: Op, case: contract.Case, device: str = "cuda") -> Iterator[Case]:
-    """An op's passes on one of its contract's cases: what users write, torch.compile of it, peers and ours."""
-    with torch.device(device):
-        args = case.make(torch.Generator(device).manual_seed(0), BF16)
-    names = op.passes["forward"].names
-    given = tuple(args.get(name) for name in names)
-    written = baselines.eager(op)
-    eager = lambda *given: written(**dict(zip(names, given, strict=True)))  # noqa: E731
-    functions = {"eager": eager, "ours": op} | ({"compile": compiled(eager)} if baselines.generated(op) else {})
-    arms = {name: (lambda f=f: f(*given)) for name, f in functions.items()}
-    arms |= {n: call for n, make in baselines.peers(op, device).items() if (call := make(args)) is not None}
-    wide = tuple(v.float() if isinstance(v, Tensor) and v.is_floating_point() else v for v in given)
-    cost, products = op.contract.cost(op.request("forward", given)), op.contract.arithmetic == "products"
-    need = {"flop": cost.flop} if products else {"bytes": int(cost.bytes)}
-    yield Case(op.name, "forward", case.name, arms, lambda: eager(*wide), asked=given, **need)
-    if "backward" not in op.passes:
-        return
-    places = [names.index(n) for n in op.contract.differentiable if isinstance(args.get(n), Tensor)]
+@dataclass
+class Asked:
+    """An op on one of its contract's cases: the arguments, what users write and ours on them, and which of them have
+    gradients."""
 
-    def back(function: Callable[..., Any], given: tuple[Any, ...]) -> Call:
-        def of(*leaves: Tensor) -> Any:
-            at = dict(zip(places, leaves, strict=True))
+    op: Op
+    case: contract.Case
+    device: str = "cuda"
+
+    def __post_init__(self) -> None:
+        with torch.device(self.device):
+            self.args = self.case.make(torch.Generator(self.device).manual_seed(0), BF16)
+        self.names = self.op.passes["forward"].names
+        self.given = tuple(self.args.get(name) for name in self.names)
+        wants = self.op.contract.differentiable
+        self.places = [i for i, n in enumerate(self.names) if n in wants and isinstance(self.given[i], Tensor)]
+
+    def eager(self, *given: Any) -> Any:
+        return baselines.eager(self.op)(**dict(zip(self.names, given, strict=True)))
+
+    def back(self, function: Callable[..., Any], given: tuple[Any, ...]) -> Call:
+        """The backward of a function with these arguments."""
+
+        def of(*inputs: Tensor) -> Any:
+            at = dict(zip(self.places, inputs, strict=True))
             return function(*(at.get(i, v) for i, v in enumerate(given)))
 
-        return backward_of(of, *(given[i] for i in places))
+        return backward_of(of, *(given[i] for i in self.places))
 
-    gradients = sum(given[i].nbytes for i in places)
-    need = {"flop": 2 * cost.flop} if products else {"bytes": int(cost.bytes) + gradients}
-    arms = {name: back(f, given) for name, f in functions.items()}
-    yield Case(op.name, "backward", case.name, arms, back(eager, wide), asked=given, **need)
+    def need(self, pass_: str) -> dict[str, Any]:
+        """What a pass cannot do without, as ``Case`` has it."""
+        op, wanted = self.op, tuple(self.names[i] for i in self.places)
+        request = op.request("forward", self.given)
+        if pass_ == "backward":
+            request = op.backward_of(op.request("training", self.given, wanted))
+        cost = op.contract.cost(request)
+        return {"flop": cost.flop} if op.contract.arithmetic == "products" else {"bytes": int(cost.bytes)}
 
 
-def others(named: Iterable[str]) -> Iterator[Case]:
-    """Every op that none of the groups names, on what its contract would have timed on a GPU."""
-    for op in OPS.values():
-        if op.name not in named and not op.contract.mutates:
-            for case in op.contract.device_bench_cases or op.contract.bench_cases:
-                if BF16 in case.dtypes:
-                    yield from of_contract(op, case)
+def of_contract(asked: Asked) -> Iterator[Case]:
+    """An op's passes: what users write, torch.compile of it, peers and ours."""
+    op, given, shape = asked.op, asked.given, asked.case.name
+    eager = asked.eager
+    functions = {"eager": eager, "ours": op} | ({"compile": compiled(eager)} if baselines.generated(op) else {})
+    made = {n: make(asked.args) for n, make in baselines.peers(op, asked.device).items()}
+    arms = {name: (lambda f=f: f(*given)) for name, f in functions.items()}
+    arms |= {name: call for name, call in made.items() if call is not None}
+    wide = tuple(v.float() if isinstance(v, Tensor) and v.is_floating_point() else v for v in given)
+    yield Case(op.name, "forward", shape, arms, lambda: eager(*wide), asked=given, **asked.need("forward"))
+    if "backward" in op.passes:
+        arms = {name: asked.back(f, given) for name, f in functions.items()}
+        truth = asked.back(eager, wide)
+        yield Case(op.name, "backward", shape, arms, truth, asked=given, **asked.need("backward"))
+
+
+def by_room(only: Iterable[str], *, small: bool = False) -> Iterator[Asked]:
+    """These ops on what their rooms would have timed on a GPU: the sizes that fill one, or those that its host time
+    limits."""
+    for op in (OPS[name] for name in only):
+        if op.contract.mutates:
+            continue
+        for case in op.contract.device_bench_cases or op.contract.bench_cases:
+            if BF16 in case.dtypes:
+                asked = Asked(op, case)
+                moved = sum(t.nbytes for t in leaves(asked.given))
+                if (moved < FILLING) == small:
+                    yield asked
+
+
+def others(only: Iterable[str]) -> Iterator[Case]:
+    for asked in by_room(only):  # a gradient that is a view is no line of a table
+        yield from (case for case in of_contract(asked) if case.flop or case.bytes >= FILLING)
 
 
 SMALL = "small"  # by this name the host times of small calls are asked for
-GROUPS = (rowwise, pointwise, lookups, products, attentions, optimizers)
+# Of sizes, or against peers, that a room's bench has not: its cases are proved too, in float64.
+GROUPS = (products, attentions, optimizers)
 
 
 # ---------------------------------------------------------------- how it is timed
@@ -343,6 +273,20 @@ def flat(result: Any) -> Tensor:
 
 def off(call: Call, want: Tensor) -> float:
     return float((flat(call())[: want.numel()] - want).norm() / want.norm())
+
+
+def row_of(case: Case) -> str:
+    """The row that the dispatcher takes for the pass that was timed; gradients are settled with their forward."""
+    op, asked = OPS[case.op], case.asked
+    if case.pass_ != "backward":
+        return choose(op, op.request("forward", asked)).row.name
+    named = zip(op.passes["forward"].names, asked, strict=True)
+    wanted = tuple(n for n, v in named if n in op.contract.differentiable and isinstance(v, Tensor))
+    training = op.request("training", asked, wanted)
+    choice = choose(op, training)
+    if choice.backward is None and not choice.together and not choice.native:
+        return choose(op, op.backward_of(training)).row.name
+    return (choice.backward or choice.row).name
 
 
 def timed(case: Case, peak: float, source: Tensor, target: Tensor) -> dict[str, Any]:
@@ -367,25 +311,13 @@ def timed(case: Case, peak: float, source: Tensor, target: Tensor) -> dict[str, 
     rate = case.bytes / ms["ours"] / 1e6 if case.bytes else case.flop / ms["ours"] / 1e9
     copied = peak if case.of_peak else case.bytes / ms["copy"] / 1e6 if case.bytes else 0.0
     best = min((v, n) for n, v in ms.items() if n not in ("ours", "copy"))
-    row = case.row
-    if row is None and case.asked:
-        op = OPS[case.op]
-        names = op.passes[case.asked_pass].names
-        asked = (*case.asked, *([None] * (len(names) - len(case.asked))))
-        if case.asked_pass == "backward":  # settled with the forward that it follows
-            have = dict(zip(names, asked, strict=True))
-            forward = tuple(have.get(name) for name in op.passes["forward"].names)
-            choice = choose(op, op.request("training", forward, op.contract.differentiable))
-            apart = choice.backward is None and not choice.together and not choice.native
-            row = (choose(op, op.request("backward", asked)).row if apart else choice.backward or choice.row).name
-        else:
-            row = choose(op, op.request("forward", asked)).row.name
+    row = row_of(case)
     errors_differ = len(errors) == 2 and not errors["ours"] <= 2 * min(errors.values()) + SAME
     rounded = case.op == "attention" and case.pass_ != "decode"  # the truth there is bfloat16 itself
     loose = rounded and len(errors) == 2 and errors["ours"] <= 1.5e-2
     return {
         "op": case.op, "pass": case.pass_, "shape": case.shape, "row": row,
-        "source_hash": OPS[case.op].row(row).hash() if row else None, "ms": ms, "bytes": case.bytes, "flop": case.flop,
+        "source_hash": OPS[case.op].row(row).hash(), "ms": ms, "bytes": case.bytes, "flop": case.flop,
         "share_of_copy": rate / copied if copied else None, "of_1_gib_copy": case.of_peak,
         "tflops": None if case.bytes else rate, "best": best[1], "over_best": best[0] / ms["ours"], "errors": errors,
         "wrong": errors_differ and not loose,
@@ -416,25 +348,15 @@ def host_us(call: Call, calls: int = 2000) -> float:
 
 
 def small_calls() -> list[dict[str, Any]]:
-    """Eager wall clock a call on 16x1024, forward and forward with backward, ours beside torch's."""
-    x, y, w = random(16, 1024), random(16, 1024), random(1024)
-    b = random(1024)
-    pairs: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Tensor, ...]]] = {
-        "rms_norm": (lambda x, w: F.rms_norm(x, (1024,), w, 1e-6), lambda x, w: kw.rms_norm(x, w, eps=1e-6), (x, w)),
-        "layer_norm": (
-            lambda x, w, b: F.layer_norm(x, (1024,), w, b, 1e-5), lambda x, w, b: kw.layer_norm(x, w, b, eps=1e-5),
-            (x, w, b),
-        ),
-        "softmax": (lambda x: F.softmax(x, -1), lambda x: kw.softmax(x, dim=-1), (x,)),
-        "gelu": (lambda x: F.gelu(x, approximate="tanh"), lambda x: kw.gelu(x, approximate="tanh"), (x,)),
-        "silu_mul": (lambda x, y: F.silu(x) * y, kw.silu_mul, (x, y)),
-    }  # fmt: skip
+    """Eager wall clock of a small call, forward and backward, ours beside torch's."""
     lines = []
-    for op, (eager, ours, inputs) in pairs.items():
-        line: dict[str, Any] = {"op": op, "shape": "16x1024"}
-        for name, f in (("torch", eager), ("ours", ours), ("torch", eager), ("ours", ours)):
-            line[f"forward_{name}_us"] = host_us(lambda f=f, inputs=inputs: f(*inputs))
-            line[f"backward_{name}_us"] = host_us(backward_of(f, *inputs), 500)
+    for asked in by_room(OPS, small=True):
+        given, pair = asked.given, {"torch": asked.eager, "ours": asked.op}
+        line: dict[str, Any] = {"op": asked.op.name, "shape": asked.case.name}
+        for name, f in (*pair.items(), *pair.items()):
+            line[f"forward_{name}_us"] = host_us(lambda f=f, given=given: f(*given))
+            if "backward" in asked.op.passes:
+                line[f"backward_{name}_us"] = host_us(asked.back(f, given), 500)
         lines.append(line)
     return lines
 
@@ -446,7 +368,7 @@ def measure(only: set[str]) -> dict[str, Any]:
     peak = 2 * GIB / median(lambda: target.copy_(source)) / 1e6
     print(f"1 GiB copy {peak:.0f} GB/s", flush=True)
     rows, named = [], set[str]()
-    for group in (*GROUPS, lambda: others(named.copy())):
+    for group in (*GROUPS, lambda: others([n for n in OPS if n not in named and (not only or n in only)])):
         for case in group():
             named.add(case.op)
             if only and case.op not in only:

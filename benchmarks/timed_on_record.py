@@ -68,7 +68,9 @@ def timing(record: dict[str, Any], row: dict[str, Any], kind: str) -> Timing | N
         return None
     given = op.request("forward", arguments(name, case, dtype))
     request = Request(op.name, "forward", given.args, record["threads"], (), given.free)
-    held = next(c for c in certificates.find(name, way, kind) if c.source_hash == op.row(way).hash())
+    held = next((c for c in certificates.find(name, way, kind) if c.source_hash == op.row(way).hash()), None)
+    if held is None:  # the row that was timed is no more
+        return None
     return Timing(
         op=name, pass_="forward", way=way, bucket=timings.bucket_of(op.contract, request),
         call=timings.call_of(request), place=f"{kind}-{record['machine']['cores']}cores", threads=record["threads"],

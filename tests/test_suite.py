@@ -1,0 +1,187 @@
+"""The suite of programs: each can be found, run again and again, and handed to torch.compile."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from kernelworks.ceilings.quiet import Noise
+from kernelworks.report import programs as report
+
+PROGRAMS = Path(__file__).resolve().parent.parent / "benchmarks" / "programs"
+QUICK = ("input_bound", "overhead_bound", "recommender")  # a second together; all of them take half a minute
+
+
+@pytest.fixture
+def suite(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(PROGRAMS))
+    known = set(sys.modules)
+    try:
+        return importlib.import_module("suite")
+    finally:
+        for name in set(sys.modules) - known:  # `speech` and the like are no names to leave behind
+            if (PROGRAMS / f"{name}.py").is_file():
+                del sys.modules[name]
+
+
+def test_every_program_has_its_model_and_its_file(suite: ModuleType) -> None:
+    assert len(suite.PAIRS) == 18
+    for name, getter in suite.PAIRS.items():
+        assert callable(getattr(suite, name)), name
+        assert callable(getattr(suite, getter).cache_clear), f"{getter}: a model is made once"
+        assert (PROGRAMS / suite.FILES[name]).is_file(), name
+    files = {path.stem for path in PROGRAMS.glob("*.py")}
+    assert files == {name.removesuffix(".py") for name in suite.FILES.values()} | {"suite", "place", "resnet"}
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_program_does_its_whole_work_again(suite: ModuleType, name: str) -> None:
+    one, other = getattr(suite, name)(), getattr(suite, name)()
+    assert all(torch.isfinite(torch.as_tensor(answer)).all() for answer in (one, other))
+    assert isinstance(getattr(suite, suite.PAIRS[name])()[0], torch.nn.Module)
+
+
+# ---------------------------------------------------------------- the runner
+
+
+@pytest.fixture
+def arm(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(PROGRAMS.parent))
+    return importlib.import_module("program_arm")
+
+
+@pytest.mark.parametrize(
+    ("answer", "other", "expected"),
+    [
+        (torch.tensor([3.0, 4.0]), torch.tensor([3.0, 4.0]), 0.0),
+        (2.2, 2.0, 0.1),
+        (torch.tensor([1, 2, 3, 4]), torch.tensor([1, 2, 3, 5]), 0.25),
+        (torch.tensor([1, 2, 3]), torch.tensor([1, 2]), 1.0),
+    ],
+)
+def test_how_far_answers_are_apart(arm: ModuleType, answer: object, other: object, expected: float) -> None:
+    assert arm.apart(answer, other) == pytest.approx(expected)
+
+
+def test_arms_take_turns_and_the_model_is_compiled_in_one_of_them(arm: ModuleType) -> None:
+    model, seen = torch.nn.Linear(2, 2), []
+    compiled = lambda x: (seen.append("compiled"), x)[1]  # noqa: E731
+    model.register_forward_hook(lambda *_: seen.append("eager"))
+    found = arm.measured(lambda: model(torch.ones(1, 2)), model, compiled)
+    assert seen[:4] == ["compiled", "eager", "eager", "compiled"]
+    assert seen.count("compiled") == seen.count("eager") >= found["rounds"] >= arm.LEAST_ROUNDS
+    assert set(seen) == {"compiled", "eager"}
+
+
+def test_turns_that_others_disturbed_are_left_out(arm: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = iter(range(1000))  # every other one is loud, and takes three times as long
+    monkeypatch.setattr(arm, "seconds", lambda run: 1.0 if (turn := next(turns) // 2) % 2 else 3.0 + turn)
+    loud = iter(range(1000))
+    monkeypatch.setattr(arm, "noise_between", lambda *_: Noise(share=0.0 if next(loud) % 2 else 0.5))
+    monkeypatch.setattr(arm, "MOST_ROUNDS", 6)
+    found = arm.measured(lambda: None, torch.nn.Linear(1, 1), None)
+    assert (found["ms"], found["share"], found["spread"], found["loud"], found["rounds"]) == (1000, 1, 0, False, 6)
+    monkeypatch.setattr(arm, "noise_between", lambda *_: Noise(share=0.5))
+    monkeypatch.setattr(arm, "MEASURING_S", 0.0)
+    found = arm.measured(lambda: None, torch.nn.Linear(1, 1), None)
+    assert found["loud"] and found["rounds"] == arm.LEAST_ROUNDS
+
+
+def test_a_run_that_compiles_again_is_waited_for(arm: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    left, took = [0.05, 0.03, 0.002, 0.002, 0.002], list[float]()
+
+    def run() -> float:
+        took.append(left.pop(0))
+        return took[-1]
+
+    monkeypatch.setattr(arm, "seconds", lambda call: (call(), took[-1])[1])
+    compiling, first = arm.warmed(run)
+    assert first == 0.05 and compiling == pytest.approx(0.084 - 4 * 0.002)
+    assert len(took) == 4  # the fourth run took as long as the third: no fifth
+
+
+def test_a_process_that_dies_or_hangs_is_an_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(PROGRAMS.parent))
+    runner = importlib.import_module("programs")
+    monkeypatch.setattr(runner, "HERE", tmp_path)
+    (tmp_path / "program_arm.py").write_text(
+        "import os, sys, time\n"
+        "if sys.argv[1] == 'dies': sys.stderr.write('out of memory\\n'); os._exit(9)\n"
+        "if sys.argv[1] == 'hangs': time.sleep(60)\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "open(sys.argv[4], 'w').write('{\"share\": 0.5}')\n"
+    )
+    tasks = [(name, "default") for name in ("dies", "hangs", "runs")]
+    found = runner.arms(tasks, tmp_path, 2.0, time.monotonic() + 100)
+    assert found == {
+        ("dies", "default"): {"failed": "ended without a word: out of memory"},
+        ("hangs", "default"): {"failed": "took more than 2 s"},
+        ("runs", "default"): {"share": 0.5},
+    }
+    cut = runner.arms(tasks[1:2], tmp_path, 50.0, time.monotonic() + 0.5)
+    assert cut == {("hangs", "default"): None}, "what the end of the time cut off is no result"
+
+
+# ---------------------------------------------------------------- the table
+
+
+def ran(program: str, mode: str, share: float) -> dict[str, object]:
+    times = {"ms": 100 * share, "eager_ms": 100.0, "share": share, "spread": 0.01, "compile_s": 3.0, "differs": 0.0}
+    return {"program": program, "mode": mode, **times}
+
+
+def fixed(program: str, after: float, predicted: float | None) -> dict[str, object]:
+    times = {"before_s": 0.2, "after_s": after, "gain_s": 0.2 - after, "predicted_gain_s": predicted, "took_s": 9.0}
+    return {"program": program, "mode": "fix", **times}
+
+
+ROWS = [
+    ran("a", "default", 0.8), ran("a", "max-autotune-no-cudagraphs", 0.5), fixed("a", 0.08, 0.10),
+    ran("b", "default", 1.3), fixed("b", 0.2, 0.0), ran("b", "kernelworks", 1.0),
+    {"program": "c", "mode": "default", "failed": "took more than 9 s"}, fixed("c", 0.1, 0.01),
+    ran("d", "default", 0.9),
+]  # fmt: skip
+
+
+def test_the_table_says_what_was_measured_and_what_is_missing() -> None:
+    lines = report.table(ROWS, programs=("a", "b", "c", "d", "e"), modes=("default", "fix", "reduce-overhead"))
+    assert lines[2:6] == [
+        "| a | 100 ms | 2.00x max-autotune-no-cudagraphs | 2.50x | **1.25x** | 100 ms, 120 ms |",
+        "| b | 100 ms | none | 1.00x | **1.00x** | 0, 0 |",
+        "| c | 200 ms | none | 2.00x | **2.00x** | 10.0 ms, 100 ms |",
+        "| d | 100 ms | 1.11x default |  |  |  |",
+    ]
+    text = "\n".join(lines)
+    for said in (
+        "The fix over torch's best switch: geometric mean 1.36x, least 1.00x, of 3",  # (1.25 * 1 * 2) ** (1 / 3)
+        "over eager: geometric mean 1.71x",
+        '`backend="kernelworks"` over inductor: geometric mean 1.30x',
+        "2 of 3 predictions held",
+    ):
+        assert said in text, said
+    assert "Failed: default of c." in text
+    assert "Not measured yet: e." in text
+    assert "Not measured yet under `fix`: d." in text
+    assert "Not measured yet under `reduce-overhead`: any of them." in text
+    assert "rough" not in text and "~" not in text
+
+
+def test_figures_of_a_busy_machine_are_marked() -> None:
+    wide = [{**ran("a", "default", 0.8), "spread": 0.3}, {**fixed("a", 0.1, 0.1), "noise_s": 0.05}]
+    lines = report.table(wide)
+    assert lines[2] == "| a | ~100 ms | ~1.25x default | ~2.00x | **1.60x** | 100 ms, 100 ms |"
+    assert "2 of 2 figures are rough" in lines[-2] and "~: other processes used the machine" in lines[-2]
+    assert report.rough(wide[0]) and not report.rough(ROWS[0]) and not report.rough(ROWS[6])
+
+
+def test_a_line_of_each_row_says_what_came_of_it() -> None:
+    assert "1.25x" in report.line(ROWS[0])
+    assert "predicted 100 ms, got 120 ms" in report.line(ROWS[2])
+    assert "predicted nothing" in report.line(fixed("a", 0.1, None))
+    assert report.line(ROWS[6]).endswith("FAILED: took more than 9 s")
