@@ -14,8 +14,11 @@ from kernelworks.rooms import Face
 if TYPE_CHECKING:
     from kernelworks import nn
     from kernelworks.bench import bench
-    from kernelworks.diagnose import diagnose
+    from kernelworks.compile import compile_report
+    from kernelworks.diagnose import apply, diagnose
+    from kernelworks.diagnose.fixing import Fix, fix
     from kernelworks.explanation import explain
+    from kernelworks.judge import judge
     from kernelworks.machine import Machine, machine
     from kernelworks.models.swap import Swap, swap
     from kernelworks.ops.generated import *  # noqa: F403
@@ -28,14 +31,15 @@ __version__ = "0.1.0"
 
 # Where the names are that are no op's.
 _HOMES = {
-    "AdamW": "optim", "Machine": "machine", "Settled": "records", "Swap": "models", "bench": "bench",
-    "diagnose": "diagnose", "explain": "explanation", "machine": "machine", "prove": "prove", "settle": "settle",
-    "swap": "models",
+    "AdamW": "optim", "Fix": "diagnose.fixing", "Machine": "machine", "Settled": "records", "Swap": "models",
+    "apply": "diagnose.plan", "bench": "bench", "compile_report": "compile", "diagnose": "diagnose",
+    "explain": "explanation", "fix": "diagnose.fixing", "judge": "judge", "machine": "machine", "prove": "prove",
+    "settle": "settle", "swap": "models",
 }  # fmt: skip
 
 __all__ = [
-    "AdamW", "Machine", "Settled", "Swap", "__version__", "bench", "diagnose", "explain", "machine", "nn", "prove",
-    "settle", "swap",
+    "AdamW", "Fix", "Machine", "Settled", "Swap", "__version__", "apply", "bench", "compile_report", "diagnose",
+    "explain", "fix", "judge", "machine", "nn", "prove", "settle", "swap",
 ]  # fmt: skip
 __all__ += ops.NAMES  # type checkers have them from what is generated
 

@@ -11,7 +11,7 @@ function without one; ``listed`` the first proved row of the list, for tests, pr
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,6 +26,8 @@ from kernelworks.timings import Timing
 __all__ = ["OR_TORCH", "Broken", "Choice", "Rows", "Ways", "broke", "choose", "eligible", "known", "listed", "mended"]
 
 Ways = Mapping[str, tuple[Row, ...]]
+Trying = Set[tuple[str, str]]
+NONE: Trying = frozenset()
 
 # Behind a way that a timing named, not a user: where its row declines after all (gradients that lie as none was
 # expected to), torch's row runs in its place.
@@ -103,7 +105,9 @@ def mended(op: Rows) -> None:
 # ---------------------------------------------------------------- what may be chosen
 
 
-def _declines(op: Rows, row: Row, request: Request, *, certified: bool, kind: str | None = None) -> str | None:
+def _declines(
+    op: Rows, row: Row, request: Request, *, certified: bool, kind: str | None = None, trying: Trying = NONE
+) -> str | None:
     """Why this row does not serve this request, or None. Builds nothing."""
     if request.pass_ not in row.passes:
         return f"has no {request.pass_}"
@@ -114,18 +118,22 @@ def _declines(op: Rows, row: Row, request: Request, *, certified: bool, kind: st
         return _broken[op.name, row.name]
     if certified and row.target == "scalar":  # never quicker than what the user has today
         return "plain code, for reading and checking; runs when asked for by name"
+    if (op.name, row.name) in trying:
+        return None
     try:
         return certificates.invalid(op.name, row, kind) if certified else None
     except BuildError as error:
         return Broken(error)
 
 
-def _serving(op: Rows, request: Request, kind: str | None, declined: dict[str, str]) -> list[Row]:
+def _serving(
+    op: Rows, request: Request, kind: str | None, declined: dict[str, str], trying: Trying = NONE
+) -> list[Row]:
     """The rows of ours that may serve one pass, best listed first; the reasons of the others go into ``declined``."""
     found = []
     for row in op.rows:
         if row.source is not None:
-            reason = _declines(op, row, request, certified=True, kind=kind)
+            reason = _declines(op, row, request, certified=True, kind=kind, trying=trying)
             if not reason:
                 found.append(row)
             else:
@@ -133,17 +141,18 @@ def _serving(op: Rows, request: Request, kind: str | None, declined: dict[str, s
     return found
 
 
-def eligible(op: Rows, request: Request, kind: str | None = None) -> tuple[Ways, dict[str, str]]:
+def eligible(op: Rows, request: Request, kind: str | None = None, trying: Trying = NONE) -> tuple[Ways, dict[str, str]]:
     """The ways to run a request with proved rows of ours, best listed first, and why each other row has no part in one.
 
-    ``kind`` is the kind of machine, by default this one.
+    ``kind`` is the kind of machine, by default this one. ``trying``: rows, as (op, row), that count as proved though no
+    certificate says so; for whoever tries them out before it is worth proving them.
     """
     declined: dict[str, str] = {}
     if request.pass_ != "training":
-        return {row.name: (row,) for row in _serving(op, request, kind, declined)}, declined
-    ways: dict[str, tuple[Row, ...]] = {row.name: (row,) for row in _serving(op, request, kind, {})}
-    forward = _serving(op, dataclasses.replace(request, pass_="forward"), kind, declined)
-    backward = _serving(op, op.backward_of(request), kind, declined) if forward else []
+        return {row.name: (row,) for row in _serving(op, request, kind, declined, trying)}, declined
+    ways: dict[str, tuple[Row, ...]] = {row.name: (row,) for row in _serving(op, request, kind, {}, trying)}
+    forward = _serving(op, dataclasses.replace(request, pass_="forward"), kind, declined, trying)
+    backward = _serving(op, op.backward_of(request), kind, declined, trying) if forward else []
     ways |= {f"{ahead.name}+{back.name}": (ahead, back) for ahead in forward for back in backward}
     used = {row.name for rows in ways.values() for row in rows}
     return ways, {name: reason for name, reason in declined.items() if name not in used}

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernelworks.console import AMBIGUOUS, FAILED, apart, device_named, fail, faults, guarded, show, told, write
+from kernelworks.judging import VERBS as JUDGING
+from kernelworks.recorded import VERBS
 
 if TYPE_CHECKING:
     from kernelworks.records import Diagnosis
@@ -74,7 +76,16 @@ def diagnose(
     arguments: Annotated[
         list[str] | None, typer.Argument(help="The script's own arguments, after `--`.", metavar="[-- ARGUMENTS]")
     ] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Swap proved kernels in, check outputs, measure again.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Try remedies: each predicted, proved, measured.")] = False,
+    budget: Annotated[
+        float | None, typer.Option("--budget", help="Seconds for a fix.", metavar="SECONDS", show_default="240")
+    ] = None,
+    allow: Annotated[
+        str, typer.Option("--allow", help="Changes of numbers to try, by comma: tf32,bf16,int8,fp8.", metavar="WORDS")
+    ] = "",
+    plan: Annotated[
+        Path | None, typer.Option("--plan", help="With --fix: put this plan in place, search nothing.", metavar="FILE")
+    ] = None,
     counters: Annotated[
         bool, typer.Option("--counters", help="On a GPU: check our flop and bytes against Nsight Compute's counters.")
     ] = False,
@@ -100,8 +111,9 @@ def diagnose(
 
     with guarded(json=json), console.progress("diagnose") as progress:
         record: Diagnosis = run(
-            program, tuple(arguments or ()), fix=fix, progress=progress, counters=counters, rough=rough, module=module
-        )
+            program, tuple(arguments or ()), fix=fix, progress=progress, counters=counters, rough=rough, module=module,
+            fix_s=budget, allow=tuple(word for word in allow.split(",") if word), plan=plan,
+        )  # fmt: skip
     if json:
         told(record)
     else:
@@ -111,6 +123,8 @@ def diagnose(
         name = _file(program, module=module)
         write(folder / f"{name}.html", page.diagnosis(record))
         write(folder / f"{name}.json", to_json(record) + "\n")
+        if record.fix is not None and record.fix.plan:
+            write(folder / f"{name}.plan.json", to_json(record.fix.plan) + "\n")
         console.stderr().print(f"\nthe page: {folder / name}.html   the record: {folder / name}.json", soft_wrap=True)
     raise typer.Exit({"": 0, "refused": FAILED, "ambiguous": AMBIGUOUS}[report.outcome(record)])
 
@@ -250,9 +264,8 @@ def prove(
 
 
 def _to_prove(what: str | None, case: str | None, dtype: str | None, *, missing: bool) -> list[tuple[str, str | None]]:
-    from kernelworks import certificates
     from kernelworks.arguments import ops_named
-    from kernelworks.prove import provable
+    from kernelworks.prove import lacking
 
     op, _, row = (what or "").partition(".")
     chosen = ops_named(op or None)
@@ -261,15 +274,7 @@ def _to_prove(what: str | None, case: str | None, dtype: str | None, *, missing:
     dtypes = list(dict.fromkeys(str(d).removeprefix("torch.") for found in chosen for d in found.contract.dtypes))
     if dtype is not None and dtype not in dtypes:
         raise ValueError(f"dtype must be one of {', '.join(dtypes)}, got {dtype!r}")
-    if not missing:
-        return [(found.name, row or None) for found in chosen]
-    return [
-        (found.name, candidate.name)
-        for found in chosen
-        for candidate in provable(found)[0]
-        if (candidate.name == row or (not row and candidate.target != "scalar"))  # which is never chosen
-        and certificates.invalid(found.name, candidate) is not None
-    ]
+    return [*lacking(chosen, row)] if missing else [(found.name, row or None) for found in chosen]
 
 
 @app.command()
@@ -351,38 +356,6 @@ def explain(
         told(found)
     else:
         show(explanation(found))
-
-
-@app.command(name="map")
-def map_(
-    op: Annotated[str | None, typer.Argument(help="One op; every op without it.")] = None,
-    stale: Annotated[
-        bool, typer.Option("--stale", help="Only a line for each row without a certificate that holds, GPUs' too.")
-    ] = False,
-    markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the docs' reference page here.")] = None,
-    json: Json = False,
-) -> None:
-    """The kernel map: families, ops and rows, with certificate, share of the bound and ratio to the best baseline."""
-    from kernelworks.machine import machine as here
-    from kernelworks.map import kernel_map
-    from kernelworks.map import stale as without_certificate
-    from kernelworks.report import map as report
-
-    with faults((ValueError,)):
-        if stale:
-            lines = without_certificate(op)
-            if json:
-                told(lines)
-            else:
-                typer.echo("\n".join(lines or ["every row has a certificate that holds"]))
-            return
-        found = kernel_map(op)
-    if markdown is not None:
-        write(markdown, report.markdown(found))
-    elif json:
-        told(found)
-    else:
-        show(report.kernel_map(found, here().kind))
 
 
 @app.command()
@@ -489,6 +462,10 @@ def swap(
         )
         return
     typer.echo(text)
+
+
+for name, verb in {**VERBS, **JUDGING}.items():
+    app.command(name=name)(verb)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

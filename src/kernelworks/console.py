@@ -85,13 +85,14 @@ class Unclosed:
 def guarded(*, json: bool, so: str = "there is no diagnosis of it") -> Iterator[None]:
     """``faults`` round a run of the user's program: what the program raises is shown with its own lines, first; what
     it prints is not among the ``json``."""
+    from kernelworks.ceilings import Ambiguous
     from kernelworks.observe.program import TargetError
 
     shown = Unclosed(sys.stderr if json else sys.stdout)
     with faults((TargetError,)), contextlib.redirect_stdout(shown):
         try:
             yield
-        except (TargetError, KeyboardInterrupt, SystemExit, typer.Exit):
+        except (TargetError, Ambiguous, KeyboardInterrupt, SystemExit, typer.Exit):
             raise
         except BaseException as error:
             text = raised_by_program(error)
@@ -196,11 +197,12 @@ def apart(arguments: Sequence[str]) -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(FAILED)
     except Exception as error:
+        refused: Any = error
         if hasattr(error, "format_message"):  # of the parser of the command line
             if type(error).__name__ == "NoArgsIsHelpError":
-                error.show()  # type: ignore[attr-defined]
+                refused.show()
             else:
-                sys.stderr.write(f"kernelworks: {' '.join(error.format_message().split())}\n")
+                sys.stderr.write(f"kernelworks: {' '.join(refused.format_message().split())}\n")
             sys.exit(USAGE)
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(PACKAGE)]
         where = f" ({frames[-1].filename.removeprefix(PACKAGE)}:{frames[-1].lineno})" if frames else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ def call({arguments}, out=None, row=None):
 
 @functools.cache
 def _direct(module: Any) -> Any:
-    class Direct(module.Entry):  # type: ignore[misc]
+    class Direct(module.Entry):
         """What takes calls in C++. The method is there for Dynamo to read, which is all that ever calls it."""
 
         def __call__(self, *given: Any, out: Any = None, row: str | None = None) -> Any:
@@ -44,12 +45,13 @@ def _unknown(*args: Any) -> Any:
 
 
 class Entry:
-    """An op's ``call``, and its plans: both in C++ or both in Python.
+    """An op's ``call``, its plans and torch's operators of it: all in C++ or all in Python.
 
-    ``miss(args, out, row)`` serves what C++ finds no plan for, and every call in Python.
+    ``op._miss(args, out, row)`` serves what C++ finds no plan for, and every call in Python. ``operators(op, module,
+    table)`` makes torch's operators in C++.
     """
 
-    def __init__(self, op: Any) -> None:
+    def __init__(self, op: Any, operators: Callable[[Any, Any, Any], list[Any]]) -> None:
         names, free = op.passes["forward"].names, op.passes["forward"].free
         self._scope: dict[str, Any] = {
             "is_compiling": torch.compiler.is_dynamo_compiling,
@@ -60,6 +62,7 @@ class Entry:
         self._free = tuple(free.get(name) for name in names)
         self._written = tuple(names.index(name) for name in op.contract.mutates)
         self._module: Any = None
+        self._operators, self._made = operators, list[Any]()
         self._recipe: Any = None
         self._function: Any = None
         self._absent: object = None
@@ -75,6 +78,7 @@ class Entry:
 
     def through(self, module: Any) -> None:
         """Calls go through the extension, or with None through Python, from now on; all plans are forgotten."""
+        self._made = []  # before there are others
         if module is None:
             miss = self._miss
             self._op.plans.lie_in(Dictionary())
@@ -88,6 +92,7 @@ class Entry:
             )
             self._op.call.through_torch, self._op.call.names = self._op._through_torch, self._names
             self._op.known = self._op.call.known
+            self._made = self._operators(self._op, module, table)
         self._module, self._recipe = module, None
         self._asked = True
         self._show()

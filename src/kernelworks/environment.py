@@ -22,8 +22,8 @@ from pathlib import Path
 import platformdirs
 
 __all__ = [
-    "cache_dir", "choosing", "compile_seconds", "compiler", "interpreting", "native", "no_color", "put_back",
-    "variables", "write_whole",
+    "beside_others", "cache_dir", "choosing", "compile_seconds", "compiler", "interpreting", "native", "no_color",
+    "put_back", "variables", "write_whole",
 ]  # fmt: skip
 
 COMPILE_S = 120.0  # the largest room takes 4 s on a quiet core
@@ -76,6 +76,12 @@ def compile_seconds() -> float:
 def variables() -> dict[str, str]:
     """All variables as they are, to be put back after a program of somebody else's."""
     return dict(os.environ)
+
+
+def beside_others() -> dict[str, str]:
+    """All variables, for a process of several threads that shares the cores with others like it: its threads sleep
+    where they wait for each other, and do not spin."""
+    return {"OMP_WAIT_POLICY": "passive", **os.environ}
 
 
 def put_back(before: dict[str, str]) -> None:

@@ -14,10 +14,12 @@ from kernelworks import ceilings, ops
 from kernelworks.bench import limit, predict
 from kernelworks.build import native
 from kernelworks.choose import choose
+from kernelworks.compile import compile_report
 from kernelworks.contract import describe
 from kernelworks.map import kept_benches
 from kernelworks.op import OPS, Op
 from kernelworks.records import Explanation
+from kernelworks.timings import call_of
 from kernelworks.watching import reached
 
 __all__ = ["explain", "what_it_asks"]
@@ -58,7 +60,8 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     found, asked, row = what_it_asks(lambda: function(*args, **kwargs))
     wanted = found.wanted(asked) if torch.is_grad_enabled() and "backward" in found.passes else ()
     request = found.request("forward", asked)
-    choice = choose(found, found.request("training", asked, wanted) if wanted else request, row)
+    of = found.request("training", asked, wanted) if wanted else request
+    choice = choose(found, of, row)
     cost = found.contract.cost(request)
     names = found.passes["forward"].names
     shown = ", ".join(_argument(n, v) for n, v in zip(names, asked, strict=True) if v is not None)
@@ -73,6 +76,7 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
         bytes=cost.bytes,
         device=request.device,
         through_python=native.why_not(),
+        compiled=compile_report().of(found.name, call_of(of)),
     )
     known = ceilings.cached(request.device)
     if known is None:

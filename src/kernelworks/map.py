@@ -29,7 +29,6 @@ __all__ = ["keep_benches", "kept_benches", "kernel_map", "source_hashes", "stale
 
 PACKAGE = Path(__file__).resolve().parent
 LOSS = 0.97  # of the best baseline's speed: below it a case is lost, above it is noise
-NO_SIZE = 1 << 40  # a range that ends beyond it is open
 COPY = "copy"  # the arm that is no op but a device copy
 
 

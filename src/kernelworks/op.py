@@ -45,7 +45,7 @@ from kernelworks.plain import (
 )
 from kernelworks.plans import KERNEL, NATIVE, RECORDED, Plan, Plans, generation
 from kernelworks.timings import sized
-from kernelworks.torch_library import OPS, register
+from kernelworks.torch_library import OPS, in_cpp, register
 from kernelworks.watching import stop_at, tell
 from kernelworks.written import announce, as_tuple, check_out, overlap, put, refuse_crossed, same_place
 
@@ -135,13 +135,17 @@ class Op:
         schema = torch._C.parse_schema(forward.schema)
         self._arrays = {a.name for a in schema.arguments if "Tensor" in str(a.type)}
         self.spelling: Any = None  # set by the room's Spelling
+        self.gate: Any = None  # set by the room's Gate
+        self.pattern = (
+            ""  # what several of torch's ops make that this one makes, said by the room (diagnose/patterns.py)
+        )
         self.misread: Any = None  # the same where its calls may be told by no more than what stands where
         self._overload: Any = None  # set by register()
         self._backward_overload: Any = None
         self._record: Any = None
         self.call: Any = None  # call(*args, out, row); set by what is entered through
         self.known: Any = None  # known(*args): the same where C++ has a plan, else NotImplemented; not for compilers
-        self.entry = Entry(self)
+        self.entry = Entry(self, in_cpp)
         register(self)
         OPS.add(self.name, self)
 

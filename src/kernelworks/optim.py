@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -71,7 +71,8 @@ class AdamW(torch.optim.AdamW):
         if not params:
             return True
         if not all(map(self.state.get, params)):  # a first step: torch makes the state, as it makes its own
-            self._init_group(group, [], [], [], [], [], [])  # type: ignore[no-untyped-call]
+            first_step: Any = self._init_group  # without annotations
+            first_step(group, [], [], [], [], [], [])
         states = [self.state[p] for p in params]
         calls = _calls(params, states)
         lr, eps, weight_decay = map(float, numbers)
@@ -122,7 +123,7 @@ def _lists(params: list[Tensor], states: list[dict[str, Tensor]]) -> Lists | Non
             or m.dtype is not v.dtype
         ):
             return None
-    return lists  # type: ignore[return-value]
+    return cast(Lists, lists)  # no gradient is None by now
 
 
 def _chosen(step: int, lists: Lists, named: dict[str, Any]) -> bool:

@@ -88,16 +88,16 @@ def _ours(mode: Any) -> bool:
 @contextlib.contextmanager
 def untraced() -> Iterator[None]:
     """Checks of shapes are no part of a traced program, and their numbers no warnings."""
-    state: Any = torch._C._get_tracing_state()
+    of_torch: Any = torch._C  # whose stubs lack one of the two
+    state = of_torch._get_tracing_state()
     if state is None:
         yield
         return
-    put_back: Any = torch._C._set_tracing_state  # type: ignore[attr-defined]
-    put_back(None)
+    of_torch._set_tracing_state(None)
     try:
         yield
     finally:
-        put_back(state)
+        of_torch._set_tracing_state(state)
 
 
 @contextlib.contextmanager
@@ -204,10 +204,10 @@ def key_of(
 ) -> tuple[Any, ...] | None:
     """What calls that may share a plan agree in: everything but the tensors' data. None where it cannot be said.
 
-    ``native/key.hpp`` says the same in the same order, in bytes: the first letter of what it is a key of, threads, each
-    argument, the row asked for, ``out``, and a bit for each argument whose gradient is asked for. Of a tensor:
-    dtype, device, sizes, and strides where it is not contiguous; of one that is not plain memory its class and dispatch
-    keys too. Of another value: its class and itself. Of a list: its length and items.
+    ``native/key.hpp`` says the same in bytes: the first letter of what it is a key of, each argument, the row asked
+    for, ``out``, threads where a tensor is the CPU's, and a bit for each argument whose gradient is asked for. Of a
+    tensor: dtype, device, sizes, and strides where it is not contiguous; of one that is not plain memory its class and
+    dispatch keys too. Of another value: its class and itself. Of a list: its length and items.
     """
     try:
         key = (what[0], threads, tuple([_part(a) for a in args]), row, _part(out), wanted)

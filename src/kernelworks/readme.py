@@ -1,11 +1,14 @@
 """The generated parts of README.md and of pages in docs: ``python -m kernelworks.readme [--check] [FOLDER]``.
 
 What stands between ``<!-- generated: NAME -->`` and ``<!-- end generated -->`` is written anew from
-``benchmarks/results/`` and ``ladders/``. ``--check`` writes nothing and exits with 1 where a page is out of date.
+``benchmarks/results/``, ``ladders/`` and the kernel map. ``--check`` writes nothing and exits with 1 where a page is
+out of date.
 
 | part | from | shows |
 |---|---|---|
 | ``diagnose`` | ``diagnose-minilm.json``, a Diagnosis | the sentence, the worst regions, the bar, the fix |
+| ``programs`` | ``programs-cpu.json`` | the suite on a CPU: eager, torch's best switch, the fix, predicted beside got |
+| ``gpu_programs`` | ``programs-cuda.json`` | the same on a GPU |
 | ``models`` | ``models.json`` | models before and after a swap |
 | ``ops`` | ``ops-2-threads.json`` | one line an op: the median speedup over its cases |
 | ``cases`` | ``ops-*-threads.json`` | every case |
@@ -13,16 +16,20 @@ What stands between ``<!-- generated: NAME -->`` and ``<!-- end generated -->`` 
 | ``gpu_models`` | ``h200-models.json`` | models on the GPU before and after a swap |
 | ``gpu_cases`` | ``h200-ops.json`` | every case on the GPU |
 | ``ladders`` | ``ladders/**/results.json``, Climbs | one line a ladder and machine: from where to where |
+| ``rooms`` | the kernel map | the ops of each family, with links to their rooms |
 
 A figure of a GPU's row carries the hash of the source that it was measured with. Where that source has changed since
 (here, where there may be no GPU to measure it anew), the figure is left out and the page says so. Rows that came after
 a measurement, and that a call may take by now, are named below it.
+
+The picture ``docs/pictures/diagnosis.svg`` is drawn from the same diagnosis.
 
 A part whose file is not there is left empty: no figure stands in the page that no file holds.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import statistics
@@ -34,8 +41,9 @@ from typing import Any
 from rich.console import Console
 
 from kernelworks.map import source_hashes
+from kernelworks.ops import FAMILIES
 from kernelworks.records import BenchResult, Diagnosis, from_json
-from kernelworks.report import bench, diagnose, quantity
+from kernelworks.report import bench, diagnose, picture, programs, quantity
 from kernelworks.report.climb import words as climb_words
 from kernelworks.rungs import Climb
 
@@ -45,7 +53,7 @@ PAGES = ("README.md", "docs/results.md", "docs/climb.md")
 RESULTS, LADDERS = Path("benchmarks") / "results", "ladders"
 PART = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n).*?(<!-- end generated -->)", re.S)
 WIDTH = 100
-SHOWN_REGIONS = 5
+SHOWN_REGIONS, DRAWN_REGIONS = 5, 4
 
 Hashes = Mapping[str, str]  # of the sources as they lie here, by "op.row"
 
@@ -104,6 +112,31 @@ def _diagnose(root: Path, hashes: Hashes) -> str:
     return "\n".join(["```text", *lines, "```", ""])
 
 
+def _suite(root: Path) -> list[str]:
+    """The names of the suite's programs, as the files of ``benchmarks/programs`` list them."""
+    names: list[str] = []
+    for path in sorted((root / "benchmarks" / "programs").glob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if (
+                isinstance(node, ast.Assign)
+                and ast.unparse(node.targets[0]) == "PAIRS"
+                and isinstance(node.value, ast.Dict)
+            ):
+                names += ast.literal_eval(node.value)
+    return names
+
+
+def _of_the_suite(name: str, *modes: str) -> Callable[[Path, Hashes], str]:
+    def part(root: Path, hashes: Hashes) -> str:
+        found = _read(root, name)
+        if found is None:
+            return ""
+        head = [f"## The suite on one {found['machine']['name']}", ""] if "power_limit_w" in found["machine"] else []
+        return "\n".join([*head, *programs.table(found["rows"], _suite(root), modes), _provenance(found, name), ""])
+
+    return part
+
+
 def _models(root: Path, hashes: Hashes) -> str:
     found = _read(root, "models.json")
     if found is None:
@@ -146,7 +179,7 @@ def _cases(root: Path, hashes: Hashes) -> str:
         found = _read(root, path.name)
         if found is None:
             continue
-        title = f"## {found['threads']} thread{'s' if found['threads'] > 1 else ''}"
+        title = f"### {found['threads']} thread{'s' if found['threads'] > 1 else ''}"
         lines = [
             title, "",
             "| case | torch eager, us | torch.compile, us | kernelworks, us | over eager | over torch.compile |",
@@ -252,7 +285,7 @@ def _gpu_cases(root: Path, hashes: Hashes) -> str:
     rows, changed = _measured(found, hashes)
     arms = list(dict.fromkeys(arm for r in rows for arm in r["ms"] if arm != "ours"))
     lines = [
-        f"## {found['machine']['name']}",
+        f"### {found['machine']['name']}",
         "",
         f"| case | row | {', us | '.join(arms)}, us | ours, us | reached | over the best other |",
         f"|---|---|{'---:|' * len(arms)}---:|---|---:|",
@@ -327,9 +360,30 @@ def _ladders(root: Path, hashes: Hashes) -> str:
     return "\n".join(["| ladder | from where to where | on |", "|---|---|---|", *lines, ""]) if lines else ""
 
 
+def _rooms(root: Path, hashes: Hashes) -> str:
+    lines = []
+    for family, names in FAMILIES.items():
+        rooms = (f"[`{name}`]({{up}}src/kernelworks/ops/{family}/{name.rstrip('_')})" for name in names)
+        lines.append(f"- {family}: {', '.join(rooms)}")
+    return "\n".join([*lines, ""])
+
+
+def _picture(root: Path) -> str:
+    """The diagnosis on record as a terminal shows it, its worst regions; nothing without one."""
+    path = root / RESULTS / "diagnose-minilm.json"
+    if not path.is_file():
+        return ""
+    record = from_json(Diagnosis, path.read_text(encoding="utf-8"))
+    return picture.svg(diagnose.summary(record, WIDTH, DRAWN_REGIONS), WIDTH, f"A diagnosis of {record.program}")
+
+
+ON_CPU = ("default", "max-autotune-no-cudagraphs", "fix", "kernelworks")  # what the suite is measured under
+PICTURES: dict[str, Callable[[Path], str]] = {"docs/pictures/diagnosis.svg": _picture}
 PARTS: dict[str, Callable[[Path, Hashes], str]] = {
-    "diagnose": _diagnose, "models": _models, "ops": _ops, "cases": _cases, "gpu_ops": _gpu_ops,
-    "gpu_models": _gpu_models, "gpu_cases": _gpu_cases, "ladders": _ladders,
+    "diagnose": _diagnose, "programs": _of_the_suite("programs-cpu.json", *ON_CPU),
+    "gpu_programs": _of_the_suite("programs-cuda.json", "reduce-overhead", *ON_CPU), "models": _models, "ops": _ops,
+    "cases": _cases, "gpu_ops": _gpu_ops, "gpu_models": _gpu_models, "gpu_cases": _gpu_cases, "ladders": _ladders,
+    "rooms": _rooms,
 }  # fmt: skip
 
 
@@ -350,19 +404,30 @@ def generate(root: Path, page: str, hashes: Hashes | None = None) -> str:
     return PART.sub(part, (root / page).read_text(encoding="utf-8"))
 
 
+def made(root: Path) -> dict[str, str]:
+    """Every page and picture as the results have it now."""
+    drawn = {name: draw(root) for name, draw in PICTURES.items()}
+    return {page: generate(root, page) for page in PAGES} | {name: text for name, text in drawn.items() if text}
+
+
+def _as_it_is(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
 def outdated(root: Path) -> list[str]:
-    """The pages that ``main`` would change."""
-    return [page for page in PAGES if generate(root, page) != (root / page).read_text(encoding="utf-8")]
+    """The pages and pictures that ``main`` would change."""
+    return [name for name, text in made(root).items() if text != _as_it_is(root / name)]
 
 
 def main(arguments: list[str]) -> int:
     check = "--check" in arguments
     root = Path(next((a for a in arguments if not a.startswith("-")), "."))
-    stale = outdated(root)
-    for page in stale:
+    stale = {name: text for name, text in made(root).items() if text != _as_it_is(root / name)}
+    for name, text in stale.items():
         if not check:
-            (root / page).write_text(generate(root, page), encoding="utf-8")
-        print(f"{page}: {'out of date' if check else 'written'}")
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text, encoding="utf-8")
+        print(f"{name}: {'out of date' if check else 'written'}")
     return 1 if check and stale else 0
 
 

@@ -12,6 +12,7 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from kernelworks.fixes import Fix
 from kernelworks.handed import Record
 from kernelworks.layout import in_lines
 
@@ -185,6 +186,7 @@ class Explanation(Record):
     ceiling: str = ""
     device: str = "cpu"
     through_python: str = ""  # why calls go through Python; "" where they go through C++
+    compiled: tuple[str, ...] = ()  # what backend="kernelworks" did with such calls in this process
 
 
 # ---------------------------------------------------------------- benches
@@ -398,28 +400,6 @@ class GpuTime:
     without_host_s: float  # and if the host took no time, as from a CUDA graph
     kernels: tuple[KernelTime, ...] = ()  # longest first
     counters: tuple[CounterCheck, ...] = ()
-
-
-@dataclass(frozen=True)
-class Fix(Record):
-    """What ``--fix`` did and what it got."""
-
-    replaced: tuple[str, ...]
-    left: tuple[str, ...]
-    before_s: float
-    after_s: float
-    predicted_gain_s: float | None  # None where runs lay too far apart for a prediction
-    gain_s: float
-    error_before: float  # relative, against what `against` says
-    error_after: float
-    agrees: bool
-    rounds: int  # of the measurement; 0 where nothing was applied
-    notes: tuple[str, ...] = ()
-    noise_s: float = 0.0  # a gain or loss below this says nothing
-    refused: str = ""  # why the fix is not to be kept; "" where nothing speaks against it
-    ambiguous: str = ""  # what others took of the machine while it was measured, where that was too much
-    rough: bool = False  # its figures were asked for all the same
-    against: str = "float64"  # or the original's own rounding; "" where nothing was compared: `agrees` is idle then
 
 
 @dataclass(frozen=True)

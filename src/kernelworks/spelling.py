@@ -32,7 +32,10 @@ from kernelworks.written import check_out, put
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["ABSENT", "SIZES", "Array", "Spelling", "by_operator", "last_alone", "operator_of", "shown", "spelled"]
+__all__ = [
+    "ABSENT", "SIZES", "Array", "Gate", "Spelling", "by_operator", "composites", "gates", "last_alone", "operator_of",
+    "shown", "spelled", "two_names",
+]  # fmt: skip
 
 Array = TypeVar("Array", Tensor, "np.ndarray[Any, Any]")
 """What an op takes, it gives back."""
@@ -54,8 +57,9 @@ class Spelling:
     different things in one place; it returns the op's arguments. ``call`` is ``op.call`` where the op needs no other.
 
     ``name`` is the function's in ``torch.nn.functional``, or else in ``torch``: by default the op's. ``operator`` is
-    that of the aten operator that it calls, ``forms`` what the profiler does not record of such a call, as it may have
-    been. ``left`` says why a swap leaves torch's function where it stands; "" where it does not.
+    that of the aten operator that it calls, or what that would be called where it calls several (``composite``);
+    ``forms`` is what the profiler does not record of such a call, as it may have been. ``left`` says why a swap leaves
+    torch's function where it stands; "" where it does not.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class Spelling:
     ) -> None:
         self.name = name or op.name
         self.operator, self.forms, self.left = operator or self.name, forms, left
+        self.composite = function is not None and not hasattr(torch.ops.aten, self.operator)
         self.op, self.function, self.ours, self.call = op, function, ours, call or op.call
         self.same, self.joined = dict(same), dict(joined or {})
         self.theirs = {name: torchs for torchs, name in same.items()}
@@ -272,6 +277,34 @@ class Spelling:
         return tuple(values.values())
 
 
+class Gate:
+    """How torch writes an op that is one of its functions of the first argument times the second: ``F.silu(a) * b``.
+
+    ``words`` are what function and op take beside, by name: the accepted values, torch's default first.
+    """
+
+    def __init__(self, op: Any, function: Callable[..., Any], **words: tuple[str, ...]) -> None:
+        self.op, self.name, self.words = op, function.__name__, words
+        op.gate = self
+
+    def said(self, named: Mapping[str, Any]) -> tuple[str, ...] | None:
+        """The op's words of a call of the function with these; None where it has other ones."""
+        if not all(name in self.words and value in self.words[name] for name, value in named.items()):
+            return None
+        return tuple(named.get(name, values[0]) for name, values in self.words.items())
+
+
+def gates() -> dict[str, Gate]:
+    """The gates of all ops, by the name of torch's function."""
+    return {gate.name: gate for op in OPS.values() if (gate := op.gate) is not None}
+
+
+def two_names(function: Any) -> Any:
+    """Marks the code behind overloads that call the first argument by our name and by torch's: mypy holds such code
+    against each of them, and no signature has both names."""
+    return function
+
+
 def shown(function: Any, op: Any) -> None:
     """Shows an op's public function as it is called in its own way, and says how it is in torch's: its code takes both.
     Calls that are the op's own go straight to it. A second time changes nothing."""
@@ -303,6 +336,12 @@ def operator_of(op: str) -> str:
 @functools.lru_cache(1)
 def _by_operator(count: int) -> dict[str, Spelling]:
     return {spelling.operator: spelling for spelling in spelled().values()}
+
+
+def composites() -> dict[int, Spelling]:
+    """The spellings whose function torch makes of several operators, so that nothing records a call of it as one; by
+    the function's ``id``, for what a mode is told of need not be hashable."""
+    return {id(spelling.function): spelling for spelling in spelled().values() if spelling.composite}
 
 
 def last_alone(normalized_shape: Any, input: Tensor) -> bool:

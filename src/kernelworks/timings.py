@@ -30,7 +30,7 @@ from kernelworks.machine import place_of
 
 __all__ = [
     "MARGIN", "NEARBY", "NOISY", "NONE", "Raced", "Timing", "Verdict", "alike", "bucket_of", "call_of", "faults",
-    "held", "remember", "reread", "shipped", "shipped_path", "shipped_places", "sized", "sources_of", "threads_of",
+    "held", "remember", "reread", "shipped", "shipped_path", "sized", "sources_of", "threads_of",
     "torch_version", "verdict", "write", "write_shipped",
 ]  # fmt: skip
 
@@ -308,11 +308,6 @@ def _calls(count: int) -> str:
 
 def shipped_path(place: str) -> Path:
     return SHIPPED / f"{place}.json"
-
-
-def shipped_places() -> list[str]:
-    """The kinds of machine whose timings ship with the package."""
-    return sorted(path.stem for path in SHIPPED.glob("*.json"))
 
 
 def _folder(place: str) -> Path:

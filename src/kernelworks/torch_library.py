@@ -23,7 +23,7 @@ from kernelworks.written import as_tuple, overlap
 if TYPE_CHECKING:
     from kernelworks.op import Op
 
-__all__ = ["OPS", "define", "register"]
+__all__ = ["OPS", "define", "in_cpp", "register"]
 
 OPS: Roomed[Op] = Roomed()
 
@@ -48,12 +48,40 @@ def define(name: str, schemas: Mapping[str, str]) -> None:
         whole = functools.partial(_composed if pass_ == "forward" else _derived, name)
         library.impl(operator, whole, "FuncTorchBatchedDecomposition")
         if "backward" in schemas:
-            recorded = functools.partial(_autograd if pass_ == "forward" else _backward_autograd, name)
-            library.impl(operator, recorded, "Autograd", with_keyset=True)
+            library.impl(operator, functools.partial(_recording(pass_), name), "Autograd", with_keyset=True)
 
 
 def _operator(name: str, pass_: str) -> str:
     return name if pass_ == "forward" else f"{name}_{pass_}"
+
+
+def _recording(pass_: str) -> Callable[..., Any]:
+    return _autograd if pass_ == "forward" else _backward_autograd
+
+
+def in_cpp(op: Any, module: Any, table: Any) -> list[Any]:
+    """An op's operators as C++ calls them on a CPU, as long as these objects live; what C++ finds no plan for in
+    ``table`` goes to the kernels here. Empty for an op that C++ has no keys for: one that writes what it is given, or
+    whose plans do not depend on a number."""
+    if op.contract.mutates or any(definition.free for definition in op.passes.values()):
+        return []
+    found = []
+    for pass_ in op.passes:
+        kernel = functools.partial(_implementation, op.name, pass_)
+        recorded = functools.partial(_recorded_again, _recording(pass_), op.name) if "backward" in op.passes else None
+        to_torch = op._to_torch if pass_ == "forward" else None
+        found.append(module.Operator(_operator(op.name, pass_), pass_, table, _run, kernel, recorded, to_torch))
+    return found
+
+
+@uncompiled
+def _run(run: Callable[..., Any], *args: Any) -> Any:
+    return run(*args)
+
+
+@uncompiled
+def _recorded_again(kernel: Callable[..., Any], name: str, keys: int, *args: Any) -> Any:
+    return kernel(name, torch._C.DispatchKeySet.from_raw_repr(keys), *args)
 
 
 def register(op: Any) -> None:
@@ -74,6 +102,7 @@ def _fake(name: str, pass_: str, *args: Any, row: str | None = None) -> Any:
 @uncompiled
 def _implementation(name: str, pass_: str, *args: Any, row: str | None = None) -> Any:
     op: Any = OPS[name]
+    op.entry.settle()
     names = op.passes[pass_].names
     if len(args) > len(names):  # torch passes `row` by position
         args, row = args[: len(names)], args[len(names)]

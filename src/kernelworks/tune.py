@@ -267,7 +267,7 @@ def _kept(op: Op, row: str, source: Path, winners: Sequence[Tuned], progress: Pr
         made = _entry(winner)
         held = entries.setdefault(f"{winner.kernel} {made['when']}", made)
         if held is not made:  # another case of the same sizes
-            held["evidence"] = made["evidence"].split(" on ")[0] + f" on {winner.case}; " + held["evidence"]
+            held["measured"] += made["measured"]
     write_tuned(source, list(entries.values()))
     _forget()
     proofs = prove(op.name, row, progress=progress)
@@ -287,12 +287,14 @@ def _entry(tuned: Tuned) -> dict[str, Any]:
     """The table's entry: exactly these dims, since nothing else was measured."""
     times = {str(c.set): c.median_us for c in tuned.candidates}
     when: dict[str, Any] = {name: [size, size] for name, size in tuned.dims.items()}
-    day = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    old, new = times[str(tuned.used)], times[str(tuned.chosen)]
+    measured = {
+        "case": tuned.case, "us": times[str(tuned.chosen)], "used_us": times[str(tuned.used)], "gpu": gpu().name,
+        "driver": gpu().driver, "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+    }  # fmt: skip
     return {
         "row": tuned.row,
         "kernel": tuned.kernel,
         "when": when | {"dtype": [tuned.dtype]},
         "set": tuned.chosen,
-        "evidence": f"{new:.2f} us against {old:.2f} us on {tuned.case}, {gpu().name}, driver {gpu().driver}, {day}",
+        "measured": [measured],
     }

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import importlib.metadata
 import json
 import os
+import platform
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +21,7 @@ from kernelworks.layout import in_lines
 from kernelworks.machine import gpu, machine
 from kernelworks.records import BenchResult, from_json, to_json
 
-__all__ = ["document", "read", "save"]
+__all__ = ["document", "head", "read", "save"]
 
 
 def _git(*command: str) -> str | None:
@@ -45,17 +48,27 @@ def _compiler() -> str:
         return "none"
 
 
-def document(results: Sequence[BenchResult], command: str = "") -> dict[str, Any]:
-    """The results with machine, date, commit and versions, ready for JSON."""
+def head(device: str = "cpu", packages: Sequence[str] = ()) -> dict[str, Any]:
+    """Where figures come from: machine or GPU, date, commit, the versions of Python, torch and those of these packages
+    that are installed."""
     here: dict[str, Any] = {"kind": machine().kind, "name": machine().name, "cores": machine().cores}
-    if any(result.device == "cuda" for result in results):
+    if device == "cuda":
         card = gpu()
         here = {"kind": card.kind, "name": card.name, "driver": card.driver, "power_limit_w": card.power_limit_w}
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    for package in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return {"machine": here, "date": date, "commit": commit(), "versions": versions}
+
+
+def document(results: Sequence[BenchResult], command: str = "") -> dict[str, Any]:
+    """The results with machine, date, commit and versions, ready for JSON."""
+    here = head("cuda" if any(result.device == "cuda" for result in results) else "cpu")
+    here["versions"]["compiler"] = _compiler()
     return {
-        "machine": here,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "versions": {"torch": torch.__version__, "compiler": _compiler()},
+        **here,
         "command": command,
         "gate": "every arm within the float64 bound, or the case has no figure",
         "results": [json.loads(to_json(result)) for result in results],

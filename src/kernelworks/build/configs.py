@@ -7,8 +7,9 @@
     set = { BLOCK = 1024, num_warps = 4 }
     evidence = "what was measured, where and when"
 
-The first entry whose ``when`` holds is taken: ranges are inclusive, a name that is left out may be anything. Nothing is
-searched when an op is called.
+``kernelworks tune`` writes ``measured`` instead, a list of what it saw: case, us, used_us (of what was used before),
+gpu, driver, date. The first entry whose ``when`` holds is taken: ranges are inclusive, a name that is left out may be
+anything. Nothing is searched when an op is called.
 
     [[space]]
     row = "triton"
@@ -42,6 +43,7 @@ __all__ = ["Configs", "configs", "reread", "standing_in", "table_of", "write_tun
 
 
 FORMS = Path(__file__).resolve().parent.parent / "tile"
+MEASURED = ("evidence", "measured")
 
 
 class Configs:
@@ -98,8 +100,8 @@ class Configs:
         ]
 
     def text(self, row: str) -> str:
-        """What enters the hash of a row: its entries without their evidence."""
-        own = [{k: v for k, v in e.items() if k != "evidence"} for e in self.entries if e["row"] == row]
+        """What enters the hash of a row: its entries without what was measured of them."""
+        own = [{k: v for k, v in e.items() if k not in MEASURED} for e in self.entries if e["row"] == row]
         return json.dumps(own, sort_keys=True)
 
 
@@ -168,6 +170,8 @@ def _toml(entry: Mapping[str, Any]) -> str:
     def value(v: Any) -> str:
         if isinstance(v, Mapping):
             return "{ " + ", ".join(f"{k} = {value(item)}" for k, item in v.items()) + " }"
+        if isinstance(v, list):
+            return "[" + ", ".join(map(value, v)) + "]"
         return json.dumps(v)  # the same in TOML
 
     return "[[config]]\n" + "".join(f"{k} = {value(v)}\n" for k, v in entry.items())

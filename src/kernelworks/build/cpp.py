@@ -117,7 +117,8 @@ def built(source: Path, target: str, *, unlike: str = "") -> Path:
 
 _loaded: dict[tuple[Path, str], Any] = {}
 _failed: dict[tuple[Path, str, str, str], BuildError] = {}  # with the compiler's name and the cache's folder
-_loading = threading.RLock()
+_loading = threading.RLock()  # one library at a time; compilers work beside each other
+_wanted: dict[tuple[Path, str, str, str], threading.Lock] = {}  # held by whoever compiles and loads such a library
 
 
 @functools.cache
@@ -128,6 +129,7 @@ def _watch_forks() -> None:
 def _renew() -> None:
     global _loading
     _loading = threading.RLock()  # a thread of the parent may have held the old one: no thread of the child lets it go
+    _wanted.clear()
 
 
 def library(source: Path, target: str) -> Any:
@@ -141,6 +143,8 @@ def library(source: Path, target: str) -> Any:
         _watch_forks()
         key = (source, target, environment.compiler(), str(environment.cache_dir("build")))
         with _loading:
+            alone = _wanted.setdefault(key, threading.Lock())
+        with alone:
             found = _loaded.get((source, target))
             if found is None:
                 if key in _failed:
@@ -158,7 +162,8 @@ def _load(source: Path, target: str) -> Any:
     hashed. What still will not load is remembered, but for a file system that lets nothing be loaded."""
     path = built(source, target)
     try:
-        return loaded(path, source)
+        with _loading:
+            return loaded(path, source)
     except BuildError as error:
         if error.about == str(path.parent):
             raise
@@ -168,7 +173,8 @@ def _load(source: Path, target: str) -> Any:
         raise known
     again = built(source, target, unlike=hashlib.sha256(path.read_bytes()).hexdigest())
     try:
-        return loaded(again, source)
+        with _loading:
+            return loaded(again, source)
     except BuildError as error:
         lasting = BuildError(f"{error} (built anew, too)", about=f"{toolchain()} {error.about}", lasting=True)
         remember(attempt, lasting)

@@ -1,6 +1,6 @@
 """The C++ way into ops, ``native/``: an extension of Python's, compiled once against the installed torch.
 
-It takes some 15 s to compile, so no call of an op waits for it, and nothing compiles it behind a user's back (a core
+It takes some 20 s to compile, so no call of an op waits for it, and nothing compiles it behind a user's back (a core
 that compiles falsifies what others measure): the verbs that take seconds anyway build it, ``provide``. Where the cache
 has it, ops take it at their first call. Without it every call goes through Python, right as ever and some microseconds
 later.
@@ -89,7 +89,7 @@ def provide(progress: Callable[[str], None] | None = None) -> ModuleType | None:
     made = found()
     if made is None and environment.native() == "build":
         if progress is not None:
-            progress("the way into ops in C++, once for this torch: some 15 s")
+            progress("the way into ops in C++, once for this torch: some 20 s")
         made = build()
     return made
 

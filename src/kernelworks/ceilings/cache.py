@@ -136,7 +136,7 @@ def ceilings(
     progress: Progress | None = None, *, again: bool = False, device: str = "cpu", rough: bool = False,
     brief: bool = False,
 ) -> Ceilings | GpuCeilings:  # fmt: skip
-    """The ceilings of this machine, or with ``device="cuda"`` of its GPU: from the cache, else measured (20 to 50 s)
+    """The ceilings of this machine, or with ``device="cuda"`` of its GPU: from the cache, else measured (30 to 50 s)
     and cached. ``again`` measures in any case. With ``rough`` a busy machine is measured all the same, once (some
     15 s): what that gives serves other rough figures for half an hour, and its ``foreign_share`` says what others took.
     With ``brief`` what is not in the cache is measured once too, while nobody uses the machine, and serves for half an

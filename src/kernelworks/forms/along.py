@@ -21,17 +21,17 @@ from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, trito
 from kernelworks.build.sharing import shared
 from kernelworks.cases import draw, normal, row_cases
 from kernelworks.contract import Case, Contract, Cost, Mutant, Request
-from kernelworks.forms.arguments import Arguments, check_of, errors_of, said
+from kernelworks.forms.arguments import Arguments, Dim, Floats, check_of, errors_of, said
 from kernelworks.forms.layout import as_rows
 from kernelworks.forms.mutants import generic
 from kernelworks.forms.room import Room
-from kernelworks.forms.rowwise import BENCH, DEVICE_BENCH, TARGETS, Dim, Line, altered, case, sized
+from kernelworks.forms.rowwise import BENCH, DEVICE_BENCH, TARGETS, altered, case, sized
 from kernelworks.op import Op, Pass
 from kernelworks.spelling import Spelling
 
 __all__ = ["Along", "chain", "distances"]
 
-ARGUMENTS: Arguments = {"x": Line(), "dim": Dim("x")}
+ARGUMENTS: Arguments = {"x": Floats(least=1), "dim": Dim("x")}
 BLOCK = 128  # the longest chain of float32 additions, whatever the length: then sums move on to float64
 LOWEST = -105.0  # e^-105 rounds to 0 in float32
 

@@ -16,7 +16,7 @@ from kernelworks.build.rows import in_float64
 from kernelworks.contract import Mutant
 from kernelworks.written import as_tuple
 
-__all__ = ["generic"]
+__all__ = ["VECTOR", "generic", "shifted", "stale_end"]
 
 VECTOR = 16  # elements, of the widest vectors that rooms are compiled for
 
@@ -32,8 +32,8 @@ def generic(reference: Definition, tensors: Sequence[str], names: Sequence[str])
     right = in_float64(reference)
     made = [
         Mutant("stale tail", _then(right, _stale_tail), "the vector tail is never written"),
-        Mutant("stale end", _then(right, _stale_end), "the last element is never written"),
-        Mutant("one aside", _then(right, _shifted), "what belongs to one element is written to its neighbour"),
+        Mutant("stale end", _then(right, stale_end), "the last element is never written"),
+        Mutant("one aside", _then(right, shifted), "what belongs to one element is written to its neighbour"),
         Mutant("bfloat16 inside", _narrowed(right), "the inputs are rounded to bfloat16 first"),
         Mutant("rounded twice", _then(right, _twice), "the result is rounded to bfloat16, then to its dtype"),
         Mutant("NaN swallowed", _then(right, lambda y: torch.nan_to_num(y, 0.0)), "NaN becomes 0"),
@@ -62,13 +62,13 @@ def _stale_tail(y: Tensor) -> Tensor:
     return flat.reshape(y.shape)
 
 
-def _stale_end(y: Tensor) -> Tensor:
+def stale_end(y: Tensor) -> Tensor:
     flat = y.reshape(-1).clone()
     flat[-1:] = 0.0
     return flat.reshape(y.shape)
 
 
-def _shifted(y: Tensor) -> Tensor:
+def shifted(y: Tensor) -> Tensor:
     return y.reshape(-1).roll(1).reshape(y.shape)
 
 
@@ -90,4 +90,4 @@ def _swapped(right: Callable[..., Any], one: int, other: int) -> Callable[..., A
 
 
 def _aside(right: Callable[..., Any], place: int) -> Callable[..., Any]:
-    return lambda *args: right(*(_shifted(a) if i == place else a for i, a in enumerate(args)))
+    return lambda *args: right(*(shifted(a) if i == place else a for i, a in enumerate(args)))

@@ -20,19 +20,19 @@ from kernelworks.build.rows import cpp_rows
 from kernelworks.build.sharing import shared
 from kernelworks.cases import draw, normal, row_cases
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Mutant, Request, Row, rounding
-from kernelworks.forms.arguments import Argument, Arguments, check_of, errors_of, said
+from kernelworks.forms.arguments import Argument, Arguments, Floats, check_of, errors_of, right_of, said
 from kernelworks.forms.launches import norm_forward, norm_text
 from kernelworks.forms.layout import as_rows
 from kernelworks.forms.mutants import generic
 from kernelworks.forms.room import Room
 from kernelworks.forms.rows import python_rows
-from kernelworks.forms.rowwise import BENCH, DEVICE_BENCH, TARGETS, Line, altered, case, sized
+from kernelworks.forms.rowwise import BENCH, DEVICE_BENCH, TARGETS, Total, altered, case, sized, total
 from kernelworks.op import Op, Pass
 
-__all__ = ["ROW", "Norm", "centred_error", "centred_gradient_bound", "fits_registers", "fits_tile", "over_rows"]
+__all__ = ["ROW", "Norm", "fits_registers", "fits_tile", "over_rows"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
-ROW = Line(", the one that is normalised")
+ROW = Floats(least=1, which=", the one that is normalised")
 
 # For every configuration of the tuning tables: enough rows for more than one tile a program, whole and broken chunks.
 DEVICE_SIZES = (
@@ -108,10 +108,10 @@ class Norm(Room):
     - ``room`` is the room's ``__file__``: folder and family name the op. ``arguments`` in the order of the call: x,
       weight and perhaps bias, eps, and perhaps a residual, which may be optional; ``centred``: whether the mean is
       taken off.
-    - ``plain(*args, total=)`` is the definition, its sums taken by ``total``; returns a tuple.
     - ``function(*args)`` is the op in torch's functions, ``aten(*args)`` the operators behind it.
     - ``error(z, scale, n)`` is how far a right kernel computing in float32 may be off before it rounds its result, of
-      the normalised row ``z`` and the weight's magnitude; the op's own ``gradient_bound`` as contracts have it.
+      the normalised row ``z`` and the weight's magnitude; ``gradient_bound(form, args, grads)`` the same of gradients.
+      Of a norm that takes the mean off, both follow from that.
     - ``flop``: of an element, forward and backward. ``reads`` as ``Pass`` has it. ``eps`` is that of the cases.
     """
 
@@ -119,11 +119,10 @@ class Norm(Room):
     source: str
     arguments: Arguments
     centred: bool
-    plain: Callable[..., tuple[Tensor, ...]]
     function: Callable[..., Any]
     aten: Callable[..., Any]
-    error: Callable[[Tensor, Tensor, int], Tensor]
-    gradient_bound: Callable[..., dict[str, Tensor]]
+    error: Callable[[Tensor, Tensor, int], Tensor] = centred_error
+    gradient_bound: Callable[..., dict[str, Tensor]] = centred_gradient_bound
     flop: tuple[float, float]
     eps: float
     cases: tuple[Case, ...] = ()
@@ -165,8 +164,20 @@ class Norm(Room):
         )  # fmt: skip
 
     def _errors(self) -> tuple[Any, ...]:
-        missing = {n: a.right() for n, a in self.arguments.items() if n != "eps"}
+        missing = {name: value for name, value in right_of(self.arguments).items() if name != "eps"}
         return (*errors_of(self.arguments), ("eps missing", lambda: dict(missing), TypeError, "eps"))
+
+    def plain(self, *args: Any, total: Total = total, **named: Any) -> tuple[Tensor, ...]:
+        """The definition, its sums taken by ``total``."""
+        given = dict(zip(self.arguments, args, strict=False)) | named
+        residual, weight, bias = (given.get(name) for name in ("residual", "weight", "bias"))
+        s: Tensor = given["x"] if residual is None else given["x"] + residual
+        n = max(s.shape[-1], 1)
+        deviations = s - total(s, -1) / n if self.centred else s
+        output = deviations * torch.rsqrt(total(deviations.square(), -1) / n + given["eps"])
+        output = output if weight is None else output * weight
+        output = output if bias is None else output + bias
+        return (output,) if residual is None else (output, s)
 
     def normalised(self, args: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """What is normalised, the normalised rows, and 1 / spread; float64."""
@@ -194,7 +205,7 @@ class Norm(Room):
     def _gradient_bound(
         self, args: dict[str, Any], grads: tuple[Tensor, ...], gradients: dict[str, Tensor], dtype: torch.dtype
     ) -> dict[str, Tensor]:
-        found = self.gradient_bound(args, grads)
+        found = self.gradient_bound(self, args, grads)
         return {name: rounding(gradient, dtype) + U32 * found[name] for name, gradient in gradients.items()}
 
     def _cost(self, request: Request) -> Cost:

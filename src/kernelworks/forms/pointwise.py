@@ -168,7 +168,11 @@ class Pointwise(Room):
         return lambda g, d: self._with(draw(kind, g, d, *shape), g, choice)
 
     def _swept(self, choice: Mapping[str, str], reach: float) -> Any:
-        return lambda g, d: self._with(torch.linspace(-reach, reach, 40_009).to(d), g, choice)
+        def make(g: Generator, d: torch.dtype) -> dict[str, Any]:
+            most = min(reach, torch.finfo(d).max)  # infinities are another case's
+            return self._with(torch.linspace(-most, most, 40_009).to(d), g, choice)
+
+        return make
 
     def _cases(self, choice: Mapping[str, str]) -> Iterator[Case]:
         label = "".join(f"{word}, " for word in choice.values())

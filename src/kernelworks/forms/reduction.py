@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +24,8 @@ from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, trito
 from kernelworks.build.sharing import shared
 from kernelworks.cases import LENGTHS, VALUES, draw, row_cases
 from kernelworks.contract import Case, Contract, Cost, Mutant, Request, Row, rounding
-from kernelworks.forms.arguments import Arguments, Floats, Wrong, check_of, errors_of, said
+from kernelworks.forms.arguments import Arguments, Dim, Flag, Floats, check_of, errors_of, reduced, said
+from kernelworks.forms.mutants import VECTOR, shifted, stale_end
 from kernelworks.forms.room import Room
 from kernelworks.lines import lines
 from kernelworks.op import Op, Pass
@@ -33,70 +34,12 @@ from kernelworks.spelling import Spelling
 __all__ = ["Reduction", "triton_forward"]
 
 BF16, F32 = torch.bfloat16, torch.float32
-TILE = 16  # elements, of the widest vectors that rooms are compiled for
+LONGEST = 2048  # elements of a line that a mutant adds up one by one
+EMPTY = ("a line without elements", lambda: {"x": torch.ones(3, 0)}, ValueError, "dim must have elements to reduce")
 FEW = "few values"  # of which there are many equal ones, 0 with either sign among them
 
 
-# ---------------------------------------------------------------- arguments
-
-
-@dataclass(frozen=True)
-class Over:
-    """One of another's dimensions, or None for all; a scalar has one, as torch counts. Unless ``empty``, there must be
-    something to choose from."""
-
-    schema = "int?"
-    of: str
-    empty: bool
-
-    def check(self, name: str, value: Any, given: Mapping[str, Any]) -> None:
-        shape = tuple(given[self.of].shape)
-        dims = max(len(shape), 1)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise TypeError(f"{name} must be an int or None, got {type(value).__name__}")
-        if value is not None and not -dims <= value < dims:
-            raise ValueError(f"{name} must be in [{-dims}, {dims - 1}] for {self.of} of {list(shape)}, got {value}")
-        if not self.empty and 0 in _reduced(shape, value):
-            raise ValueError(f"{name} must have elements to reduce, got {value} for {self.of} of {list(shape)}")
-
-    def right(self) -> Any:
-        return -1
-
-    def wrong(self, name: str) -> Iterator[Wrong]:
-        yield f"{name} too large", 2, ValueError, f"{name} must be in [-2, 1]"
-        yield f"{name} is a float", 1.0, TypeError, f"{name} must be an int"
-
-    def __str__(self) -> str:
-        some = "" if self.empty else ", which must have elements"
-        return f"a dimension of {self.of}, also counted from the end, or None for all{some}"
-
-
-@dataclass(frozen=True)
-class Flag:
-    """True or False."""
-
-    schema = "bool"
-
-    def check(self, name: str, value: Any, given: Mapping[str, Any]) -> None:
-        if not isinstance(value, bool):
-            raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
-
-    def right(self) -> Any:
-        return False
-
-    def wrong(self, name: str) -> Iterator[Wrong]:
-        yield f"{name} is a number", 1, TypeError, f"{name} must be a bool"
-
-    def __str__(self) -> str:
-        return "True or False"
-
-
 # ---------------------------------------------------------------- shapes and gradients
-
-
-def _reduced(shape: tuple[int, ...], dim: int | None) -> tuple[int, ...]:
-    """The sizes of the dimensions that go."""
-    return shape if dim is None else shape[dim : dim + 1 or None]
 
 
 def _shape(x: Any, dim: int | None, keepdim: bool) -> tuple[int, ...]:
@@ -161,7 +104,7 @@ class Reduction(Room):
 
     @property
     def arguments(self) -> Arguments:
-        return {"x": Floats(), "dim": Over("x", empty=self.dtype is None), "keepdim": Flag()}
+        return {"x": Floats(), "dim": Dim("x", every=True, empty=self.dtype is None), "keepdim": Flag()}
 
     # ------------------------------------------------------------ the contract
 
@@ -185,7 +128,7 @@ class Reduction(Room):
             bench_cases=tuple(_case(shape, dim, dtypes=(dtype,)) for shape, dim, dtype in BENCH),
             device_cases=tuple(_case(shape, dim) for shape, dim in DEVICE),
             device_bench_cases=tuple(_case(shape, dim, dtypes=(BF16,)) for shape, dim in DEVICE_BENCH),
-            errors=errors_of(self.arguments),
+            errors=(*errors_of(self.arguments), *((EMPTY,) if self.dtype is not None else ())),
         )
 
     def reference(self, x: Tensor, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, ...]:
@@ -218,7 +161,7 @@ class Reduction(Room):
             if empty or case.name != "no rows":
                 yield case
         for shape, dim, layouts in DOWN:
-            if empty or 0 not in _reduced(shape, dim):
+            if empty or 0 not in reduced(shape, dim):
                 yield _case(shape, dim, layouts=layouts)
         for shape, dim in KEPT:
             yield _case(shape, dim, keepdim=True)
@@ -232,7 +175,7 @@ class Reduction(Room):
 
     # ------------------------------------------------------------ the op
 
-    def op(self, contract: Contract, mutants: Sequence[Mutant]) -> Op:
+    def op(self, contract: Contract, mutants: Sequence[Mutant] = ()) -> Op:
         """The op; ``mutants`` are the room's own."""
         made = said(self.arguments)
         back = Pass(
@@ -250,7 +193,7 @@ class Reduction(Room):
                 lambda x, dim, keepdim: x.new_empty(_shape(x, dim, keepdim), dtype=self.dtype or x.dtype),
             ),
             backward=back if self.dtype is None else None,
-            mutants=(*self._mutants(), *mutants),
+            mutants=(*self._mutants(), *(self._of_sums() if self.dtype is None else self._of_numbers()), *mutants),
             composite=lambda x, dim, keepdim: self.function(x, dim, keepdim),
             aten=lambda x, dim, keepdim: aten(self.aten, x, dim if dim is None or self.dtype else (dim,), keepdim),
         )
@@ -263,9 +206,9 @@ class Reduction(Room):
         kernels = "scalar: scalar.cpp, other targets: simd.cpp in simd/reduction.hpp, triton: tile/reduction.py"
         return {"gradient": gradient, "torch's operators": f"{self.aten}(x, dim, keepdim)", "kernels": kernels}
 
-    def spelling(self, op: Op, ours: Callable[..., tuple[Any, ...] | str]) -> Spelling:
-        """torch's spelling of the op."""
-        return Spelling(op, self.function, ours, {"input": "x"})
+    def spelling(self, op: Op) -> Spelling:
+        """torch's spelling, of a function with the arguments that ``torch.sum`` or ``torch.argmax`` has."""
+        return Spelling(op, self.function, _sums if self.dtype is None else _numbers, {"input": "x"})
 
     def _rows(self) -> list[Row]:
         gradient = _spread if self.dtype is None else None
@@ -337,22 +280,92 @@ class Reduction(Room):
             return change(cut)
 
         yield Mutant("zeros", after(torch.zeros_like), "nothing is written")
-        yield Mutant("stale tail", after(_stale), "the last output is never written")
-        yield Mutant("one aside", after(lambda y: y.reshape(-1).roll(1).reshape(y.shape)), "a line's is another's")
+        yield Mutant("stale tail", after(stale_end), "the last output is never written")
+        yield Mutant("one aside", after(shifted), "a line's is another's")
         yield Mutant("first dimension", change(lambda x, dim: (x, first(x, dim))), "always along the first dimension")
         yield Mutant("last dimension", change(lambda x, dim: (x, -1)), "always along the last dimension")
-        yield Mutant("off by one tile", without(0, TILE), "what is left of a line behind its tiles is left out")
+        yield Mutant("off by one tile", without(0, VECTOR), "what is left of a line behind its tiles is left out")
         yield Mutant("first left out", without(1, 1), "a line begins one element late")
         yield Mutant(
             "NaN ignored", change(lambda x, dim: (x.nan_to_num(-torch.inf, torch.inf, -torch.inf), dim)), "NaN is -inf"
         )
         yield Mutant("dimension kept", lambda x, dim, keepdim: right(x, dim, True), "keepdim whatever is asked")
 
+    def _of_sums(self) -> Iterator[Mutant]:
+        """What sums get wrong."""
+        right = in_float64(self.reference)
 
-def _stale(y: Tensor) -> Tensor:
-    y = y.clone()
-    y.reshape(-1)[-1:] = 0
-    return y
+        def one_by_one(x: Tensor, dim: int | None, keepdim: bool, dtype: torch.dtype | None = None) -> Tensor:
+            """One element after the other; long lines would take long here, and are summed as they should be."""
+            line = x.reshape(-1) if dim is None or not x.dim() else x.movedim(dim, 0)
+            whole: Tensor = right(x, dim, keepdim)
+            if len(line) > LONGEST:
+                return whole
+            total = torch.zeros(line.shape[1:], dtype=dtype or x.dtype)
+            for part in line:
+                total = total + part.to(total.dtype)
+            return total.to(x.dtype).reshape(whole.shape)
+
+        def mean(x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
+            return torch.mean(x.double(), dim, keepdim).to(x.dtype)
+
+        for dtype in (torch.bfloat16, torch.float16):
+            name = str(dtype).removeprefix("torch.")
+            kept = functools.partial(one_by_one, dtype=dtype)
+            yield Mutant(f"{name} accumulation", kept, f"the sum is kept in {name}")
+        yield Mutant("the inputs' accumulation", one_by_one, "the sum is kept in the inputs' dtype")
+        chain = functools.partial(one_by_one, dtype=torch.float32)
+        yield Mutant("one chain", chain, "float32, but one addition after the other")
+        yield Mutant("mean", mean, "divided by the number of elements")
+        yield Mutant("magnitudes", lambda x, dim, keepdim: right(x.abs(), dim, keepdim), "the signs are lost")
+
+    def _of_numbers(self) -> Iterator[Mutant]:
+        """What is wrong with the number of an element that is chosen among others."""
+        choose = self.function
+
+        def of(change: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+            return lambda x, dim, keepdim: choose(change(x), dim, keepdim)
+
+        def last(x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
+            line, along = (x.reshape(-1), 0) if dim is None else (x, dim)
+            n = line.shape[along] if line.dim() else 1
+            found = n - 1 - choose(line.flip(along) if line.dim() else line, along, dim is not None and keepdim)
+            return found.reshape(choose(x, dim, keepdim).shape)
+
+        def signed(x: Tensor) -> Tensor:
+            return torch.where(x == 0, torch.where(torch.signbit(x), -1e-30, 1e-30).to(x.dtype), x)
+
+        def whole(x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
+            return choose(x, dim, keepdim) * 0 + choose(x, None, False)
+
+        yield Mutant("last of equals", last, "of equal elements the last is taken")
+        yield Mutant("signed zeros", of(signed), "0 is taken to be more than -0")
+        yield Mutant("the other end", of(torch.neg), "of the elements with their signs changed")
+        yield Mutant("magnitude", of(torch.abs), "of the elements without their signs")
+        yield Mutant("rounded first", of(torch.Tensor.bfloat16), "elements are rounded to bfloat16, and become equal")
+        yield Mutant("32 bits", lambda *args: choose(*args).int(), "indices of another dtype than int64")
+        yield Mutant("within a block", lambda *args: choose(*args) % 1024, "the index within a block, not a line")
+        yield Mutant("of the whole", whole, "the index in all of x")
+
+
+# ---------------------------------------------------------------- torch's spellings
+
+
+def _sums(
+    input: Tensor, dim: int | tuple[int, ...] | list[int] | None = None, keepdim: bool = False, *,
+    dtype: torch.dtype | None = None,
+) -> tuple[Any, ...] | str:  # fmt: skip
+    if dtype is not None and dtype != input.dtype:
+        return "dtype asks for another result than the input's"
+    if isinstance(dim, (tuple, list)):
+        if len(dim) > 1:
+            return "several dimensions are reduced at once"
+        dim = dim[0] if dim else None
+    return input, dim, keepdim
+
+
+def _numbers(input: Tensor, dim: int | None = None, keepdim: bool = False) -> tuple[Any, ...] | str:
+    return input, dim, keepdim
 
 
 # ---------------------------------------------------------------- cases that all reductions share
@@ -406,4 +419,4 @@ def _dims(request: Request) -> dict[str, int]:
     """Lines, their elements, and how many lines lie side by side."""
     shape, dim = request.args["x"].shape, request.args["dim"]
     inner = 1 if dim is None or not shape else math.prod(shape[dim % len(shape) + 1 :])
-    return {"M": math.prod(_shape(request.args["x"], dim, True)), "N": math.prod(_reduced(shape, dim)), "inner": inner}
+    return {"M": math.prod(_shape(request.args["x"], dim, True)), "N": math.prod(reduced(shape, dim)), "inner": inner}

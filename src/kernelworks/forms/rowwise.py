@@ -6,159 +6,21 @@ definition, other sums give the mutants. ``forms/along.py`` serves ops along any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.contract import Case, Mutant, need_dtype, need_same, need_tensor
-from kernelworks.forms.arguments import SHAPE, Like, Wrong
+from kernelworks.contract import Case, Mutant
+from kernelworks.forms.mutants import VECTOR
 
-__all__ = [
-    "BENCH", "DEVICE_BENCH", "TARGETS", "Beside", "Column", "Dim", "Eps", "Line", "Make", "Total", "altered", "case",
-    "sized", "total",
-]  # fmt: skip
+__all__ = ["BENCH", "DEVICE_BENCH", "TARGETS", "Make", "Total", "altered", "case", "sized", "total"]
 
 Total = Callable[[Tensor, int], Tensor]
 Make = Callable[..., dict[str, Any]]  # make(generator, dtype, shape, kind of values)
 
 TARGETS = dict.fromkeys(("avx512", "avx2", "scalar"), "rowwise.cpp")
-VECTOR = 16  # elements, of the widest vectors that rooms are compiled for
-
-
-# ---------------------------------------------------------------- arguments
-
-
-@dataclass(frozen=True)
-class Line:
-    """A tensor of at least one dimension; ``which`` says what that is for."""
-
-    schema = "Tensor"
-    which: str = ""
-
-    def check(self, name: str, value: Any, given: Mapping[str, Any]) -> None:
-        need_tensor(name, value)
-        need_dtype(name, value)
-        if len(value.shape) < 1:
-            raise ValueError(f"{name} must have at least one dimension{self.which}; got a scalar tensor")
-
-    def right(self) -> Any:
-        return torch.ones(SHAPE)
-
-    def wrong(self, name: str) -> Iterator[Wrong]:
-        yield f"{name} is not a tensor", [1.0], TypeError, f"{name} must be a torch.Tensor"
-        yield f"{name} is an integer tensor", torch.ones(SHAPE).long(), TypeError, f"{name} must have dtype"
-        yield f"{name} is a scalar tensor", torch.ones(()), ValueError, f"{name} must have at least one dimension"
-
-    def __str__(self) -> str:
-        return "a tensor of at least one dimension, any strides"
-
-
-@dataclass(frozen=True)
-class Dim:
-    """One of another's dimensions."""
-
-    schema = "int"
-    of: str
-
-    def check(self, name: str, value: Any, given: Mapping[str, Any]) -> None:
-        dims = len(given[self.of].shape)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be an int, got {type(value).__name__}")
-        if not -dims <= value < dims:
-            shape = list(given[self.of].shape)
-            raise ValueError(f"{name} must be in [{-dims}, {dims - 1}] for {self.of} of {shape}, got {value}")
-
-    def right(self) -> Any:
-        return -1
-
-    def wrong(self, name: str) -> Iterator[Wrong]:
-        yield f"{name} too large", 2, ValueError, f"{name} must be in [-2, 1]"
-        yield f"{name} is a float", 1.0, TypeError, f"{name} must be an int"
-
-    def __str__(self) -> str:
-        return f"a dimension of {self.of}, also counted from the end"
-
-
-@dataclass(frozen=True)
-class Column:
-    """A number for each element of another's last dimension, or None."""
-
-    schema = "Tensor?"
-    of: str
-
-    def check(self, name: str, value: Any, given: Mapping[str, Any]) -> None:
-        need_tensor(name, value, optional=True)
-        if value is None:
-            return
-        other = given[self.of]
-        need_same(name, value, self.of, other)
-        if tuple(value.shape) != (other.shape[-1],):
-            last = f"{self.of}'s last dimension"
-            raise ValueError(f"{name} must have shape [{other.shape[-1]}], {last}; got {list(value.shape)}")
-
-    def right(self) -> Any:
-        return torch.ones(SHAPE[-1:])
-
-    def wrong(self, name: str) -> Iterator[Wrong]:
-        shape = f"{name} must have shape {list(SHAPE[-1:])}"
-        yield f"{name} of another length", torch.ones(SHAPE[-1] - 1), ValueError, shape
-        yield f"{name} of two dimensions", torch.ones(SHAPE), ValueError, shape
-        yield (
-            f"{name} of another dtype",
-            torch.ones(SHAPE[-1:]).half(),
-            TypeError,
-            f"{name} must have {self.of}'s dtype",
-        )
-
-    def __str__(self) -> str:
-        return f"a vector as long as {self.of}'s last dimension, of its dtype, or None"
-
-
-@dataclass(frozen=True)
-class Beside:
-    """A tensor of another's shape, dtype and device, or None."""
-
-    schema = "Tensor?"
-    other: str
-
-    def check(self, name: str, value: Any, given: Mapping[str, Any]) -> None:
-        need_tensor(name, value, optional=True)
-        if value is not None:
-            Like(self.other).check(name, value, given)
-
-    def right(self) -> Any:
-        return None
-
-    def wrong(self, name: str) -> Iterator[Wrong]:
-        yield from list(Like(self.other).wrong(name))[1:]
-
-    def __str__(self) -> str:
-        return f"{Like(self.other)}, or None"
-
-
-@dataclass(frozen=True)
-class Eps:
-    """A number that is not negative, without a default: frameworks disagree."""
-
-    schema = "float"
-
-    def check(self, name: str, value: Any, given: Mapping[str, Any]) -> None:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError(f"{name} must be a float, got {type(value).__name__}")
-        if not value >= 0.0:
-            raise ValueError(f"{name} must be at least 0, got {value}")
-
-    def right(self) -> Any:
-        return 1e-5
-
-    def wrong(self, name: str) -> Iterator[Wrong]:
-        yield f"negative {name}", -1.0, ValueError, f"{name} must be at least 0"
-
-    def __str__(self) -> str:
-        return "a number of at least 0"
 
 
 # ---------------------------------------------------------------- cases

@@ -29,8 +29,8 @@ class _Watch(TorchDispatchMode):
         if not isinstance(result, Tensor) or func._schema.is_mutable or func.namespace != "aten" or made_of_nothing:
             self.unsayable = True
             return result
-        name, overload = func._opname, func._overloadname
-        said = name if overload == "default" else f"{name}.{overload}"
+        said = _by_number(func, args)
+        self.unsayable |= not said
         self.made[id(result)] = aten(
             said, *(self._of(a) for a in args), **{k: self._of(v) for k, v in (kwargs or {}).items()}
         )
@@ -38,13 +38,26 @@ class _Watch(TorchDispatchMode):
         return result
 
     def _of(self, value: Any) -> Any:
-        if isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value):
-            self.unsayable = True
+        if isinstance(value, (list, tuple)):
+            self.unsayable |= not all(type(v) is int for v in value)
+            return tuple(value)
         if not isinstance(value, Tensor):
+            self.unsayable |= not isinstance(value, (int, float, str, type(None)))
             return value
         if id(value) not in self.made:  # one that the function holds
             self.unsayable = True
         return self.made.get(id(value))
+
+
+def _by_number(func: Any, args: Sequence[Any]) -> str:
+    """The operator's name with its overload: where Python gave a number for a tensor (``1 + x``), the one that takes
+    numbers, or "" where there is none."""
+    name, overload = func._opname, func._overloadname
+    places = zip(args, func._schema.arguments, strict=False)
+    if any(isinstance(given, (int, float)) and str(place.type) == "Tensor" for given, place in places):
+        overload = "Scalar" if "Scalar" in getattr(torch.ops.aten, name).overloads() else ""
+        return overload and f"{name}.{overload}"
+    return name if overload == "default" else f"{name}.{overload}"
 
 
 def aten_of(composite: Callable[..., Any]) -> Callable[..., Any]:

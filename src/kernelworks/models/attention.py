@@ -137,16 +137,17 @@ def mask_function(
     from transformers.masking_utils import causal_mask_function, sdpa_mask
 
     of = causal_mask_function if mask_function is None else mask_function
-    mask: Tensor | None = sdpa_mask(
+    mask: Any = sdpa_mask(
         batch_size, q_length, kv_length, q_offset, kv_offset, of, attention_mask, local_size, allow_is_causal_skip,
         **kwargs,
     )  # fmt: skip
+    found: Tensor | None = mask
     if mask is None or _is_compiling() or type(q_offset) is not int or q_offset + q_length != kv_offset + kv_length:
-        return mask
+        return found
     window = local_size if _slides(of, local_size) else None
     if (of is causal_mask_function or window) and _all_seen(attention_mask):
-        mask._kernelworks_pattern = Pattern(window, _version(mask))  # type: ignore[attr-defined]
-    return mask
+        mask._kernelworks_pattern = Pattern(window, _version(mask))
+    return found
 
 
 def _all_seen(attention_mask: Tensor | None) -> bool:
@@ -389,7 +390,7 @@ def _dynamic_layer() -> Any:
 def _growing_type() -> type:
     from transformers.cache_utils import DynamicCache
 
-    class GrowingCache(DynamicCache):  # type: ignore[misc]
+    class GrowingCache(DynamicCache):
         """A DynamicCache whose plain layers append in place."""
 
         def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:

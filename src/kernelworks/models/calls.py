@@ -26,41 +26,37 @@ from kernelworks.contract import FLOATS
 from kernelworks.models.shipped import TORCHS
 from kernelworks.op import Op
 from kernelworks.ops.activation.gelu import OP as GELU
-from kernelworks.ops.activation.silu_mul import OP as SILU_MUL
 from kernelworks.ops.attention.attention import OP as ATTENTION
 from kernelworks.ops.linear.linear import OP as LINEAR
 from kernelworks.ops.norm.layer_norm import OP as LAYER_NORM
 from kernelworks.ops.norm.rms_norm import OP as RMS_NORM
 from kernelworks.ops.position.rope import OP as ROPE
-from kernelworks.ops.reduction.cross_entropy import OP as CROSS_ENTROPY
 from kernelworks.ops.reduction.softmax import OP as SOFTMAX
 from kernelworks.plain import PLAIN, is_plain, overridden
-from kernelworks.spelling import Spelling, spelled
+from kernelworks.spelling import Gate, Spelling, gates, spelled
 
 __all__ = [
-    "FUNCTIONS", "REFUSED", "ROPE", "SILU_MUL", "attends", "cross_entropy", "expressible", "fusible", "gelu",
-    "layer_norm", "linear", "mul_silu", "none_of", "rms_norm", "rotary", "scaled_dot_product_attention", "silu_mul",
-    "softmax",
-    "softmax_by_op", "takes_rows", "torchs", "truth",
+    "FUNCTIONS", "GATED", "REFUSED", "ROPE", "attends", "expressible", "fusible", "gelu", "layer_norm", "linear",
+    "none_of", "rms_norm", "rotary", "scaled_dot_product_attention", "softmax", "softmax_by_op", "takes_rows", "torchs",
+    "truth",
 ]  # fmt: skip
 
 WIDEST_HEAD = 256  # of the attention op
 FUSIBLE = 2**22  # elements: with fewer, a kernel on a GPU is over before it is launched, and a compiler fuses it
 
-REDUCTIONS = ("mean", "sum", "none")
-
 _SUPPORTED = frozenset(FLOATS)
 _autocast = torch.is_autocast_enabled
 _is_compiling, _traced_by_dynamo = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
 _grad_enabled = torch.is_grad_enabled
-_is_tracing: Any = torch.jit.is_tracing  # type: ignore[attr-defined]
+_jit: Any = torch.jit  # which does not say that this is among its names
+_is_tracing = _jit.is_tracing
 _any_autocast, _traced = torch._C._is_any_autocast_enabled, torch._C._is_tracing
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
 
 
-_cross_entropy, _gelu, _layer_norm, _linear, _rms_norm, _silu, _softmax = (
-    TORCHS[name] for name in ("cross_entropy", "gelu", "layer_norm", "linear", "rms_norm", "silu", "softmax")
+_gelu, _layer_norm, _linear, _rms_norm, _softmax = (
+    TORCHS[name] for name in ("gelu", "layer_norm", "linear", "rms_norm", "softmax")
 )
 _attention = TORCHS["scaled_dot_product_attention"]
 
@@ -235,30 +231,34 @@ def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
     return result
 
 
-def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
-    """``F.silu(gate) * up``."""
-    # for `up` alone torch keeps the activation, so that the gate may be overwritten; the op would read it again
-    kept = _grad_enabled() and up.requires_grad and not gate.requires_grad
-    if not kept and not _traced_by_dynamo():
-        known: Tensor = SILU_MUL.known(gate, up)
-        if known is not NotImplemented:
-            return known
-    if not kept and expressible(gate, up) and gate.shape == up.shape and not fusible(gate):
-        try:
-            output: Tensor = SILU_MUL.call(gate, up)
-            return output
-        except REFUSED:
-            pass
-    result: Tensor = _silu(gate) * up
-    return result
+def _gated(gate_of: Gate) -> Callable[..., Tensor]:
+    """``F.silu(gate) * up`` and its like, by the op that says it in one."""
+    op, torchs_own, names = gate_of.op, TORCHS[gate_of.name], tuple(gate_of.words)
+
+    def gated(gate: Tensor, up: Any, *words: str) -> Tensor:
+        if not isinstance(up, Tensor):  # a number, or whatever knows how to be multiplied
+            product: Tensor = torchs_own(gate, **dict(zip(names, words, strict=True))) * up
+            return product
+        # for `up` alone torch keeps the activation, so that the gate may be overwritten; the op would read it again
+        kept = _grad_enabled() and up.requires_grad and not gate.requires_grad
+        if not kept and not _traced_by_dynamo():
+            known: Tensor = op.known(gate, up, *words)
+            if known is not NotImplemented:
+                return known
+        if not kept and expressible(gate, up) and gate.shape == up.shape and not fusible(gate):
+            try:
+                output: Tensor = op.call(gate, up, *words)
+                return output
+            except REFUSED:
+                pass
+        result: Tensor = torchs_own(gate, **dict(zip(names, words, strict=True))) * up
+        return result
+
+    return gated
 
 
-def mul_silu(up: Tensor, gate: Tensor) -> Tensor:
-    """``up * F.silu(gate)``, whose dtype and errors are the same, but for which factor torch names first."""
-    if type(up) in PLAIN and up.shape == gate.shape and up.dtype is gate.dtype:
-        return silu_mul(gate, up)
-    result: Tensor = up * _silu(gate)
-    return result
+# What stands in for a product with an activation, by the activation's name in torch.
+GATED = {name: _gated(gate) for name, gate in gates().items()}
 
 
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Tensor:
@@ -280,34 +280,6 @@ def softmax_by_op(input: Tensor, dim: int | None, dtype: torch.dtype | None) -> 
         except REFUSED:
             pass
     return None
-
-
-def cross_entropy(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    size_average: bool | None = None,
-    ignore_index: int = -100,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Tensor:
-    """``F.cross_entropy``: of rows of logits with integer classes it goes to kernelworks."""
-    plain = weight is None and size_average is None and reduce is None and none_of(label_smoothing)
-    plain = plain and ignore_index.__class__ is int and abs(ignore_index) < 2**63
-    if plain and reduction in REDUCTIONS and expressible(input) and input.dim() == 2:
-        plain = type(target) in PLAIN or _standing_in(target)
-        classes = plain and target.dim() == 1 and target.dtype is torch.int64
-        if classes and target.get_device() == input.get_device():
-            try:
-                loss: Tensor = CROSS_ENTROPY.call(input, target, ignore_index, reduction)
-                return loss
-            except REFUSED:
-                pass
-    result: Tensor = _cross_entropy(
-        input, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing
-    )
-    return result
 
 
 def scaled_dot_product_attention(
@@ -457,5 +429,5 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: _stand_in(s) for name, s in spelled().items() if not s.left
 } | {
     f.__name__: f
-    for f in (cross_entropy, gelu, layer_norm, linear, rms_norm, scaled_dot_product_attention, softmax)
+    for f in (gelu, layer_norm, linear, rms_norm, scaled_dot_product_attention, softmax)
 }  # fmt: skip

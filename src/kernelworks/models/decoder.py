@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from kernelworks.contract import FLOATS
 from kernelworks.models import attention, calls
-from kernelworks.models.gates import is_silu
+from kernelworks.models.gates import learn
 from kernelworks.models.identify import prove
 from kernelworks.models.rebind import same_code
 from kernelworks.models.rotary import known_rotary, still_rotary
@@ -274,7 +274,7 @@ def decoder_layer(
     """The forward that a swap gives to layers that ``parts_of`` recognises."""
     weights = None
     if not _is_compiling() and position_embeddings is not None and kwargs.keys() <= _HARMLESS:
-        parts: Parts | None = self.__dict__.get("_kernelworks_parts")
+        parts: Any = self.__dict__.get("_kernelworks_parts")
         if (
             parts is not None
             and parts.layer() is self
@@ -289,13 +289,13 @@ def decoder_layer(
             past_key_values=past_key_values, use_cache=use_cache, position_embeddings=position_embeddings, **kwargs,
         )  # fmt: skip
         return output
-    return _in_one_piece(parts, weights, hidden_states, attention_mask, past_key_values, *position_embeddings)  # type: ignore[misc,arg-type]
+    return _in_one_piece(parts, weights, hidden_states, attention_mask, past_key_values, position_embeddings)
 
 
 def _in_one_piece(
-    parts: Parts, weights: list[Any], hidden_states: Tensor, attention_mask: Tensor | None, past: Any, cos: Tensor,
-    sin: Tensor,
+    parts: Parts, weights: list[Any], hidden_states: Tensor, attention_mask: Tensor | None, past: Any, turns: Any,
 ) -> Tensor:  # fmt: skip
+    cos, sin = turns
     module, eps = parts.attention, parts.epsilons
     call = parts.calls_for(hidden_states, weights, cos, sin)
     q_weight, q_bias, k_weight, k_bias, v_weight, v_bias, o_weight, o_bias = weights[:8]
@@ -373,17 +373,17 @@ def parts_of(layer: nn.Module) -> Parts | None:
     parts: dict[str, Any] = {
         path: layer.get_submodule(path) for path in ("self_attn", "mlp", "mlp.act_fn", *_LINEARS, *norms)
     }
-    proofs = [prove(parts[path]) for path in norms]
-    if any(p is None or p.kind != "rms norm" or len(p.dtypes) < len(FLOATS) for p in proofs):
+    proofs = [proof for path in norms if (proof := prove(parts[path])) is not None]
+    if len(proofs) < len(norms) or any(p.kind != "rms norm" or len(p.dtypes) < len(FLOATS) for p in proofs):
         return None
-    if not is_silu(parts["mlp.act_fn"]):
+    if learn(parts["mlp.act_fn"]) != SILU_MUL.name:
         return None
     if any(forward_of(parts[path]) is not FORWARDS[nn.Linear] for path in _LINEARS):
         return None
     wanted = [(path, name) for path in _LINEARS for name in ("weight", "bias")] + [(path, "weight") for path in norms]
     if any(name not in parts[path]._parameters for path, name in wanted):
         return None
-    read = [(parts[path].__dict__, *item) for path, p in zip(norms, proofs, strict=True) for item in p.numbers]  # type: ignore[union-attr]
+    read = [(parts[path].__dict__, *item) for path, p in zip(norms, proofs, strict=True) for item in p.numbers]
     names = [*read, (type(module).forward.__globals__, rotary.__name__, rotary), *still_rotary(rotary)]
     links = [(layer.get_submodule(path.rpartition(".")[0])._modules, path.rpartition(".")[2]) for path in parts]
     classes: tuple[Any, ...] = tuple(map(type, (*parts.values(), layer)))
@@ -402,7 +402,7 @@ def parts_of(layer: nn.Module) -> Parts | None:
         hooks=tuple(getattr(part, hooks) for part in parts.values() for hooks in _HOOKS),
         slots=tuple((parts[path]._parameters, name) for path, name in wanted),
         shapes=shapes,
-        epsilons=tuple(p.number for p in proofs if p is not None),
+        epsilons=tuple(p.number for p in proofs),
         layer=weakref.ref(layer),
         attention=module,
         modules=tuple(parts.values()),

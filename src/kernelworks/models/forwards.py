@@ -14,10 +14,11 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from kernelworks.models.gates import is_silu, learn_silu
+from kernelworks.models.gates import learn
 from kernelworks.models.identify import doubt, prove
 from kernelworks.models.shipped import TORCHS, forward_of
 from kernelworks.models.torch_modules import TORCH_MODULES
+from kernelworks.spelling import gates
 
 __all__ = ["Known", "activations", "known", "reason_left", "writes_into_its_input"]
 
@@ -46,11 +47,9 @@ def writes_into_its_input(module: nn.Module) -> bool:
     return getattr(module, "inplace", False) is True and any(forward_of(module) is m[0] for m in TORCH_MODULES)
 
 
-def activations(module: nn.Module) -> dict[str, nn.Module]:
-    """The SiLU modules that a module holds directly, by name: what a fused gate may take over."""
-    for child in module.children():
-        learn_silu(child)
-    return {name: child for name, child in module.named_children() if is_silu(child)}
+def activations(module: nn.Module) -> dict[str, str]:
+    """The activations that a module holds directly, by name, with the op of the gate that may take them over."""
+    return {name: op for name, child in module.named_children() if (op := learn(child))}
 
 
 _NOT_OURS: tuple[tuple[type[nn.Module], str], ...] = (
@@ -77,5 +76,5 @@ def reason_left(module: nn.Module) -> str:
         return doubt(module)
     activation = getattr(module, "act_fn", None)
     if activation is not None and hasattr(module, "gate_proj"):
-        return f"its gate is {type(activation).__name__}, and the fused op is for SiLU"
+        return f"its gate is {type(activation).__name__}, and fused ops are for {' and '.join(gates())}"
     return "its forward calls nothing that kernelworks has an op for"

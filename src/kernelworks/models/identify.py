@@ -51,7 +51,6 @@ _HARMLESS = frozenset(
 _RECORDED = _HARMLESS - {"torch", "nn", "functional", "math", "pi"} | {"getattr", "neg", "sub", "truediv"}
 _KEYWORDS = frozenset({"approximate", "dim", "dtype", "exponent", "inplace", "keepdim", "other"})
 _MODULES = (torch, nn, F, math)
-_SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -308,7 +307,7 @@ class Proof:
     numbers: tuple[tuple[str, Any], ...]
     dtypes: frozenset[torch.dtype]
     forward: Callable[..., Any]
-    unconditional: bool  # nothing but the class's forward and torch's functions was read
+    holds: Callable[[Any], bool]  # whether all that was read of a module is what it was
 
 
 _PROOFS: dict[Any, Proof | None] = {}
@@ -384,14 +383,16 @@ def _proof(module: nn.Module, forward: Any, seen: Seen, weighted: bool) -> Proof
                         continue
                     dtypes = frozenset(d for d in DTYPES if _serves(run, formula, number, d))
                     if torch.float32 in dtypes:
-                        made = _in_its_place(forward, formula, number, seen, dtypes)
+                        made, holds = _in_its_place(forward, formula, number, seen, dtypes)
                         attributes = tuple(seen.attributes.items())
-                        alone = not (seen.attributes or seen.functions or seen.globals)
-                        return Proof(formula.kind, formula.ops, number, attributes, dtypes, made, alone)
+                        return Proof(formula.kind, formula.ops, number, attributes, dtypes, made, holds)
     return None
 
 
 _FORWARD = """
+def holds(self):
+    return {holds}
+
 def forward(self, x):
     if {holds}:
         {weight}
@@ -410,8 +411,10 @@ _WEIGHT = """weight = self._parameters.get("weight")
             weight = self.weight"""
 
 
-def _in_its_place(forward: Any, formula: _Formula, number: Any, seen: Seen, dtypes: frozenset[torch.dtype]) -> Any:
-    """The forward that calls the op, as long as everything that the proof has read is what it was."""
+def _in_its_place(
+    forward: Any, formula: _Formula, number: Any, seen: Seen, dtypes: frozenset[torch.dtype]
+) -> tuple[Any, Callable[[Any], bool]]:
+    """The forward that calls the op, as long as all that the proof has read is what it was; and that question."""
     scope: dict[str, Any] = {
         "DTYPES": dtypes, "F": F, "FORWARD": forward, "NUMBER": number,
         "OP": formula.op, "REFUSED": calls.REFUSED, "expressible": calls.expressible, "fusible": calls.fusible,
@@ -441,11 +444,11 @@ def _in_its_place(forward: Any, formula: _Formula, number: Any, seen: Seen, dtyp
         takes="expressible(x, weight) and not fusible(x)" + (" and takes_rows(x, weight)" if formula.weighted else ""),
         arguments=formula.arguments,
     )
+    exec(source, scope)
     if formula.op is not None:
-        exec(source, scope)
         made: types.FunctionType = scope["forward"]
         argument = forward.__code__.co_varnames[1]  # it may be given by its own name
         names = tuple(argument if n == "x" else f"_{n}" if n == argument else n for n in made.__code__.co_varnames)
         code = made.__code__.replace(co_varnames=names, co_qualname=forward.__qualname__)
-        return functools.update_wrapper(types.FunctionType(code, scope, "forward"), forward)
-    return forward
+        forward = functools.update_wrapper(types.FunctionType(code, scope, "forward"), forward)
+    return forward, scope["holds"]

@@ -25,13 +25,16 @@ _STATE, _REPLICATE, _SCRIPT = "__getstate__", "_replicate_for_data_parallel", "_
 
 
 class Installed:
-    """The entries that one swap set in one module's ``__dict__``, each with what stood there before."""
+    """The entries that one swap, or one remedy, set in one module's ``__dict__``, each with what stood there before.
+
+    A second one on the same module lies on the first, and is removed before it.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = weakref.ref(module)
         self.ours: dict[str, Any] = {}
         self.before: dict[str, Any] = {}
-        if _STATE not in module.__dict__:
+        if isinstance(module.__dict__.get(_STATE, self), Installed):
             self.set(_STATE, self)
         self.set(_REPLICATE, MethodType(_replicated, module))
         self.set(_SCRIPT, MethodType(_scriptable, module))
@@ -44,8 +47,8 @@ class Installed:
         cls: Any = type(module)
         state = cls.__getstate__(module)
         if isinstance(state, tuple) and state and isinstance(state[0], dict):
-            return (self.without(state[0]), *state[1:])
-        return self.without(state) if isinstance(state, dict) else state
+            return (self.bare(state[0]), *state[1:])
+        return self.bare(state) if isinstance(state, dict) else state
 
     def set(self, name: str, value: Any) -> None:
         """Sets an instance attribute, past nn.Module's own bookkeeping."""
@@ -66,6 +69,12 @@ class Installed:
             if self.before[name] is not _Absent:
                 plain[name] = self.before[name]
         return plain
+
+    def bare(self, space: dict[str, Any]) -> dict[str, Any]:
+        """The same without what lies below either."""
+        plain = self.without(space)
+        below = plain.get(_STATE)
+        return below.bare(plain) if isinstance(below, Installed) and below is not self else plain
 
     def remove(self) -> None:
         """Takes back what still stands there."""
@@ -98,7 +107,7 @@ def take_off_strangers(module: nn.Module) -> None:
     """Removes what came with a ``__dict__`` that was copied entry by entry from a swapped module: it belongs there."""
     found = module.__dict__.get(_STATE)
     if isinstance(found, Installed) and found.module() is not module:
-        plain = found.without(module.__dict__)
+        plain = found.bare(module.__dict__)
         for name in set(module.__dict__) - set(plain):
             del module.__dict__[name]
         module.__dict__.update(plain)
@@ -118,7 +127,7 @@ def _scriptable(module: Any) -> Any:
     if found is None or before is not None:
         return before(module) if before is not None else module
     plain = object.__new__(type(module))
-    plain.__dict__.update(found.without(module.__dict__))
+    plain.__dict__.update(found.bare(module.__dict__))
     plain.__dict__["_modules"] = dict(module._modules)
     return plain
 
@@ -128,8 +137,8 @@ def _deeply_copied(module: Any, memo: dict[int, Any]) -> Any:
     found = installed_on(module)
     assert found is not None
     space = module.__dict__
-    ours = {name: value for name, value in found.ours.items() if space.get(name, _Absent) is value}
-    plain = found.without(space)
+    plain = found.bare(space)
+    ours = {name: value for name, value in space.items() if plain.get(name, _Absent) is not value}
     try:  # one entry at a time: another thread may be running the module
         for name in ours:
             if name in plain:

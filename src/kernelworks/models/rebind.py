@@ -19,8 +19,9 @@ import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -28,7 +29,6 @@ import torch.nn.functional as F
 
 from kernelworks.models import calls
 from kernelworks.models.gates import GATES, with_fused_gates
-from kernelworks.models.gates import USES as FUSED
 from kernelworks.models.shipped import TORCHS
 from kernelworks.models.sources import equal_code, only_called
 
@@ -152,17 +152,18 @@ class Rebinder:
     """
 
     known: Callable[[types.FunctionType], tuple[str, Callable[..., Any]] | None] = lambda function: None
-    _done: dict[tuple[int, frozenset[str]], Rebound | None] = field(default_factory=dict)
+    _done: dict[tuple[int, frozenset[tuple[str, str]]], Rebound | None] = field(default_factory=dict)
     _kept: list[Any] = field(default_factory=list)  # functions whose ids are keys above
 
-    def rebind(self, function: Any, own: frozenset[str] = frozenset()) -> Rebound | None:
+    def rebind(self, function: Any, own: Mapping[str, str] = MappingProxyType({})) -> Rebound | None:
         """The rebound copy of a plain Python function, or None where there is nothing in it to rebind.
 
-        ``own`` are the attributes of its ``self`` that are SiLU modules.
+        ``own`` are the attributes of its ``self`` that are activations, with the op whose gate each begins.
         """
         if not isinstance(function, types.FunctionType) or hasattr(function, "__wrapped__"):
             return None
-        key = (id(function), own & set(function.__code__.co_names))
+        own = {name: op for name, op in own.items() if name in function.__code__.co_names}
+        key = (id(function), frozenset(own.items()))
         if key in self._done:
             return self._done[key]
         self._kept.append(function)
@@ -170,17 +171,17 @@ class Rebinder:
         rebound = self._done[key] = self._rebind(function, own)
         return rebound
 
-    def _rebind(self, function: types.FunctionType, own: frozenset[str]) -> Rebound | None:
+    def _rebind(self, function: types.FunctionType, own: Mapping[str, str]) -> Rebound | None:
         space = function.__globals__
         fused = with_fused_gates(function, own)
-        code = fused or function.__code__
+        code, fusing = fused or (function.__code__, set())
         read, other = _global_names(code)
         found: dict[str, tuple[Any, Any, tuple[str, ...]]] = {}
         replaced: list[tuple[dict[str, Any], str, Any]] = []
         if fused and GATES.keys() & (other | space.keys()):  # the user has such names
             code = function.__code__
         elif fused:
-            found |= {name: (GATES[name], GATES[name], FUSED) for name in GATES.keys() & read}
+            found |= {name: (GATES[name], GATES[name], tuple(fusing)) for name in GATES.keys() & read}
         for name in sorted((read - other) & set(space)):
             ours = self._stand_in(space[name], other, function)
             if ours is not None:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kernelworks.spelling import spelled
+from kernelworks.spelling import gates, spelled
 
 __all__ = ["FORWARDS", "TORCHS", "comes_with", "forward_of", "shipped_forward", "unwrapped"]
 
@@ -42,14 +42,12 @@ def shipped_forward(cls: type[nn.Module]) -> Any:
     return found if same else object()
 
 
-# Of the functions that a swap looks for: those that an op of ours says the same as, and the gate's activation.
+# Of the functions that a swap looks for: those that an op of ours says the same as, and the gates' activations.
 TORCHS: dict[str, Any] = {
-    name: _function(name) for name in (*(name for name, s in spelled().items() if not s.left), "silu")
+    name: _function(name) for name in (*(name for name, s in spelled().items() if not s.left), *gates())
 }
 
-FORWARDS: dict[type[nn.Module], Any] = {
-    cls: shipped_forward(cls) for cls in (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.SiLU)
-}
+FORWARDS: dict[type[nn.Module], Any] = {cls: shipped_forward(cls) for cls in (nn.Linear, nn.LayerNorm, nn.RMSNorm)}
 
 
 def forward_of(module: nn.Module) -> Any:

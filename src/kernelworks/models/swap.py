@@ -12,7 +12,7 @@ import functools
 import inspect
 import re
 import threading
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Collection, Iterable, Set
 from dataclasses import dataclass
 from types import FunctionType, MethodType, TracebackType
 from typing import Any
@@ -22,7 +22,7 @@ from torch import nn
 
 from kernelworks import environment
 from kernelworks.handed import Record
-from kernelworks.models import attention, decoder, gates, language
+from kernelworks.models import attention, decoder, language
 from kernelworks.models.decoder import decoder_layer, parts_of
 from kernelworks.models.forwards import activations, known, reason_left, writes_into_its_input
 from kernelworks.models.install import Installed, copies_itself, installed_on, take_off_strangers
@@ -33,7 +33,7 @@ from kernelworks.op import OPS
 from kernelworks.plain import PLAIN
 from kernelworks.records import Settled, Swapped
 from kernelworks.settle import settle as settled_by
-from kernelworks.spelling import spelled
+from kernelworks.spelling import gates, spelled
 
 __all__ = ["Left", "Replaced", "Swap", "swap", "swap_beside"]
 
@@ -91,6 +91,11 @@ class Swap(Record):
     ) -> None:
         self.undo()
 
+    def called(self) -> set[str]:
+        """The ops that were put in place, of a model on the CPU."""
+        on_cpu = all(p.device.type == "cpu" for p in self.model.parameters())
+        return {op for r in self.replaced for op in r.ops} if on_cpu else set()
+
     def outlooks(self) -> tuple[tuple[Outlook, ...], ...]:
         """For each of ``replaced`` the rows that its ops will take, in the dtype and on the device that the model has
         now; asked of the dispatcher, for the sizes that the ops' benches time."""
@@ -144,11 +149,17 @@ def _grouped(items: Iterable[tuple[str, str, str]]) -> list[str]:
     return lines
 
 
-def swap(model: nn.Module, *, settle: Callable[[], Any] | bool = False, verbose: bool = True) -> Swap:
+def swap(
+    model: nn.Module,
+    *,
+    settle: Callable[[], Any] | bool = False,
+    verbose: bool = True,
+    ops: Collection[str] | None = None,
+) -> Swap:
     """Puts kernelworks' ops into ``model``, in place, and says what was replaced and what was left and why.
 
     Replaced are, on each instance and never on a class: ``nn.Linear``, ``nn.LayerNorm``, ``nn.RMSNorm``, ``nn.GELU``,
-    ``nn.Softmax`` and ``nn.CrossEntropyLoss``; transformers' RMSNorm, gated MLP with SiLU, GELU classes, rotary
+    ``nn.Softmax`` and ``nn.CrossEntropyLoss``; transformers' RMSNorm, gated MLP with SiLU or GELU, GELU classes, rotary
     embedding, loss, and attention through transformers' registry; and, in any other module, the calls of
     ``torch.nn.functional`` that kernelworks has an op for. Parameters, buffers, hooks, the modules themselves and
     ``state_dict`` stay the same objects, with no copy of a weight.
@@ -169,12 +180,15 @@ def swap(model: nn.Module, *, settle: Callable[[], Any] | bool = False, verbose:
             model's next call is measured, which then takes seconds more; a model that is called in several ways (a
             prompt, then tokens) wants a function that does them all. What was measured is kept for later processes.
         verbose: whether to print the lines that ``str()`` of the result gives.
+        ops: the names of those that may be put in place (``["attention"]``), by default all. What calls others too is
+            left.
 
     Returns:
         Swap: ``replaced``, ``left``, ``settled`` and ``undo()``.
 
     Raises:
         TypeError: ``model`` is not a module; ``settle`` is neither a function nor a truth value.
+        ValueError: one of ``ops`` is no op.
         RuntimeError: it, or a part of it, is swapped already.
         Whatever ``settle`` raises; the model is as it was then.
     """
@@ -182,45 +196,48 @@ def swap(model: nn.Module, *, settle: Callable[[], Any] | bool = False, verbose:
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if not (isinstance(settle, bool) or callable(settle)):
         raise TypeError(f"settle must be True, False or a function to run, got {type(settle).__name__}")
+    unknown = sorted(set(ops or ()) - OPS.keys())
+    if unknown:
+        raise ValueError(f"ops must be names of ops, got {unknown[0]!r}")
     for path, module in model.named_modules():
         if installed_on(module) is not None:
             raise RuntimeError(f"model is swapped already ({path or 'its root'}): undo() that swap first")
     if settle is True:
-        result = _settled_by_the_next_call(model, verbose=verbose)
+        result = _settled_by_the_next_call(model, verbose=verbose, ops=ops)
     elif settle:
-        with swap_beside(model, frozenset(), every=True):
-            found = settled_by(settle)
-        result = swap_beside(model, frozenset())
+        with swap_beside(model, frozenset(), every=True, ops=ops) as every:
+            found = settled_by(settle, expected=every.called())
+        result = swap_beside(model, frozenset(), ops=ops)
         result.settled = found
     else:
-        result = swap_beside(model, frozenset())
+        result = swap_beside(model, frozenset(), ops=ops)
     if verbose:
         print(result)
     return result
 
 
-def swap_beside(model: nn.Module, others: Set[int], *, every: bool = False) -> Swap:
+def swap_beside(model: nn.Module, others: Set[int], *, every: bool = False, ops: Collection[str] | None = None) -> Swap:
     """``swap`` of what is not swapped yet in a model some modules of which (by ``id``) belong to another swap too.
     Undo such swaps in the reverse of their order. With ``every`` whatever an op can say is put in place, also where
     no timing says that it is quicker: so that it may be measured."""
     for module in model.modules():
         take_off_strangers(module)
     result = Swap(model)
-    _fill(result, others, every=every)
+    _fill(result, others, every=every, ops=ops)
     return result
 
 
-def _fill(result: Swap, others: Set[int], *, every: bool) -> None:
+def _fill(result: Swap, others: Set[int], *, every: bool, ops: Collection[str] | None) -> None:
     try:
-        _Walk(result, others, every=every).run()
+        _Walk(result, others, every=every, ops=ops).run()
     except BaseException:
         result.undo()
         raise
 
 
-def _settled_by_the_next_call(model: nn.Module, *, verbose: bool) -> Swap:
+def _settled_by_the_next_call(model: nn.Module, *, verbose: bool, ops: Collection[str] | None) -> Swap:
     """Everything in place, and a forward that measures its first call and then takes out what won nothing."""
-    result = swap_beside(model, frozenset(), every=True)
+    result = swap_beside(model, frozenset(), every=True, ops=ops)
     found, waiting = model.forward, threading.Lock()
     result.waiting = True
 
@@ -231,14 +248,14 @@ def _settled_by_the_next_call(model: nn.Module, *, verbose: bool) -> Swap:
             return run()
         outputs: list[Any] = []
         try:
-            settled = settled_by(lambda: outputs.append(run()))
+            settled = settled_by(lambda: outputs.append(run()), expected=result.called())
         except BaseException:
             waiting.release()
             raise
         result.waiting = False
         if result.active:  # the program may have undone it meanwhile
             result.undo()
-            _fill(result, frozenset(), every=False)
+            _fill(result, frozenset(), every=False, ops=ops)
             result.settled = settled
             if verbose:
                 print(result)
@@ -253,7 +270,7 @@ def _settled_by_the_next_call(model: nn.Module, *, verbose: bool) -> Swap:
 # ---------------------------------------------------------------- one model
 
 
-_KINDS: dict[tuple[str, ...], str] = {gates.USES: "gated MLP"}
+_KINDS: dict[tuple[str, ...], str] = {(gate.op.name,): "gated MLP" for gate in gates().values()}
 
 
 def _sizes(op: str, module: nn.Module | None) -> dict[str, int]:
@@ -269,9 +286,10 @@ def _sizes(op: str, module: nn.Module | None) -> dict[str, int]:
 class _Walk:
     """One pass over the modules of a model."""
 
-    def __init__(self, result: Swap, others: Set[int], *, every: bool) -> None:
+    def __init__(self, result: Swap, others: Set[int], *, every: bool, ops: Collection[str] | None) -> None:
         self.result = result
         self.others = others
+        self.ops = None if ops is None else frozenset(ops)
         self.every = every or environment.choosing() == "listed"
         self.outlooks = Outlooks(result.model)
         self.rebinder = Rebinder(known=known_rotary)
@@ -323,6 +341,8 @@ class _Walk:
 
     def _no_gain(self, ops: tuple[str, ...], path: str, module: nn.Module | None = None) -> str:
         """Why none of these ops may make a part of the model quicker, or "" where one may."""
+        if self.ops is not None and not self.ops.issuperset(ops):
+            return "not among the ops that were asked for"
         if self.every:
             return ""
         found = [self.outlooks.of(op, path, _sizes(op, module)) for op in ops]
@@ -378,7 +398,7 @@ class _Walk:
             function = function.__func__ if static else function
             if not isinstance(function, FunctionType):
                 continue
-            rebound = self.rebinder.rebind(function, frozenset(own))
+            rebound = self.rebinder.rebind(function, own)
             lost = self._no_gain(rebound.calls, path) if rebound is not None else ""
             why = why or lost
             if rebound is not None and not lost:
@@ -389,8 +409,7 @@ class _Walk:
                 if _own_method(type(module), other):
                     seen.add(other)
                     queue.append(other)
-        if set(gates.USES) <= set(ops):
-            self.absorbed.update(id(a) for a in own.values())
+        self.absorbed.update(id(module._modules[name]) for name, op in own.items() if op in ops)
         return tuple(sorted(ops)), "" if ops else why
 
     def _layers(self) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from kernelworks.models import calls
 from kernelworks.models.shipped import FORWARDS, TORCHS, shipped_forward
 
-__all__ = ["TORCH_MODULES", "linear_forward"]
+__all__ = ["TORCH_MODULES", "linear_forward", "only_calls"]
 
 _LINEAR, _LAYER_NORM, _RMS_NORM = FORWARDS[nn.Linear], FORWARDS[nn.LayerNorm], FORWARDS[nn.RMSNorm]
 
@@ -65,21 +65,26 @@ _BY_HAND: tuple[tuple[Any, str, Any], ...] = (
 )
 
 
-def _by_its_function(cls: type[nn.Module]) -> tuple[Any, str, Any] | None:
-    """A class of torch's whose forward hands its arguments to one function that is ours too: torch's forward, that
-    function, and the same forward with ours in its place. None for any other."""
-    shipped = shipped_forward(cls)
-    code = getattr(shipped, "__code__", None)
-    if code is None:
-        return None
-    read = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
-    used = sorted(set(code.co_names) & calls.FUNCTIONS.keys())
-    if read - vars(builtins).keys() != {"F"} or len(used) != 1 or getattr(shipped, "__closure__", None):
-        return None
-    (name,) = used
+def only_calls() -> Iterator[tuple[Any, str]]:
+    """The forwards of torch's own modules that hand their arguments to one function of ``TORCHS``, and which."""
+    for cls in vars(nn).values():
+        if isinstance(cls, type) and issubclass(cls, nn.Module) and "forward" in vars(cls):
+            shipped = shipped_forward(cls)
+            code = getattr(shipped, "__code__", None)
+            if code is None or getattr(shipped, "__closure__", None):
+                continue
+            read = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
+            used = set(code.co_names) & TORCHS.keys()
+            if read - vars(builtins).keys() == {"F"} and len(used) == 1:
+                yield shipped, *used
+
+
+def _by_its_function(shipped: Any, name: str) -> tuple[Any, str, Any]:
+    """Such a forward, its function, and the same forward with ours in its place."""
     functional = ModuleType(F.__name__)
     setattr(functional, name, calls.FUNCTIONS[name])
-    ours = FunctionType(code, {"F": functional, "__builtins__": vars(builtins)}, shipped.__name__, shipped.__defaults__)
+    scope = {"F": functional, "__builtins__": vars(builtins)}
+    ours = FunctionType(shipped.__code__, scope, shipped.__name__, shipped.__defaults__)
     ours.__kwdefaults__ = shipped.__kwdefaults__
     torchs = TORCHS[name]
 
@@ -91,15 +96,10 @@ def _by_its_function(cls: type[nn.Module]) -> tuple[Any, str, Any] | None:
     return shipped, name, forward
 
 
-def _classes() -> Iterator[type[nn.Module]]:
-    for value in vars(nn).values():
-        if isinstance(value, type) and issubclass(value, nn.Module) and "forward" in vars(value):
-            yield value
-
-
 def _modules() -> Iterator[tuple[Any, str, str, Any]]:
     known = [shipped for shipped, _, _ in _BY_HAND]
-    found = [*_BY_HAND, *(m for m in map(_by_its_function, _classes()) if m is not None and m[0] not in known)]
+    called = [c for c in only_calls() if c[0] not in known and c[1] in calls.FUNCTIONS]
+    found = [*_BY_HAND, *(_by_its_function(*c) for c in called)]
     for shipped, name, ours in found:
         # errors, signatures and sources tell of the module's own
         yield shipped, name.replace("_", " "), name, functools.update_wrapper(ours, shipped)

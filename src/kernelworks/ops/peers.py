@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,9 +20,19 @@ Args = Mapping[str, Any]
 Maker = Callable[[Any], Callable[[], Any] | None]
 
 
-def liger(module: str, function: str) -> Any:
-    """Liger's autograd function, or None where Liger (liger-kernel) is not installed or has no such thing."""
-    try:
-        return getattr(importlib.import_module(f"liger_kernel.ops.{module}"), function, None)
-    except Exception:  # whatever an incompatible release raises when it is imported
-        return None
+def liger(
+    module: str, function: str, given: Callable[[Args], tuple[Any, ...] | None]
+) -> Mapping[str, Mapping[str, Maker]]:
+    """The ``PEERS`` of an op that Liger (liger-kernel) has an autograd function for, which takes what ``given`` makes
+    of the contract's arguments; None where it declines them. None either where Liger is not installed or has no such
+    function."""
+
+    def make(args: Args) -> Callable[[], Any] | None:
+        values = given(args)
+        try:
+            peer = getattr(importlib.import_module(f"liger_kernel.ops.{module}"), function, None)
+        except Exception:  # whatever an incompatible release raises when it is imported
+            return None
+        return None if peer is None or values is None else functools.partial(peer.apply, *values)
+
+    return {"cuda": {"liger": make}}

@@ -9,11 +9,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from kernelworks import certificates
+from kernelworks import certificates, environment
 from kernelworks.build import BuildError
 from kernelworks.contract import Request, Row
 from kernelworks.handed import Records
@@ -22,25 +22,33 @@ from kernelworks.op import OPS, Op
 from kernelworks.prove.carried import confirm
 from kernelworks.records import Parity, Proof
 
-__all__ = ["provable", "prove", "prove_missing"]
+__all__ = ["barred", "lacking", "provable", "prove", "prove_missing"]
 
 Progress = Callable[[str], None]
 WORKER = (sys.executable, "-m", "kernelworks.prove.worker")
 
 
-def provable(op: Op) -> tuple[list[Row], dict[str, str]]:
-    """The rows of an op that need a certificate and run here, and for the others why they do not."""
+def barred(op: Op, row: Row) -> str | None:
+    """Why a row can serve no request on this CPU: an instruction set that it has not."""
+    try:
+        reason = row.guard(Request(op.name, "forward", {}))
+    except (KeyError, AttributeError):  # a guard may look at arguments that a bare request lacks
+        return None
+    return reason if "this CPU" in (reason or "") else None
+
+
+def provable(op: Op, names: Collection[str] | None = None) -> tuple[list[Row], dict[str, str]]:
+    """The rows of an op (or those of ``names``) that need a certificate and run here, and for the others why they do
+    not. Each is built, to know."""
     runs, cannot = [], {}
-    bare = Request(op.name, "forward", {})
     for row in op.rows:
-        if row.source is None:
+        if row.source is None or (names is not None and row.name not in names):
             continue
         if row.device == "cuda" and not has_gpu():
             cannot[row.name] = "runs on a CUDA device, and there is none here"
             continue
+        reason = barred(op, row)
         try:
-            # A guard may look at arguments that a bare request lacks; such a row is tried on the cases instead.
-            reason = row.guard(bare) if "this CPU" in (row.guard(bare) or "") else None
             if reason is None:
                 row.load("forward")
         except BuildError as error:
@@ -52,6 +60,22 @@ def provable(op: Op) -> tuple[list[Row], dict[str, str]]:
         else:
             cannot[row.name] = reason
     return runs, cannot
+
+
+def lacking(ops: Sequence[Op], row: str = "") -> list[tuple[str, str]]:
+    """The rows of ops, as (op, row), that run here and have no certificate that holds: those of this name, or all that
+    could be chosen. Each is built, several at a time."""
+    named = {
+        op: {
+            candidate.name for candidate in op.rows
+            if (candidate.name == row or (not row and candidate.target != "scalar"))  # which is never chosen
+            and certificates.invalid(op.name, candidate) is not None
+        }
+        for op in ops
+    }  # fmt: skip
+    with concurrent.futures.ThreadPoolExecutor(machine().cores) as pool:
+        able = pool.map(lambda op: provable(op, named[op])[0], named)
+        return [(op.name, found.name) for op, rows in zip(named, able, strict=True) for found in rows]
 
 
 def prove(
@@ -84,9 +108,9 @@ def prove(
     if op not in OPS:
         raise ValueError(f"op must be one of {', '.join(OPS)}, got {op!r}")
     found = OPS[op]
-    rows, cannot = provable(found)
-    if row is not None:
-        asked = [found.row(name) for name in ([row] if isinstance(row, str) else row)]
+    asked = None if row is None else [found.row(name) for name in ([row] if isinstance(row, str) else row)]
+    rows, cannot = provable(found, None if asked is None else {wanted.name for wanted in asked})
+    if asked is not None:
         for wanted in asked:
             if wanted.name in cannot:
                 raise RuntimeError(f"{op}.{wanted.name} cannot run here: {cannot[wanted.name]}")
@@ -171,7 +195,9 @@ def _work(
     command += [f"--dtype={dtype}"] if dtype is not None else []
     finished: list[dict[str, Any]] = []
     at = [rows[0], "start", ""]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment.beside_others()
+    ) as worker:
         assert worker.stdout is not None and worker.stderr is not None
         for line in worker.stdout:
             try:

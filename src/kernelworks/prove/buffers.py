@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["LAYOUTS", "Arena", "arena"]
+__all__ = ["LAYOUTS", "Arena", "arena", "poisoned_memory"]
 
 _PAGE = mmap.PAGESIZE
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -26,6 +26,15 @@ LAYOUTS = ("contiguous", "row_stride", "offset", "transposed", "far")
 FAR = 2**31 + 64
 _BAND = 4096
 _NORESERVE = 0x4000  # MAP_NORESERVE on Linux
+
+
+def poisoned_memory() -> None:
+    """From here on ``torch.empty`` is filled with NaN in this process: poison for gradients, which a row allocates.
+
+    What ``torch.use_deterministic_algorithms`` does for torch itself; it loads inductor to tell that too, a second of
+    each worker's start.
+    """
+    torch._C._set_deterministic_algorithms(True, warn_only=True)
 
 
 class _Region:

@@ -21,10 +21,11 @@ from typing import Any
 
 import torch
 
-from kernelworks import certificates
+from kernelworks import certificates, environment
 from kernelworks.contract import Case
 from kernelworks.machine import machine
 from kernelworks.op import OPS, Op
+from kernelworks.prove.buffers import poisoned_memory
 from kernelworks.prove.parity import parities
 from kernelworks.records import Parity, Proof, to_json
 
@@ -57,7 +58,9 @@ def _worked(rows: Sequence[tuple[str, str]], progress: Progress | None) -> dict[
     if not rows:
         return done
     command = [sys.executable, "-m", "kernelworks.prove.carried", *(f"{op}.{row}" for op, row in rows)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as worker:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment.beside_others()
+    ) as worker:
         assert worker.stdout is not None
         for line in worker.stdout:
             try:
@@ -123,7 +126,7 @@ def _confirmed(op: Op, row: str) -> dict[str, Any]:
 def main() -> None:
     import kernelworks.ops  # noqa: F401  fills OPS
 
-    torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty is filled with NaN: poison for gradients
+    poisoned_memory()
     torch.set_num_threads(min(2, os.cpu_count() or 1))
     for name in sys.argv[1:]:
         op, _, row = name.partition(".")

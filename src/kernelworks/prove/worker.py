@@ -15,6 +15,7 @@ import torch
 
 from kernelworks.build.configs import configs
 from kernelworks.op import OPS, Op
+from kernelworks.prove.buffers import poisoned_memory
 from kernelworks.prove.checks import bad_inputs, checks_for, surviving_mutants
 from kernelworks.prove.parity import parities
 from kernelworks.records import Parity, to_json
@@ -90,7 +91,7 @@ def main() -> None:
     args = parser.parse_args()
     from kernelworks import ops  # fills OPS
 
-    torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty is filled with NaN: poison for gradients
+    poisoned_memory()
     op = OPS[args.op]
     if not args.shard.endswith("/1"):
         torch.set_num_threads(2)  # processes beside this one need the cores too

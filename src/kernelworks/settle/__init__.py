@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from kernelworks.build import native
 from kernelworks.op import OPS, Op
 from kernelworks.records import Settled
 from kernelworks.settle.session import Session
+from kernelworks.spelling import spelled
 from kernelworks.watching import watched
 
 __all__ = ["settle", "settle_cases"]
@@ -44,9 +46,13 @@ def settle(
     again: bool = False,
     budget_s: float = math.inf,
     progress: Progress | None = None,
+    expected: Iterable[str] = (),
 ) -> Settled:
     """Runs ``fn(*args)`` once and races each kind of call of ours that it makes: the rows that are proved here against
     torch's own function, on the call's own tensors. From then on a row of ours is taken where it won.
+
+    Of an op that has no proved row for a call on this kind of CPU, the first listed is tried on some cases and raced;
+    if it won, it is proved at the end, which takes some seconds a row.
 
     A forward is raced as it is, and where gradients are wanted also forward and backward together and the backward
     alone; ours has to win each by 3% in both halves of the race. What was settled before on this kind of machine is not
@@ -57,9 +63,12 @@ def settle(
     settled up to there is kept, and the exception goes on. Calls in other threads, in CUDA graphs that are being
     captured, under a profiler, a mode or a transform are not raced.
 
+    ``expected`` names ops, ours or torch's functions, that ``fn`` is known to call on the CPU: what must be compiled
+    for them is compiled beforehand, several at a time.
+
     Returns: what was found for each kind of call (``print`` it), and where it is kept.
     """
-    with _session(again, progress, budget_s) as session:
+    with _session(again, progress, budget_s, _ops(expected)) as session:
         fn(*args)
     return session.record()
 
@@ -68,7 +77,7 @@ def settle_cases(
     ops: Sequence[Op], *, device: str = "cpu", again: bool = False, progress: Progress | None = None
 ) -> Settled:
     """``settle`` for the calls that ``bench`` times of each op, in each dtype, with gradients where the op has them."""
-    with _session(again, progress) as session:
+    with _session(again, progress, expected=ops if device == "cpu" else ()) as session:
         for op in ops:
             for args in _bench_calls(op, device):
                 with torch.set_grad_enabled("backward" in op.passes):
@@ -77,18 +86,31 @@ def settle_cases(
 
 
 @contextlib.contextmanager
-def _session(again: bool, progress: Progress | None, budget_s: float = math.inf) -> Iterator[Session]:
+def _session(
+    again: bool, progress: Progress | None, budget_s: float = math.inf, expected: Sequence[Op] = ()
+) -> Iterator[Session]:
     """One at a time: two races at once would time each other. What is timed of ours is the way in that calls will take,
-    so the one in C++ is built first."""
+    so the one in C++ is built first, beside what ``expected`` ops need."""
     told = progress or _Lines()
     with _one_at_a_time:
-        module = native.provide(told)
+        session = Session(again=again, progress=told, budget_s=budget_s)
+        with concurrent.futures.ThreadPoolExecutor(1) as beside:
+            building = beside.submit(native.provide, told)
+            session.prepare(expected)
+            module = building.result()
         for op in OPS.values():
             if module is not None and not op.entry.in_cpp:
                 op.entry.through(module)
-        session = Session(again=again, progress=told, budget_s=budget_s)
         with watched(session.meet):
             yield session
+            session.prove()
+
+
+def _ops(names: Iterable[str]) -> tuple[Op, ...]:
+    """The ops of these names, ours or torch's, each once."""
+    known = spelled()
+    found = (OPS[name] if name in OPS else known[name].op for name in names if name in OPS or name in known)
+    return tuple(dict.fromkeys(found))
 
 
 def _bench_calls(op: Op, device: str) -> Iterator[tuple[Any, ...]]:

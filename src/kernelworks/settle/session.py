@@ -7,6 +7,7 @@ import datetime
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,10 +15,11 @@ import torch
 from kernelworks import certificates, timings
 from kernelworks.build import BuildError
 from kernelworks.choose import Ways, eligible
-from kernelworks.contract import Request
+from kernelworks.contract import Request, Row
 from kernelworks.machine import place_of
-from kernelworks.op import Op
+from kernelworks.op import OPS, Op
 from kernelworks.plain import is_plain, leaves, observed, transformed
+from kernelworks.prove import barred, prove_missing
 from kernelworks.prove.carried import confirm
 from kernelworks.records import Settled, SettledCall
 from kernelworks.settle.duel import Duel, OverTime
@@ -47,7 +49,9 @@ class Session:
         self._begin = time.perf_counter()
         self._met: set[tuple[str, str, str]] = set()
         self._raced: dict[tuple[str, str, str], int] = {}  # calls by op, pass and bucket
-        self._confirmed: set[str] = set()
+        self._asked: set[tuple[str, str]] = set()  # rows, as (op, row), that were tried for a certificate or a race
+        self._tried: set[tuple[str, str]] = set()  # those that may be raced: right on some cases, not proved here yet
+        self._owed: dict[tuple[str, str], None] = {}  # those that won, and want their proof
 
     def record(self) -> Settled:
         seconds = time.perf_counter() - self._begin
@@ -64,33 +68,69 @@ class Session:
         """A call that is about to be made. Never raises: what cannot be raced is torch's."""
         if row is not None or not _raceable(args):
             return
-        self._confirm(op)
         with unhooked():
             with torch.no_grad():
                 self._settle(op, "forward", args, ())
             if pass_ == "training":
                 self._settle(op, "training", args, op.wanted(args))
 
-    def _confirm(self, op: Op) -> None:
-        """Rows that were proved on another kind of CPU are confirmed before they are raced: a second a row."""
-        if op.name in self._confirmed:
+    def prepare(self, ops: Sequence[Op]) -> None:
+        """Sees to it that there are rows to race of all these ops before the first is met: compilers and trials of
+        several work beside each other."""
+        named: list[tuple[str, str]] = []
+        for op in ops:
+            rows = {r.name: r for r in op.rows if r.device == "cpu" and r.source and r.target != "scalar"}
+            named += self._to_try(op, {name: row for name, row in rows.items() if barred(op, row) is None})
+        self._try(named)
+
+    def _admit(self, op: Op, ways: Ways) -> None:
+        """Sees to it that there are rows to race for a call that these ways would serve."""
+        self._try(self._to_try(op, {row.name: row for way in ways.values() for row in way if row.device == "cpu"}))
+
+    def _to_try(self, op: Op, rows: Mapping[str, Row]) -> list[tuple[str, str]]:
+        """Which of an op's rows are to be tried before one of them may be raced.
+
+        Those that were proved on another kind of CPU: to confirm them takes a second each. Where no row was proved
+        anywhere, the first listed is tried on as few cases: then it may be raced, and is proved where it wins
+        (``prove``). The others would each be compiled for it, and are seldom quicker.
+        """
+        unproved = [name for name, row in rows.items() if certificates.invalid(op.name, row) is not None]
+        wanted = [name for name in unproved if certificates.elsewhere(op.name, rows[name]) is not None]
+        raceable = rows.keys() - unproved or any((op.name, name) in self._tried for name in rows)
+        if not wanted and not raceable:
+            wanted = unproved[:1]
+        return [(op.name, name) for name in wanted if (op.name, name) not in self._asked]
+
+    def _try(self, named: Sequence[tuple[str, str]]) -> None:
+        """Tries rows in processes of their own."""
+        if not named:
             return
-        self._confirmed.add(op.name)
+        self._asked.update(named)
         try:
-            rows = [
-                (op.name, row.name)
-                for row in op.rows
-                if row.source is not None
-                and row.target != "scalar"
-                and row.device == "cpu"
-                and certificates.invalid(op.name, row) is not None
-                and certificates.elsewhere(op.name, row) is not None
-            ]
-            if rows:
-                self.progress(f"confirming {', '.join(row for _, row in rows)} of {op.name} on this kind of CPU")
-                confirm(rows, progress=self.progress)
+            self.progress(f"trying {', '.join(f'{op}.{row}' for op, row in named)} on this kind of CPU")
+            for proof in confirm(named, progress=self.progress):
+                if not proof.failures and proof.cases and not proof.certified:
+                    self._tried.add((proof.op, proof.row))
         except (BuildError, OSError) as error:
-            self.notes[f"{op.name}: not confirmed: {why_not(error)}"] = None
+            self.notes[f"not tried: {', '.join(f'{op}.{row}' for op, row in named)}: {why_not(error)}"] = None
+
+    def prove(self) -> None:
+        """Proves the rows that won and that no certificate speaks for, once, several at a time. A row that is refused
+        is not taken."""
+        owed = [(op, row) for op, row in self._owed if certificates.invalid(op, OPS[op].row(row)) is not None]
+        if not owed:
+            return
+        self.progress(f"proving what won: {', '.join(f'{op}.{row}' for op, row in owed)}")
+        refused = dict.fromkeys(owed, "its proof did not come to its end")
+        try:
+            for proof in prove_missing(owed, progress=self.progress):
+                refused[proof.op, proof.row] = "" if proof.certified else "its proof refuses it"
+        except (BuildError, OSError) as error:
+            self.notes[f"not proved: {why_not(error)}"] = None
+        for number, line in enumerate(self.lines):
+            why = [refused.get((line.op, part)) for part in line.taken.split("+")]
+            if any(why):
+                self.lines[number] = replace(line, taken="torch", why=f"{line.taken}: {next(filter(None, why))}")
 
     def _settle(self, op: Op, pass_: str, args: tuple[Any, ...], wanted: tuple[str, ...]) -> None:
         request = op.request(pass_, args, wanted)
@@ -101,11 +141,16 @@ class Session:
         try:
             place = place_of(request.device)
             self.kept.setdefault(place, "")
-            ways, declined = eligible(op, request)
+            ways, declined = eligible(
+                op, request, trying={(op.name, row.name) for row in op.rows if row.device == "cpu"}
+            )
+            if ways and self._decided(op, request, ways, call):
+                self._owe(op, request, ways)
+                return
+            self._admit(op, ways)
+            ways, declined = eligible(op, request, trying=self._tried)
             if not ways:
                 self._line(op, pass_, call, _none(declined))
-                return
-            if self._decided(op, request, ways, call):
                 return
             if self.left_s <= 0:
                 self.unraced += 1
@@ -118,12 +163,20 @@ class Session:
             begin = time.perf_counter()  # a build is waited for once, and is no race's time
             self._race(op, request, args, ways, place)
             self.left_s -= time.perf_counter() - begin
+            self._owe(op, request, ways)
         except OverTime as error:
             self.left_s = 0.0
             self.unraced += 1
             self._line(op, pass_, call, f"not raced: {error}")
         except Exception as error:  # the program goes on, whatever a race met
             self._line(op, pass_, call, f"could not be raced: {why_not(error)}")
+
+    def _owe(self, op: Op, request: Request, ways: Ways) -> None:
+        """Notes what a call takes by the timings and may not before it is proved."""
+        way = timings.verdict(op.name, op.contract, request, ways).way
+        for row in ways.get(way, ()):
+            if row.device == "cpu" and certificates.invalid(op.name, row) is not None:
+                self._owed[op.name, row.name] = None
 
     def _decided(self, op: Op, request: Request, ways: Ways, call: str) -> bool:
         """Whether timings say already what this call takes; then there is a line."""

@@ -7,10 +7,8 @@ from triton.language.extra.cuda import gdc_wait
 from kernelworks.build.triton import Kernel
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _column_sums(  # type: ignore[no-untyped-def]
-    partial, out, beside, P, N, ROWS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr
-):
+@triton.jit
+def _column_sums(partial, out, beside, P, N, ROWS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     which = tl.program_id(1)
     rows = tl.arange(0, ROWS)

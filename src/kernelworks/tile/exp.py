@@ -8,8 +8,8 @@ LN2 = tl.constexpr(0.6931471805599453)
 LOWEST = tl.constexpr(-110.0)  # e^-103.97 is half the smallest float32
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def exp(d):  # type: ignore[no-untyped-def]
+@triton.jit
+def exp(d):
     """e^d for d <= 0 in float32, subnormal results too; NaN stays NaN and -inf gives 0.
 
     The machine's 2^t is good to two units in the last place, but t = d log2(e) is rounded, which moves 2^t by |d| 2^-24
@@ -21,8 +21,8 @@ def exp(d):  # type: ignore[no-untyped-def]
     return tl.fma(e, tl.fma(d * LOG2E, -LN2, d), e)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def exp_to_add(d):  # type: ignore[no-untyped-def]
+@triton.jit
+def exp_to_add(d):
     """e^d for d <= 0 in float32, for a sum that holds a 1: below 2^-126 it gives 0, and its error grows with |d|.
 
     Relative error at most (4 + 1.25 |d|) 2^-24. Terms with a large |d| are a small part of such a sum: the average of

@@ -9,15 +9,13 @@ import triton.language as tl
 
 
 @triton.jit
-def appended(values, value):  # type: ignore[no-untyped-def]
+def appended(values, value):
     """The tuple with one more value."""
     return values + (value,)  # noqa: RUF005  Triton knows no unpacking
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def load_row(  # type: ignore[no-untyped-def]
-    at, N, inside, CHUNKS: tl.constexpr, CHUNK: tl.constexpr, WHOLE: tl.constexpr, EVICT: tl.constexpr
-):
+@triton.jit
+def load_row(at, N, inside, CHUNKS: tl.constexpr, CHUNK: tl.constexpr, WHOLE: tl.constexpr, EVICT: tl.constexpr):
     """A tile of rows as a tuple of [ROWS, CHUNK], 0 where nothing is.
 
     at: [ROWS, 1] pointers to the rows; inside: [ROWS, 1], which of them exist; WHOLE: N = CHUNKS CHUNK.
@@ -30,8 +28,8 @@ def load_row(  # type: ignore[no-untyped-def]
     return row
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def prefetch_row(at, N, SECTORS: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def prefetch_row(at, N, SECTORS: tl.constexpr):
     """Asks for the 32-byte sectors of a row, so that they are in L2 when it is loaded. at: a scalar pointer."""
     sector = tl.arange(0, SECTORS) * (256 // at.dtype.element_ty.primitive_bitwidth)
     address = (at + tl.where(sector < N, sector, 0)).to(tl.int64)
@@ -40,8 +38,8 @@ def prefetch_row(at, N, SECTORS: tl.constexpr):  # type: ignore[no-untyped-def]
     )
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def unknown_zero(positive, ASSEMBLY: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def unknown_zero(positive, ASSEMBLY: tl.constexpr):
     """0 as int32, which the compiler cannot know: the sign bit of a float32 that is not negative (of NaN, any)."""
     if ASSEMBLY:
         return tl.inline_asm_elementwise(
@@ -51,8 +49,8 @@ def unknown_zero(positive, ASSEMBLY: tl.constexpr):  # type: ignore[no-untyped-d
         return tl.zeros_like(positive).to(tl.int32)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def wide(x, zero, ASSEMBLY: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def wide(x, zero, ASSEMBLY: tl.constexpr):
     """x [ROWS, CHUNK] in float32. zero: [ROWS], from ``unknown_zero``, or None for the first use of x.
 
     For the compiler the result exists from ``zero`` on, and is another value for another ``zero``. So between two uses
@@ -91,7 +89,7 @@ def wide(x, zero, ASSEMBLY: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def power_of_two(largest, eps):  # type: ignore[no-untyped-def]
+def power_of_two(largest, eps):
     """A power of two that brings the larger of ``largest`` and sqrt(eps) near 1; 1 where that is infinite or NaN."""
     top = tl.maximum(largest, tl.sqrt(eps + tl.zeros_like(largest)))
     exponent = top.to(tl.int32, bitcast=True) & 0x7F800000
@@ -100,17 +98,17 @@ def power_of_two(largest, eps):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _add2(a0, a1, b0, b1):  # type: ignore[no-untyped-def]
+def _add2(a0, a1, b0, b1):
     return a0 + b0, a1 + b1
 
 
 @triton.jit
-def _add4(a0, a1, a2, a3, b0, b1, b2, b3):  # type: ignore[no-untyped-def]
+def _add4(a0, a1, a2, a3, b0, b1, b2, b3):
     return a0 + b0, a1 + b1, a2 + b2, a3 + b3
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def sums2(a, b, axis: tl.constexpr, ASSEMBLY: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def sums2(a, b, axis: tl.constexpr, ASSEMBLY: tl.constexpr):
     """The sums of two tensors along an axis, in one round of barriers. One by one in the interpreter, where that is
     quicker."""
     if ASSEMBLY:
@@ -119,8 +117,8 @@ def sums2(a, b, axis: tl.constexpr, ASSEMBLY: tl.constexpr):  # type: ignore[no-
         return tl.sum(a, axis), tl.sum(b, axis)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def sums4(a, b, c, d, axis: tl.constexpr, ASSEMBLY: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def sums4(a, b, c, d, axis: tl.constexpr, ASSEMBLY: tl.constexpr):
     """The sums of four tensors along an axis, in one round of barriers."""
     if ASSEMBLY:
         return tl.reduce((a, b, c, d), axis, _add4)
@@ -129,7 +127,7 @@ def sums4(a, b, c, d, axis: tl.constexpr, ASSEMBLY: tl.constexpr):  # type: igno
 
 
 @triton.jit
-def nearer(d0, x0, d1, x1):  # type: ignore[no-untyped-def]
+def nearer(d0, x0, d1, x1):
     """For ``tl.reduce``: of two (distance, value) the one with the smaller distance, then the smaller value."""
     first = (d0 < d1) | ((d0 == d1) & (x0 < x1))
     return tl.where(first, d0, d1), tl.where(first, x0, x1)

@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 
 from kernelworks.ops.activation.gelu_mul.contract import CONTRACT, FORM
-from kernelworks.spelling import Array
+from kernelworks.spelling import Array, Gate
 
 __all__ = ["OP", "gelu_mul"]
 
@@ -34,3 +34,4 @@ def gelu_mul(
 
 
 OP = FORM.op(CONTRACT, lambda gate, up, approximate: F.gelu(gate, approximate=approximate) * up)
+GATE = Gate(OP, F.gelu, approximate=("none", "tanh"))

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from kernelworks.ops.activation.relu.contract import CONTRACT, FORM
 from kernelworks.ops.activation.relu.mutants import MUTANTS
-from kernelworks.spelling import ABSENT, Array, Spelling
+from kernelworks.spelling import ABSENT, Array, Spelling, two_names
 
 __all__ = ["OP", "relu"]
 
@@ -15,9 +15,8 @@ __all__ = ["OP", "relu"]
 def relu(x: Array, *, out: Array | None = None, row: str | None = None) -> Array: ...
 @overload
 def relu(input: Array, inplace: bool = False, *, out: Array | None = None, row: str | None = None) -> Array: ...
-def relu(  # type: ignore[misc]  # the first argument has two names
-    x: Any = ABSENT, inplace: Any = False, *, out: Any = None, row: str | None = None, **torchs: Any
-) -> Any:
+@two_names
+def relu(x: Any = ABSENT, inplace: Any = False, *, out: Any = None, row: str | None = None, **torchs: Any) -> Any:
     """Rectified linear unit: ``output = max(x, 0)``; NaN stays NaN.
 
     Args:

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 
 from kernelworks.ops.activation.silu_mul.contract import CONTRACT, FORM
 from kernelworks.ops.activation.silu_mul.mutants import MUTANTS
-from kernelworks.spelling import Array
+from kernelworks.spelling import Array, Gate
 
 __all__ = ["OP", "silu_mul"]
 
@@ -32,3 +32,4 @@ def silu_mul(gate: Array, up: Array, *, out: Array | None = None, row: str | Non
 
 
 OP = FORM.op(CONTRACT, lambda gate, up: F.silu(gate) * up, mutants=MUTANTS)
+GATE = Gate(OP, F.silu)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -27,7 +28,7 @@ from kernelworks.ops.attention.attention.mutants import MUTANTS
 from kernelworks.ops.attention.attention.sm90 import guard as sm90_guard
 from kernelworks.ops.attention.attention.sm90_backward import guard as sm90_backward_guard
 from kernelworks.ops.layout import new_output
-from kernelworks.spelling import ABSENT, Array, Spelling
+from kernelworks.spelling import ABSENT, Array, Spelling, two_names
 
 __all__ = ["OP", "attention", "new_output", "readable"]
 
@@ -78,7 +79,8 @@ def attention(
     out: Array | None = None,
     row: str | None = None,
 ) -> Array: ...
-def attention(  # type: ignore[misc]  # the first argument has two names
+@two_names
+def attention(
     q: Any = ABSENT,
     k: Any = ABSENT,
     v: Any = ABSENT,
@@ -285,6 +287,10 @@ def _sdpa(
     return result.masked_fill(~seen.any(-1, keepdim=True), 0.0)
 
 
+# sdpa_kernel sets what the whole process takes and puts it back: two threads at once would put back each other's.
+_MATH = threading.RLock()
+
+
 def _composite(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None = None, window: int | None = None, scale: float | None = None,
     mask: Tensor | None = None, with_lse: bool = False,
@@ -293,7 +299,7 @@ def _composite(
     kernels is."""
     if q.is_nested or q.layout is not torch.strided:
         return _sdpa(q, k, v, causal, window, scale, mask)
-    with sdpa_kernel(SDPBackend.MATH):
+    with _MATH, sdpa_kernel(SDPBackend.MATH):
         result = _sdpa(q, k, v, causal, window, scale, mask)
     output = result.transpose(1, 2).contiguous().transpose(1, 2)  # as every row lays it out
     if not with_lse:

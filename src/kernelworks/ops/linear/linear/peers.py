@@ -40,7 +40,7 @@ def _numpy(args: Args) -> Callable[[], Any] | None:
     if x.dtype is not torch.float32 or importlib.util.find_spec("threadpoolctl") is None:
         return None
     import numpy as np
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped,unused-ignore]
+    from threadpoolctl import threadpool_limits
 
     a, b = x.reshape(math.prod(x.shape[:-1]), x.shape[-1]).numpy(), weight.numpy().T
     offset = None if bias is None else bias.numpy()

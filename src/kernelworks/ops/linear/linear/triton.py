@@ -16,8 +16,8 @@ CONFIGS = configs(__file__)
 GROUP = 8  # rows of tiles that are finished before the next columns: they share a part of b in L2
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _product(  # type: ignore[no-untyped-def]
+@triton.jit
+def _product(
     a, b, bias, out, a_stride, b_stride, M, N, K,
     A_TURNED: tl.constexpr, B_TURNED: tl.constexpr, WIDEN: tl.constexpr, GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -59,8 +59,8 @@ def _product(  # type: ignore[no-untyped-def]
     tl.store(out + m[:, None] * N + n[None, :], total, mask=(m < M)[:, None] & (n < N)[None, :])
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _column_sums(grad, partial, stride, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _column_sums(grad, partial, stride, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     part, parts = tl.program_id(1), tl.num_programs(1)
     n = (tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
     total = tl.zeros([BLOCK_N], tl.float32)

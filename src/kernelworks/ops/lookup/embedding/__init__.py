@@ -16,7 +16,7 @@ from kernelworks.build.sharing import shared
 from kernelworks.op import Op, Pass
 from kernelworks.ops.lookup.embedding.contract import CONTRACT
 from kernelworks.ops.lookup.embedding.mutants import MUTANTS
-from kernelworks.spelling import ABSENT, Array, Spelling
+from kernelworks.spelling import ABSENT, Array, Spelling, two_names
 
 __all__ = ["OP", "embedding"]
 
@@ -36,7 +36,8 @@ def embedding(
     out: Array | None = None,
     row: str | None = None,
 ) -> Array: ...
-def embedding(  # type: ignore[misc]  # the first argument has two names
+@two_names
+def embedding(
     ids: Any = ABSENT, weight: Any = ABSENT, *rest: Any, out: Any = None, row: str | None = None, **torchs: Any
 ) -> Any:
     """Rows of a table: ``output[..., :] = weight[ids[...], :]``.

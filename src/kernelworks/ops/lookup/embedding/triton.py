@@ -20,8 +20,8 @@ from kernelworks.build.triton import Kernel, Launch, configs
 CONFIGS = configs(__file__)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _forward(  # type: ignore[no-untyped-def]
+@triton.jit
+def _forward(
     output, ids, weight, fault, M, V, D, weight_stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr
 ):
     """``EVEN``: COLUMNS divides D."""
@@ -50,16 +50,16 @@ def _forward(  # type: ignore[no-untyped-def]
         tl.store(fault + 1 + tl.zeros([ROWS], tl.int32), V, mask=there & ~known)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _keys(keys, ids, n, V, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _keys(keys, ids, n, V, BLOCK: tl.constexpr):
     """ids in 32 bits, which sort in two thirds of the time; V for one outside the table, which no row then finds."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     id_ = tl.load(ids + i, mask=i < n, other=0).to(tl.int64)
     tl.store(keys + i, tl.where((id_ >= 0) & (id_ < V), id_, V).to(tl.int32), mask=i < n)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _starts(starts, sorted_ids, n, V, STEPS, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _starts(starts, sorted_ids, n, V, STEPS, BLOCK: tl.constexpr):
     """How many of the sorted ids are less than v, for v from 0 to V, by bisection."""
     v = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     low = tl.zeros([BLOCK], tl.int64)
@@ -71,8 +71,8 @@ def _starts(starts, sorted_ids, n, V, STEPS, BLOCK: tl.constexpr):  # type: igno
     tl.store(starts + v, low, mask=v <= V)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _add_places(total, grad, places, first, last, grad_stride, column, D, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _add_places(total, grad, places, first, last, grad_stride, column, D, ROWS: tl.constexpr):
     """total, and the rows of grad that places[first:last] name."""
     for start in range(first, last, ROWS):
         i = start + tl.arange(0, ROWS)
@@ -83,8 +83,8 @@ def _add_places(total, grad, places, first, last, grad_stride, column, D, ROWS: 
     return total
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _pieces(  # type: ignore[no-untyped-def]
+@triton.jit
+def _pieces(
     partial, grad, sorted_ids, places, D, grad_stride, TILE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     """The sum over each tile of TILE sorted places that all looked up one row."""
@@ -96,8 +96,8 @@ def _pieces(  # type: ignore[no-untyped-def]
         tl.store(partial + tile * D + column, total, mask=column < D)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _backward(  # type: ignore[no-untyped-def]
+@triton.jit
+def _backward(
     grad_weight, grad, starts, places, partial, D, grad_stride, TILE: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip

@@ -9,21 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks.aten import aten
-from kernelworks.forms.arguments import Like
-from kernelworks.forms.norm import ROW, Norm, centred_error, centred_gradient_bound
-from kernelworks.forms.rowwise import Column, Eps, Total, total
+from kernelworks.forms.arguments import Like, Number, Vector
+from kernelworks.forms.norm import ROW, Norm
 
 __all__ = ["CONTRACT", "FORM"]
-
-
-def plain(
-    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, total: Total = total
-) -> tuple[Tensor, ...]:
-    s, n = x + residual, max(x.shape[-1], 1)
-    deviations = s - total(s, -1) / n
-    output = deviations * torch.rsqrt(total(deviations.square(), -1) / n + eps)
-    output = output if weight is None else output * weight
-    return (output if bias is None else output + bias), s
 
 
 def function(x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
@@ -36,17 +25,14 @@ def operators(x: Any, residual: Any, weight: Any, bias: Any, eps: float) -> Any:
     return aten("layer_norm", s, (x.shape[-1],), weight, bias, eps, torch.backends.cudnn.enabled), s
 
 
-FORM: Norm = Norm(
+FORM = Norm(
     room=__file__,
     formula="output = (s - mean(s, -1)) / sqrt(mean((s - mean)^2, -1) + eps) * weight + bias, with s = x + residual",
     source="Ba, Kiros and Hinton, Layer Normalization, 2016 (arXiv:1607.06450)",
-    arguments={"x": ROW, "residual": Like("x"), "weight": Column("x"), "bias": Column("x"), "eps": Eps()},
+    arguments={"x": ROW, "residual": Like("x"), "weight": Vector("x"), "bias": Vector("x"), "eps": Number()},
     centred=True,
-    plain=plain,
     function=function,
     aten=operators,
-    error=centred_error,
-    gradient_bound=lambda args, grads: centred_gradient_bound(FORM, args, grads),
     flop=(8.0, 17.0),
     eps=1e-5,
 )

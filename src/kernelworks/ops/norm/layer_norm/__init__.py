@@ -86,6 +86,7 @@ HOPPER = cuda_row(
 )
 
 OP = FORM.op(CONTRACT, ahead=[with_forward_of(TRITON, HOPPER), TRITON], mutants=MUTANTS)
+OP.pattern = "norm"
 
 
 def _own(x: Tensor, weight: Tensor | None, bias: Tensor | None, *, eps: float) -> tuple[Any, ...]:

@@ -11,22 +11,13 @@ from torch import Generator, Tensor
 from kernelworks.aten import aten
 from kernelworks.cases import normal
 from kernelworks.contract import FLOATS, Case
-from kernelworks.forms.norm import ROW, Norm, centred_error, centred_gradient_bound
-from kernelworks.forms.rowwise import Column, Eps, Total, sized, total
+from kernelworks.forms.arguments import Number, Vector
+from kernelworks.forms.norm import ROW, Norm
+from kernelworks.forms.rowwise import sized
 
 __all__ = ["CONTRACT", "FORM"]
 
 EPS = 1e-5
-
-
-def plain(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, total: Total = total
-) -> tuple[Tensor, ...]:
-    n = max(x.shape[-1], 1)
-    deviations = x - total(x, -1) / n
-    output = deviations * torch.rsqrt(total(deviations.square(), -1) / n + eps)
-    output = output if weight is None else output * weight
-    return (output if bias is None else output + bias,)
 
 
 def function(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -55,13 +46,10 @@ FORM: Norm = Norm(
     room=__file__,
     formula="output = (x - mean(x, -1)) / sqrt(mean((x - mean)^2, -1) + eps) * weight + bias",
     source="Ba, Kiros and Hinton, Layer Normalization, 2016 (arXiv:1607.06450)",
-    arguments={"x": ROW, "weight": Column("x"), "bias": Column("x"), "eps": Eps()},
+    arguments={"x": ROW, "weight": Vector("x"), "bias": Vector("x"), "eps": Number()},
     centred=True,
-    plain=plain,
     function=function,
     aten=operators,
-    error=centred_error,
-    gradient_bound=lambda args, grads: centred_gradient_bound(FORM, args, grads),
     flop=(8.0, 17.0),
     eps=EPS,
     small=(512, 384, (torch.float32,)),

@@ -43,8 +43,8 @@ SECTOR = 32  # bytes that L2 fetches at once
 LONGEST_SUM = 64  # tiles that one program adds up in float32: what the bound of the gradients leaves room for
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _moments(  # type: ignore[no-untyped-def]
+@triton.jit
+def _moments(
     p, scale, centre, shift, zero, N,
     ROWS: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr, WHOLE: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
@@ -62,8 +62,8 @@ def _moments(  # type: ignore[no-untyped-def]
     return mean / N, square / N
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _pivot(  # type: ignore[no-untyped-def]
+@triton.jit
+def _pivot(
     p, square, eps, N,
     ROWS: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr, WHOLE: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
@@ -97,8 +97,8 @@ def _pivot(  # type: ignore[no-untyped-def]
     return scale, found
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _statistics(  # type: ignore[no-untyped-def]
+@triton.jit
+def _statistics(
     p, mean, square, eps, N,
     ROWS: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr, WHOLE: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
@@ -122,15 +122,15 @@ def _statistics(  # type: ignore[no-untyped-def]
     return scale, centre, shift, variance
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _late(parameter, k: tl.constexpr, N, CHUNK: tl.constexpr, WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _late(parameter, k: tl.constexpr, N, CHUNK: tl.constexpr, WHOLE: tl.constexpr):
     """Chunk k of weight or bias ([ROWS, 1] pointers), loaded where it is used: that takes fewer registers."""
     cols = k * CHUNK + tl.arange(0, CHUNK)[None, :]
     return tl.load(parameter + cols) if WHOLE else tl.load(parameter + cols, mask=cols < N, other=0.0)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _forward(  # type: ignore[no-untyped-def]
+@triton.jit
+def _forward(
     x, weight, bias, output, x_stride, M, N, eps,
     ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, WHOLE: tl.constexpr, STAGES: tl.constexpr,
     EVICT: tl.constexpr, LATE: tl.constexpr, ASSEMBLY: tl.constexpr,
@@ -177,8 +177,8 @@ def _forward(  # type: ignore[no-untyped-def]
             tl.store(y_at + (k * CHUNK + cols), y.to(output.dtype.element_ty), mask=mask)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _backward(  # type: ignore[no-untyped-def]
+@triton.jit
+def _backward(
     grad, x, weight, grad_x, partial, grad_stride, x_stride, M, N, eps,
     ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, WHOLE: tl.constexpr, STAGES: tl.constexpr,
     LATE: tl.constexpr, SECTORS: tl.constexpr, ASSEMBLY: tl.constexpr, EARLY: tl.constexpr,

@@ -103,6 +103,7 @@ def rms_norm(
 
 
 OP = FORM.op(CONTRACT, ahead=[triton_row(Path(__file__).parent, guard=fits_registers)], mutants=MUTANTS)
+OP.pattern = "norm"
 
 
 def _own(x: Tensor, weight: Tensor | None, *, eps: float, residual: Tensor | None = None) -> tuple[Any, ...]:

@@ -9,19 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks.aten import aten
+from kernelworks.forms.arguments import Like, Number, Vector
 from kernelworks.forms.norm import ROW, Norm, over_rows
-from kernelworks.forms.rowwise import Beside, Column, Eps, Total, total
 
 __all__ = ["CONTRACT", "FORM"]
-
-
-def plain(
-    x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None = None, total: Total = total
-) -> tuple[Tensor, ...]:
-    s = x if residual is None else x + residual
-    output = s * torch.rsqrt(total(s.square(), -1) / max(s.shape[-1], 1) + eps)
-    output = output if weight is None else output * weight
-    return (output,) if residual is None else (output, s)
 
 
 def error(z: Tensor, scale: Tensor, n: int) -> Tensor:
@@ -30,10 +21,10 @@ def error(z: Tensor, scale: Tensor, n: int) -> Tensor:
     return (n / 64 + 11) * z.abs() * scale
 
 
-def gradient_bound(args: dict[str, Any], grads: tuple[Tensor, ...]) -> dict[str, Tensor]:
+def gradient_bound(form: Norm, args: dict[str, Any], grads: tuple[Tensor, ...]) -> dict[str, Tensor]:
     """The two terms of grad_x may cancel, so each enters with its magnitude; so do the terms of the mean. The chain is
     that of one accumulator here."""
-    x, z, r = FORM.normalised(args)
+    x, z, r = form.normalised(args)
     weight = torch.ones(x.shape[-1], dtype=torch.float64) if args["weight"] is None else args["weight"]
     relative, gw = x.shape[-1] / 8 + 16, (grads[0] * weight).abs()
     terms = r * (gw + z.abs() * (gw * z.abs()).mean(-1, keepdim=True))
@@ -57,9 +48,8 @@ FORM = Norm(
     room=__file__,
     formula="output = s / sqrt(mean(s^2, -1) + eps) * weight, with s = x + residual",
     source="Zhang and Sennrich, Root Mean Square Layer Normalization, 2019 (arXiv:1910.07467)",
-    arguments={"x": ROW, "weight": Column("x"), "eps": Eps(), "residual": Beside("x")},
+    arguments={"x": ROW, "weight": Vector("x"), "eps": Number(), "residual": Like("x", optional=True)},
     centred=False,
-    plain=plain,
     function=function,
     aten=operators,
     error=error,

@@ -1,21 +1,15 @@
 """What rms_norm is raced against on a GPU: Liger's kernel."""
 
-from __future__ import annotations
-
-import functools
-from collections.abc import Callable
 from typing import Any
 
-from kernelworks.ops.peers import Args, Maker, liger
+from kernelworks.ops.peers import Args, liger
 
 __all__ = ["PEERS"]
 
 
-def _liger(args: Args) -> Callable[[], Any] | None:
-    peer = liger("rms_norm", "LigerRMSNormFunction")
-    if peer is None or args.get("residual") is not None or args.get("weight") is None:
-        return None
-    return functools.partial(peer.apply, args["x"], args["weight"], args["eps"])
+def _given(args: Args) -> tuple[Any, ...] | None:
+    alone = args.get("residual") is None and args.get("weight") is not None
+    return (args["x"], args["weight"], args["eps"]) if alone else None
 
 
-PEERS: dict[str, dict[str, Maker]] = {"cuda": {"liger": _liger}}
+PEERS = liger("rms_norm", "LigerRMSNormFunction", _given)

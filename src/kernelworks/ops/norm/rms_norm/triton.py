@@ -28,8 +28,8 @@ LONGEST_SUM = 64  # tiles that one program adds up in float32: what the bound of
 NARROW = 1024  # below this N the bound leaves less room, and the sums are kept in float64
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _sum(p, q, k: tl.constexpr, zero, ASSEMBLY: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _sum(p, q, k: tl.constexpr, zero, ASSEMBLY: tl.constexpr):
     """Chunk k of x + residual in float32."""
     s = wide(p[k], zero, ASSEMBLY)
     if q is not None:
@@ -37,8 +37,8 @@ def _sum(p, q, k: tl.constexpr, zero, ASSEMBLY: tl.constexpr):  # type: ignore[n
     return s
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _scale(p, q, mean, eps, ASSEMBLY: tl.constexpr, ROWS: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _scale(p, q, mean, eps, ASSEMBLY: tl.constexpr, ROWS: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr):
     zero = unknown_zero(mean, ASSEMBLY)
     largest = tl.zeros([ROWS, CHUNK], tl.float32)
     for k in tl.static_range(CHUNKS):
@@ -46,8 +46,8 @@ def _scale(p, q, mean, eps, ASSEMBLY: tl.constexpr, ROWS: tl.constexpr, CHUNKS: 
     return power_of_two(tl.max(largest, 1), eps)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _forward(  # type: ignore[no-untyped-def]
+@triton.jit
+def _forward(
     x, residual, weight, output, sum_, x_stride, residual_stride, M, N, eps,
     ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, WHOLE: tl.constexpr, STAGES: tl.constexpr,
     EVICT: tl.constexpr, ASSEMBLY: tl.constexpr,
@@ -97,8 +97,8 @@ def _forward(  # type: ignore[no-untyped-def]
             tl.store(y_at + (k * CHUNK + cols), y.to(output.dtype.element_ty), mask=mask)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _backward(  # type: ignore[no-untyped-def]
+@triton.jit
+def _backward(
     grad, grad_sum, x, residual, weight, grad_x, grad_residual, partial,
     grad_stride, grad_sum_stride, x_stride, residual_stride, M, N, eps,
     ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, WHOLE: tl.constexpr, STAGES: tl.constexpr,

@@ -20,8 +20,8 @@ DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16:
 WHOLE = 16  # elements of a tensor and bytes of an address that go through a thread in one piece
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _forward(  # type: ignore[no-untyped-def]
+@triton.jit
+def _forward(
     owners, firsts, sizes, table, T, beta1, beta2, fresh1, fresh2, decay, rate, scale, eps,
     PARAM: tl.constexpr, STATE: tl.constexpr, BLOCK: tl.constexpr, SIGN: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip

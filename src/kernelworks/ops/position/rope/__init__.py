@@ -156,3 +156,4 @@ OP = Op(
     composite=_composite,
     mutants=MUTANTS,
 )
+OP.pattern = "rotary"

@@ -15,8 +15,8 @@ CONFIGS = configs(__file__)
 MOST_BATCH = 65535  # CUDA's limit of the third grid dimension
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _load(x, columns, mask, INTERLEAVED: tl.constexpr, R: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _load(x, columns, mask, INTERLEAVED: tl.constexpr, R: tl.constexpr):
     """The two elements of every pair, in float32. ``x`` points to rows, ``columns`` counts what a load takes."""
     if INTERLEAVED:
         both = tl.load(x + columns, mask=mask).to(tl.float32)
@@ -25,8 +25,8 @@ def _load(x, columns, mask, INTERLEAVED: tl.constexpr, R: tl.constexpr):  # type
         return tl.load(x + columns, mask=mask).to(tl.float32), tl.load(x + columns + R // 2, mask=mask).to(tl.float32)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _store(  # type: ignore[no-untyped-def]
+@triton.jit
+def _store(
     to, columns, mask, a, b, cos_a, cos_b, sin_a, sin_b, BACK: tl.constexpr, INTERLEAVED: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """The pairs, turned, where ``_load`` would find them."""
@@ -42,8 +42,8 @@ def _store(  # type: ignore[no-untyped-def]
         tl.store(to + columns + R // 2, turned_b, mask=mask)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _rope(  # type: ignore[no-untyped-def]
+@triton.jit
+def _rope(
     to_q, to_k, q, k, cos, sin, H, Hkv, L, q_groups, to_q_b, to_q_h, to_q_l,
     to_k_b, to_k_h, to_k_l, q_b, q_h, q_l, k_b, k_h, k_l, table_b, table_l,
     BACK: tl.constexpr, INTERLEAVED: tl.constexpr, R: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
@@ -85,7 +85,7 @@ def _rope(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _chosen(first, x, x_b, x_h, x_l, y, y_b, y_h, y_l):  # type: ignore[no-untyped-def]
+def _chosen(first, x, x_b, x_h, x_l, y, y_b, y_h, y_l):
     """One of two tensors, with its strides in 64 bits."""
     b, h, l_ = tl.where(first, x_b, y_b), tl.where(first, x_h, y_h), tl.where(first, x_l, y_l)
     return tl.where(first, x, y), b.to(tl.int64), h.to(tl.int64), l_.to(tl.int64)

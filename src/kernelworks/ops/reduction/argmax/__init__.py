@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any, overload
 
-from torch import Tensor
-
 from kernelworks.ops.reduction.argmax.contract import CONTRACT, FORM
-from kernelworks.ops.reduction.argmax.mutants import MUTANTS
-from kernelworks.spelling import ABSENT, Array
+from kernelworks.spelling import ABSENT, Array, two_names
 
 __all__ = ["OP", "argmax"]
 
@@ -21,7 +18,8 @@ def argmax(
 def argmax(
     input: Array, dim: int | None = None, keepdim: bool = False, *, out: Array | None = None, row: str | None = None
 ) -> Array: ...
-def argmax(  # type: ignore[misc]  # the first argument has two names
+@two_names
+def argmax(
     x: Any = ABSENT, dim: Any = None, *rest: Any, keepdim: Any = False, out: Any = None, row: str | None = None,
     **torchs: Any,
 ) -> Any:  # fmt: skip
@@ -50,11 +48,5 @@ def argmax(  # type: ignore[misc]  # the first argument has two names
     return OP.call(x, dim, keepdim, out, row)
 
 
-OP = FORM.op(CONTRACT, MUTANTS)
-
-
-def _ours(input: Tensor, dim: int | None = None, keepdim: bool = False) -> tuple[Any, ...] | str:
-    return input, dim, keepdim
-
-
-SPELLING = FORM.spelling(OP, _ours)
+OP = FORM.op(CONTRACT)
+SPELLING = FORM.spelling(OP)

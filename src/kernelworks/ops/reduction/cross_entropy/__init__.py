@@ -13,12 +13,13 @@ from torch import Tensor
 from kernelworks.aten import aten
 from kernelworks.build.rows import cpp_rows, cuda_row, in_float64, into, python_row, triton_row
 from kernelworks.build.sharing import shared
+from kernelworks.forms.arguments import said
 from kernelworks.op import Op, Pass
 from kernelworks.ops.layout import as_rows
 from kernelworks.ops.reduction.cross_entropy import sm90
-from kernelworks.ops.reduction.cross_entropy.contract import CONTRACT, REDUCTIONS, reference
+from kernelworks.ops.reduction.cross_entropy.contract import ARGUMENTS, CONTRACT, REDUCTIONS, reference
 from kernelworks.ops.reduction.cross_entropy.mutants import MUTANTS
-from kernelworks.spelling import ABSENT, Array, Spelling
+from kernelworks.spelling import ABSENT, Array, Spelling, two_names
 
 __all__ = ["OP", "cross_entropy"]
 
@@ -47,7 +48,8 @@ def cross_entropy(
     out: Array | None = None,
     row: str | None = None,
 ) -> Array: ...
-def cross_entropy(  # type: ignore[misc]  # the first argument has two names
+@two_names
+def cross_entropy(
     logits: Any = ABSENT,
     target: Any = ABSENT,
     *rest: Any,
@@ -178,12 +180,9 @@ OP = Op(
         python_row("reference", _reference, functools.partial(_torch_backward, compute=torch.float64)),
     ],
     room=__file__,
-    forward=Pass(
-        "cross_entropy(Tensor logits, Tensor target, int ignore_index, str reduction, str? row=None) -> Tensor", _fake
-    ),
+    forward=Pass(f"cross_entropy({said(ARGUMENTS)}, str? row=None) -> Tensor", _fake),
     backward=Pass(
-        "cross_entropy_backward(Tensor grad_loss, Tensor logits, Tensor target, int ignore_index, str reduction, "
-        "str? row=None) -> Tensor",
+        f"cross_entropy_backward(Tensor grad_loss, {said(ARGUMENTS)}, str? row=None) -> Tensor",
         _fake_backward,
         returns=("logits",),
     ),
@@ -195,9 +194,9 @@ OP = Op(
 
 def _ours(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
-    ignore_index: int = -100, reduce: bool | None = None, reduction: str = "mean", label_smoothing: float = 0.0,
+    ignore_index: int = -100, reduce: bool | None = None, reduction: str = "mean", label_smoothing: float | None = 0.0,
 ) -> tuple[Any, ...] | str:  # fmt: skip
-    if weight is not None or label_smoothing:
+    if weight is not None or label_smoothing is None or label_smoothing:
         return "weight and label_smoothing ask for another loss"
     if size_average is not None or reduce is not None:
         return "size_average and reduce are torch's, deprecated there"

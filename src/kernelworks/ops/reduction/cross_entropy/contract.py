@@ -9,18 +9,10 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.cases import draw, normal
-from kernelworks.contract import (
-    UNIT_ROUNDOFF,
-    Case,
-    Contract,
-    Cost,
-    Request,
-    need_dtype,
-    need_tensor,
-    rounding,
-)  # fmt: skip
+from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Request, rounding
+from kernelworks.forms.arguments import Arguments, Classes, Error, Lines, Whole, Word, check_of, errors_of, right_of
 
-__all__ = ["CONTRACT", "REDUCTIONS", "reference"]
+__all__ = ["ARGUMENTS", "CONTRACT", "REDUCTIONS", "reference"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 REDUCTIONS = ("none", "mean", "sum")  # in the order of the kernels' numbers
@@ -28,21 +20,9 @@ CHAIN = 128  # the longest chain of float32 additions, whatever the length: then
 LOWEST = -105.0  # e^-105 rounds to 0 in float32
 
 
-def check(logits: Any, target: Any, ignore_index: Any = -100, reduction: Any = "mean") -> None:
-    need_tensor("logits", logits)
-    need_dtype("logits", logits)
-    if len(logits.shape) != 2 or logits.shape[1] < 1:
-        raise ValueError(f"logits must have shape [M, N] with N >= 1, got {list(logits.shape)}")
-    need_tensor("target", target)
-    need_dtype("target", target, (torch.int64,))
-    if tuple(target.shape) != (logits.shape[0],):
-        raise ValueError(f"target must have shape [{logits.shape[0]}], one class a row; got {list(target.shape)}")
-    if torch.device(target.device).type != torch.device(logits.device).type:
-        raise ValueError(f"target must be on logits's device {logits.device}, got {target.device}")
-    if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
-        raise TypeError(f"ignore_index must be an int, got {type(ignore_index).__name__}")
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
+ARGUMENTS: Arguments = {
+    "logits": Lines(), "target": Classes("logits"), "ignore_index": Whole(), "reduction": Word(*REDUCTIONS),
+}  # fmt: skip
 
 
 def _reduced(losses: Tensor, valid: Tensor, reduction: str) -> Tensor:
@@ -181,21 +161,14 @@ DEVICE_BENCH_CASES = tuple(
 )
 
 
-def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
-    return lambda: {"logits": torch.ones(2, 8), "target": torch.tensor([1, 7])} | changed
+def _targets(first: int, second: int) -> Callable[[], dict[str, Any]]:
+    return lambda: right_of(ARGUMENTS) | {"target": torch.tensor([first, second])}
 
 
-ERRORS = (
-    ("logits is not a tensor", _with(logits=[1.0]), TypeError, "logits must be a torch.Tensor"),
-    ("logits is an integer tensor", _with(logits=torch.ones(2, 8).long()), TypeError, "logits must have dtype"),
-    ("logits of three dimensions", _with(logits=torch.ones(2, 8, 1)), ValueError, "logits must have shape [M, N]"),
-    ("no classes", _with(logits=torch.ones(2, 0)), ValueError, "with N >= 1"),
-    ("target of another length", _with(target=torch.tensor([1])), ValueError, "target must have shape [2]"),
-    ("target of int32", _with(target=torch.tensor([1, 7]).int()), TypeError, "target must have dtype int64"),
-    ("target too large", _with(target=torch.tensor([1, 8])), IndexError, "target must be in [0, 7]"),
-    ("target negative", _with(target=torch.tensor([-1, 7])), IndexError, "got -1 at [0]"),
-    ("unknown reduction", _with(reduction="median"), ValueError, "reduction must be one of none, mean, sum"),
-    ("ignore_index is a float", _with(ignore_index=1.0), TypeError, "ignore_index must be an int"),
+ERRORS: tuple[Error, ...] = (
+    *errors_of(ARGUMENTS),
+    ("target too large", _targets(1, 8), IndexError, "target must be in [0, 7]"),
+    ("target negative", _targets(-1, 7), IndexError, "got -1 at [0]"),
 )
 
 CONTRACT = Contract(
@@ -206,7 +179,7 @@ CONTRACT = Contract(
     source="Milakov and Gimelshein, Online normalizer calculation for softmax, 2018 (arXiv:1805.02867)",
     outputs=("loss",),
     differentiable=("logits",),
-    check=check,
+    check=check_of(ARGUMENTS),
     reference=reference,
     bound=bound,
     gradient_bound=gradient_bound,

@@ -25,8 +25,8 @@ MOST_PIECES = 16  # of a row whose programs wait for each other; far fewer than 
 SHORT = 128  # rows below this have a bound too narrow for the quick exponential
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _stretched(v, top, factor, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _stretched(v, top, factor, EXACT: tl.constexpr):
     """e^(v - top) factor, also where the exponential alone would be too small for float32's normal range."""
     if EXACT:
         return exp(v - top) * factor
@@ -34,8 +34,8 @@ def _stretched(v, top, factor, EXACT: tl.constexpr):  # type: ignore[no-untyped-
     return half * factor * half
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _row_scale(tops, sums, row, S, PIECES: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _row_scale(tops, sums, row, S, PIECES: tl.constexpr):
     """Maximum of a row and 1 / (the sum of its exponentials), from what its pieces published."""
     piece = tl.arange(0, PIECES)
     known = tl.load(tops + row * S + piece, mask=piece < S, other=float("-inf"), cache_modifier=".cg")
@@ -45,7 +45,7 @@ def _row_scale(tops, sums, row, S, PIECES: tl.constexpr):  # type: ignore[no-unt
 
 
 @triton.jit
-def _flow(grad, count, grad_stride, row, wanted, N):  # type: ignore[no-untyped-def]
+def _flow(grad, count, grad_stride, row, wanted, N):
     """What flows into a row's logits; NaN where its target is no class."""
     flow = 1.0
     if grad is not None:
@@ -55,8 +55,8 @@ def _flow(grad, count, grad_stride, row, wanted, N):  # type: ignore[no-untyped-
     return tl.where((wanted >= 0) & (wanted < N), flow, float("nan"))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _prepare(target, count, turn, M, ignore_index, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _prepare(target, count, turn, M, ignore_index, BLOCK: tl.constexpr):
     """Counts the rows that are not ignored; sets the counters of `_step` to 0 (one for turns, one a row)."""
     lane = tl.arange(0, BLOCK)
     found = tl.zeros([BLOCK], tl.int32)
@@ -73,8 +73,8 @@ def _prepare(target, count, turn, M, ignore_index, BLOCK: tl.constexpr):  # type
         tl.store(turn, 0)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _step(  # type: ignore[no-untyped-def]
+@triton.jit
+def _step(
     logits, target, grad, count, gradient, tops, sums, owns, turn, stride, grad_stride, N, S, ignore_index,
     BLOCK: tl.constexpr, PIECES: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
@@ -115,8 +115,8 @@ def _step(  # type: ignore[no-untyped-def]
                 tl.store(gradient + row * N + wanted, (exp(own - top) * scale - 1.0) * factor)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _short(  # type: ignore[no-untyped-def]
+@triton.jit
+def _short(
     logits, target, grad, count, gradient, tops, sums, owns, stride, grad_stride, M, N, ignore_index,
     BLOCK: tl.constexpr, ROWS: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
@@ -145,8 +145,8 @@ def _short(  # type: ignore[no-untyped-def]
         tl.store(gradient + row[:, None] * N + column, d, mask=inside)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _rescale(  # type: ignore[no-untyped-def]
+@triton.jit
+def _rescale(
     logits, target, grad, count, gradient, tops, sums, owns, stride, grad_stride, M, N, S, ignore_index,
     BLOCK: tl.constexpr, PIECES: tl.constexpr, EXACT: tl.constexpr, ONES: tl.constexpr,
 ):  # fmt: skip
@@ -173,8 +173,8 @@ def _rescale(  # type: ignore[no-untyped-def]
                     tl.store(gradient + row * N + wanted, (exp(tl.load(owns + row) - top) * scale - 1.0) * factor)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _finish(  # type: ignore[no-untyped-def]
+@triton.jit
+def _finish(
     target, tops, sums, owns, loss, totals, counts, M, N, S, ignore_index,
     ROWS: tl.constexpr, PIECES: tl.constexpr, MEAN: tl.constexpr,
 ):  # fmt: skip
@@ -204,8 +204,8 @@ def _finish(  # type: ignore[no-untyped-def]
             tl.store(loss, sum_.to(tl.float32))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _total(totals, counts, loss, K, BLOCK: tl.constexpr, MEAN: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _total(totals, counts, loss, K, BLOCK: tl.constexpr, MEAN: tl.constexpr):
     lane = tl.arange(0, BLOCK)
     sum_, count = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.int32)
     for begin in range(0, K, BLOCK):

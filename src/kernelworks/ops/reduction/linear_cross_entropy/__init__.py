@@ -12,8 +12,10 @@ from torch import Tensor
 
 from kernelworks.build.rows import as_float64, into, python_row, triton_row
 from kernelworks.contract import Request
+from kernelworks.forms.arguments import said
+from kernelworks.forms.product import gradients_like
 from kernelworks.op import Op, Pass
-from kernelworks.ops.reduction.linear_cross_entropy.contract import CONTRACT, reference
+from kernelworks.ops.reduction.linear_cross_entropy.contract import ARGUMENTS, CONTRACT, reference
 from kernelworks.ops.reduction.linear_cross_entropy.mutants import MUTANTS
 from kernelworks.spelling import ABSENT, Array, Spelling
 
@@ -148,16 +150,6 @@ def _fake(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore
     return x.new_empty((), dtype=torch.float32)
 
 
-def _fake_backward(
-    grad: Tensor, x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, needs: list[bool]
-) -> tuple[Tensor, Tensor, Tensor]:
-    return (
-        x.new_empty(x.shape if needs[0] else 0),
-        weight.new_empty(weight.shape if needs[1] else 0),
-        weight.new_empty(weight.shape[:1] if needs[2] else 0),
-    )
-
-
 OP = Op(
     CONTRACT,
     [
@@ -166,20 +158,17 @@ OP = Op(
         python_row("reference", _reference, functools.partial(_torch_backward, compute=torch.float64)),
     ],
     room=__file__,
-    forward=Pass(
-        "linear_cross_entropy(Tensor x, Tensor weight, Tensor target, Tensor? bias, int ignore_index, str? row=None) "
-        "-> Tensor",
-        _fake,
-    ),
+    forward=Pass(f"linear_cross_entropy({said(ARGUMENTS)}, str? row=None) -> Tensor", _fake),
     backward=Pass(
-        "linear_cross_entropy_backward(Tensor grad_loss, Tensor x, Tensor weight, Tensor target, Tensor? bias, "
-        "int ignore_index, bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor)",
-        _fake_backward,
+        f"linear_cross_entropy_backward(Tensor grad_loss, {said(ARGUMENTS)}, bool[] needs, str? row=None) "
+        "-> (Tensor, Tensor, Tensor)",
+        lambda grad, x, weight, target, bias, ignore_index, needs: gradients_like(x, weight, needs),
         returns=("x", "weight", "bias"),
     ),
     composite=_composite,
     mutants=MUTANTS,
 )
+OP.pattern = "logits"
 
 
 def _own(

@@ -9,20 +9,12 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.cases import draw, normal
-from kernelworks.contract import (
-    UNIT_ROUNDOFF,
-    Case,
-    Contract,
-    Cost,
-    Request,
-    need_dtype,
-    need_same,
-    need_tensor,
-    rounding,
-)  # fmt: skip
+from kernelworks.cases import normal
+from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Request, rounding
+from kernelworks.forms.arguments import Arguments, Classes, Error, Matrix, Vector, Whole, check_of, errors_of, right_of
+from kernelworks.forms.product import X, drawn, gamma
 
-__all__ = ["CHUNK", "CONTRACT", "reference"]
+__all__ = ["ARGUMENTS", "CHUNK", "CONTRACT", "reference"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 SMALLEST = 2.0**-149  # of float32
@@ -34,28 +26,10 @@ CHUNK = (
 )
 
 
-def check(x: Any, weight: Any, target: Any, bias: Any = None, ignore_index: Any = -100) -> None:
-    need_tensor("x", x)
-    need_dtype("x", x)
-    if len(x.shape) < 1:
-        raise ValueError("x must have at least one dimension, the one that is multiplied; got a scalar tensor")
-    need_tensor("weight", weight)
-    need_same("weight", weight, "x", x)
-    if len(weight.shape) != 2 or weight.shape[1] != x.shape[-1] or weight.shape[0] < 1:
-        raise ValueError(f"weight must have shape [N, {x.shape[-1]}] with N >= 1, got {list(weight.shape)}")
-    need_tensor("target", target)
-    need_dtype("target", target, (torch.int64,))
-    if tuple(target.shape) != tuple(x.shape[:-1]):
-        raise ValueError(f"target must have shape {list(x.shape[:-1])}, one class a row; got {list(target.shape)}")
-    if torch.device(target.device).type != torch.device(x.device).type:
-        raise ValueError(f"target must be on x's device {x.device}, got {target.device}")
-    need_tensor("bias", bias, optional=True)
-    if bias is not None:
-        need_same("bias", bias, "x", x)
-        if tuple(bias.shape) != (weight.shape[0],):
-            raise ValueError(f"bias must have shape [{weight.shape[0]}], weight's first; got {list(bias.shape)}")
-    if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
-        raise TypeError(f"ignore_index must be an int, got {type(ignore_index).__name__}")
+ARGUMENTS: Arguments = {
+    "x": X, "weight": Matrix("x", least=1), "target": Classes("x"), "bias": Vector("weight", 0),
+    "ignore_index": Whole(),
+}  # fmt: skip
 
 
 def reference(
@@ -73,8 +47,7 @@ def reference(
 
 def _gamma(terms: int) -> float:
     """Of a sum of products in float32, in any order; a matrix unit cuts a sum off where it could round it."""
-    n = 2.0 * terms + 10.0
-    return n * U32 / (1.0 - n * U32)
+    return gamma(2.0 * terms + 10.0)
 
 
 class _Logits:
@@ -167,12 +140,10 @@ def _make(
     scale: float = 1.0, ignore_index: int = -100,
 ) -> dict[str, Any]:  # fmt: skip
     """Every third target is ignored."""
-    k = shape[-1]
     target = torch.randint(0, n, shape[:-1], generator=generator)
     target.view(-1)[1::3] = ignore_index
     return {
-        "x": draw(kind, generator, dtype, *shape),
-        "weight": normal(generator, dtype, n, k, scale=scale * max(k, 1) ** -0.5),
+        **drawn(generator, dtype, shape, n, kind, scale),
         "target": target,
         "bias": normal(generator, dtype, n) if bias else None,
         "ignore_index": ignore_index,
@@ -230,23 +201,14 @@ DEVICE_CASES = (
 )
 
 
-def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
-    usual = {"x": torch.ones(2, 8), "weight": torch.ones(3, 8), "target": torch.tensor([1, 2]), "bias": torch.ones(3)}
-    return lambda: usual | changed
+def _targets(first: int, second: int) -> Callable[[], dict[str, Any]]:
+    return lambda: right_of(ARGUMENTS) | {"target": torch.tensor([first, second])}
 
 
-ERRORS = (
-    ("x is not a tensor", _with(x=[1.0]), TypeError, "x must be a torch.Tensor"),
-    ("x is an integer tensor", _with(x=torch.ones(2, 8).long()), TypeError, "x must have dtype"),
-    ("weight of another K", _with(weight=torch.ones(3, 7)), ValueError, "weight must have shape [N, 8]"),
-    ("weight of another dtype", _with(weight=torch.ones(3, 8).half()), TypeError, "weight must have x's dtype"),
-    ("no classes", _with(weight=torch.ones(0, 8), bias=None), ValueError, "with N >= 1"),
-    ("target of another length", _with(target=torch.tensor([1])), ValueError, "target must have shape [2]"),
-    ("target of int32", _with(target=torch.tensor([1, 2]).int()), TypeError, "target must have dtype int64"),
-    ("target too large", _with(target=torch.tensor([1, 3])), IndexError, "target must be in [0, 2]"),
-    ("target negative", _with(target=torch.tensor([-1, 2])), IndexError, "got -1 at [0]"),
-    ("bias of another length", _with(bias=torch.ones(8)), ValueError, "bias must have shape [3]"),
-    ("ignore_index is a float", _with(ignore_index=1.0), TypeError, "ignore_index must be an int"),
+ERRORS: tuple[Error, ...] = (
+    *errors_of(ARGUMENTS),
+    ("target too large", _targets(1, 3), IndexError, "target must be in [0, 2]"),
+    ("target negative", _targets(-1, 2), IndexError, "got -1 at [0]"),
 )
 
 CONTRACT = Contract(
@@ -258,7 +220,7 @@ CONTRACT = Contract(
     source="Hsu et al., Liger Kernel, 2024 (arXiv:2410.10989), section 3.2; Wijmans et al. 2024 (arXiv:2411.09009)",
     outputs=("loss",),
     differentiable=("x", "weight", "bias"),
-    check=check,
+    check=check_of(ARGUMENTS),
     reference=reference,
     bound=bound,
     gradient_bound=gradient_bound,

@@ -29,8 +29,8 @@ Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 Counted = tuple[Tensor, Tensor | None, int]  # every row's target, how many rows count, the target that does not
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _scale(  # type: ignore[no-untyped-def]
+@triton.jit
+def _scale(
     gradient, grad, target, count, size, K, ignore_index, BLOCK: tl.constexpr
 ):  # fmt: skip
     """The gradient times what flows in; nothing is read or written where that is 1.

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from kernelworks.ops.reduction.log_softmax.contract import CONTRACT, FORM
 from kernelworks.ops.reduction.log_softmax.mutants import MUTANTS
-from kernelworks.spelling import ABSENT, Array
+from kernelworks.spelling import ABSENT, Array, two_names
 
 __all__ = ["OP", "log_softmax"]
 
@@ -26,7 +26,8 @@ def log_softmax(
     out: Array | None = None,
     row: str | None = None,
 ) -> Array: ...
-def log_softmax(  # type: ignore[misc]  # the first argument has two names
+@two_names
+def log_softmax(
     x: Any = ABSENT, dim: Any = -1, *rest: Any, out: Any = None, row: str | None = None, **torchs: Any
 ) -> Any:
     """The logarithm of softmax along one dimension, which underflows nowhere.

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from kernelworks.ops.reduction.softmax.contract import CONTRACT, FORM
 from kernelworks.ops.reduction.softmax.mutants import MUTANTS
-from kernelworks.spelling import ABSENT, Array
+from kernelworks.spelling import ABSENT, Array, two_names
 
 __all__ = ["OP", "softmax"]
 
@@ -26,9 +26,8 @@ def softmax(
     out: Array | None = None,
     row: str | None = None,
 ) -> Array: ...
-def softmax(  # type: ignore[misc]  # the first argument has two names
-    x: Any = ABSENT, dim: Any = -1, *rest: Any, out: Any = None, row: str | None = None, **torchs: Any
-) -> Any:
+@two_names
+def softmax(x: Any = ABSENT, dim: Any = -1, *rest: Any, out: Any = None, row: str | None = None, **torchs: Any) -> Any:
     """Exponentials along one dimension, scaled to sum to 1.
 
     ``output = e^(x - max(x)) / sum(e^(x - max(x)))`` along ``dim``.

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any, overload
 
 import torch
-from torch import Tensor
 
 from kernelworks.ops.reduction.sum.contract import CONTRACT, FORM
-from kernelworks.ops.reduction.sum.mutants import MUTANTS
-from kernelworks.spelling import ABSENT, Array
+from kernelworks.spelling import ABSENT, Array, two_names
 
 __all__ = ["OP", "sum"]
 
@@ -23,7 +21,8 @@ def sum(
     input: Array, dim: int | tuple[int, ...] | list[int] | None = None, keepdim: bool = False, *,
     dtype: torch.dtype | None = None, out: Array | None = None, row: str | None = None,
 ) -> Array: ...  # fmt: skip
-def sum(  # type: ignore[misc]  # the first argument has two names
+@two_names
+def sum(
     x: Any = ABSENT, dim: Any = None, *rest: Any, keepdim: Any = False, out: Any = None, row: str | None = None,
     **torchs: Any,
 ) -> Any:  # fmt: skip
@@ -53,20 +52,5 @@ def sum(  # type: ignore[misc]  # the first argument has two names
     return OP.call(x, dim, keepdim, out, row)
 
 
-OP = FORM.op(CONTRACT, MUTANTS)
-
-
-def _ours(
-    input: Tensor, dim: int | tuple[int, ...] | list[int] | None = None, keepdim: bool = False, *,
-    dtype: torch.dtype | None = None,
-) -> tuple[Any, ...] | str:  # fmt: skip
-    if dtype is not None and dtype != input.dtype:
-        return "dtype asks for another result than the input's"
-    if isinstance(dim, (tuple, list)):
-        if len(dim) > 1:
-            return "several dimensions are summed at once"
-        dim = dim[0] if dim else None
-    return input, dim, keepdim
-
-
-SPELLING = FORM.spelling(OP, _ours)
+OP = FORM.op(CONTRACT)
+SPELLING = FORM.spelling(OP)
