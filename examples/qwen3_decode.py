@@ -17,7 +17,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing i
 import torch
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 
-PREFIX, TOKENS = 512, 16
+PREFIX, TOKENS = 512, 8
 
 
 @functools.cache

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import random
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 # Read when torch loads OpenMP. Both workers' threads share the cores, and a thread that spins while it waits keeps one
 # from the other worker: half of the time of the parity tests went there.
@@ -43,10 +45,13 @@ LEVELS = (("L1", 16 << 10, 450.0), ("L2", 512 << 10, 255.0), ("L3", 8 << 20, 105
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="what `make test` has no time for, too")
+    parser.addoption("--shuffle", type=int, help="in the order that is drawn with this number: no test needs another")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+    if config.getoption("--shuffle") is not None:
+        random.Random(config.getoption("--shuffle")).shuffle(items)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -55,6 +60,23 @@ def _entered_through_cpp() -> None:
     from kernelworks.build import native
 
     native.build()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What fixes of tests brought is nothing to calibrate the user's predictions by: it goes to a folder of its own,
+    but where a test has a cache of its own."""
+    from kernelworks import environment
+
+    users, cache_dir = os.environ.get("KERNELWORKS_CACHE"), environment.cache_dir
+    folder = tmp_path_factory.mktemp("kept")
+
+    def apart(kind: str) -> Path:
+        return folder / kind if kind == "history" and os.environ.get("KERNELWORKS_CACHE") == users else cache_dir(kind)
+
+    environment.cache_dir = apart
+    yield
+    environment.cache_dir = cache_dir
 
 
 @pytest.fixture

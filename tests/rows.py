@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import kernelworks
+from kernelworks import certificates
 from kernelworks.build.cpp import TARGETS
 from kernelworks.contract import Row
 from kernelworks.machine import has_gpu, machine
@@ -27,6 +28,16 @@ def runnable_rows() -> list[tuple[Op, str]]:
         for row in op.rows
         if row.source is None or _runs_here(row)  # torch and the reference run everywhere
     ]
+
+
+def certified(op: Op, row: str) -> bool:
+    """Whether a proof of all cases is on record for a row's source and compiler: on this kind of machine, or of a GPU's
+    row on any."""
+    found = op.row(row)
+    kinds = (
+        [k for k in certificates.shipped_kinds() if k.startswith("sm_")] if found.device == "cuda" else [machine().kind]
+    )
+    return found.source is not None and any(certificates.invalid(op.name, found, kind) is None for kind in kinds)
 
 
 def label(value: object) -> str:

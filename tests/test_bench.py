@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -94,11 +95,12 @@ def test_noisy_windows_do_not_count() -> None:
 
 
 def test_long_calls_are_timed_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
+    calls, clock = list[int](), SimpleNamespace(now=0.0)
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: clock.now, monotonic=lambda: clock.now))
 
     def slow(i: int) -> None:
         calls.append(i)
-        time.sleep(0.02)
+        clock.now += 0.02
 
     def samples(enough_s: float) -> tuple[int, int]:
         calls.clear()

@@ -65,6 +65,17 @@ def test_a_later_burst_does_not_spoil_the_first_round() -> None:
     assert [item.best for item in items] == [1.0, 2.0]
 
 
+def test_what_two_rounds_agree_on_is_not_measured_again() -> None:
+    told = {"steady": iter([1.0, 1.02]), "slowed once": iter([2.0, 1.0, 1.0]), "never twice": iter([4.0, 2.0, 1.0])}
+    items = [survey.Floor(what, lambda values=values: next(values)) for what, values in told.items()]
+    steps: list[str] = []
+    watch = Quiet(window_s=0.0, times=Busy(0.0))
+    assert survey._rounds(items, watch, lambda what, *_: steps.append(what)) == survey.ROUNDS
+    assert [item.best for item in items] == [1.0, 1.0, 1.0]
+    assert [len(item.found) for item in items] == [2, 3, 3]
+    assert steps[-2:] == ["round 3: slowed once", "round 3: never twice"]
+
+
 # ---------------------------------------------------------------- measuring
 
 

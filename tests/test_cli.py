@@ -44,7 +44,8 @@ def patch(monkeypatch: pytest.MonkeyPatch, module: str, name: str, value: Callab
 
 
 def test_the_verbs_are_those_of_the_design() -> None:
-    assert set(VERBS) == {"diagnose", "machine", "prove", "bench", "explain", "map", "settle", "swap", "tune", "climb"}
+    measuring = {"diagnose", "machine", "prove", "bench", "explain", "settle", "swap", "tune", "climb"}
+    assert set(VERBS) == measuring | {"map", "compare", "truth", "judge", "lint-problem"}
     assert cli("--version").stdout.startswith("kernelworks ")
     assert cli().exit_code == 2  # without a verb: the help, as for a wrong command line
 
@@ -138,6 +139,18 @@ def test_a_busy_machine_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 3
     assert "ambiguous: other processes used 34% of the cores" in result.stderr
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize("verb", [("diagnose", "p.py:f"), ("settle", "p.py:f")])
+def test_a_machine_too_busy_for_a_program_is_no_fault_of_the_programs(
+    monkeypatch: pytest.MonkeyPatch, verb: tuple[str, str]
+) -> None:
+    def busy(*given: Any, **named: Any) -> Any:
+        raise Ambiguous(0.34)
+
+    patch(monkeypatch, "kernelworks.diagnose", "run", busy)
+    patch(monkeypatch, "kernelworks.settling", "settled", busy)
+    assert cli(*verb).exit_code == 3
 
 
 def test_a_refused_proof_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, proofs: list[Proof]) -> None:
@@ -268,6 +281,13 @@ def test_generated_pages_are_up_to_date() -> None:
     assert reference == map_report.markdown(kernel_map()), "run `make docs`"
 
 
+def test_the_first_screen_ends_with_the_first_table() -> None:
+    screen = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:40]
+    table = [line for line in screen if line.startswith("| ")]
+    assert len(table) == 1 + len(readme._suite(ROOT)), "a line for each program below its head"
+    assert sum(line.startswith("![") for line in screen) == 1 and screen.count("```") == 1
+
+
 def blocks() -> list[tuple[str, int, str]]:
     """The examples in Python of README.md and of the docs: page, number, text."""
     pages = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
@@ -322,7 +342,7 @@ def test_parts_are_made_of_the_results(tmp_path: Path, diagnosis: Diagnosis) -> 
         "**2.00x** (2.00x to 2.00x)",
         "| 1.60x |",
         "runs at 38%",
-        "## 2 threads",
+        "### 2 threads",
     ):
         assert expected in text, expected
     (tmp_path / "docs").mkdir()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -46,6 +48,30 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
+
+
+PLACES = """
+import torch
+from kernelworks.settle.duel import _places
+lay, places = set(), _places()
+for _ in range(20):
+    next(places)
+    lay.add(torch.empty(1 << 18).data_ptr())
+assert len(lay) > 3, lay
+"""
+
+
+def test_long_calls_are_raced_with_their_results_in_many_places() -> None:
+    """In a process of its own: where results lie depends on what was freed before."""
+    done = subprocess.run([sys.executable, "-c", PLACES], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_over_before_a_place_matters_is_raced_where_it_is(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(module, "_places")
+    assert duel(clock.arm(2e-6), clock.arm(3e-6)).ours
 
 
 @pytest.mark.parametrize(

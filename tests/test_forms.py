@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.aten import Given
-from kernelworks.forms.arguments import Floats, Like, Word, check_of, errors_of
+from kernelworks.aten import Given, program
+from kernelworks.build import native
+from kernelworks.forms.arguments import Floats, Like, Word, check_of, errors_of, right_of
 from kernelworks.forms.derived import told
 from kernelworks.forms.launches import written_backward, written_forward
 from kernelworks.forms.pointwise import Pointwise, Work
@@ -77,7 +78,7 @@ def test_launches_are_written_out() -> None:
         (lambda x, y: F.silu(x) * y, "mul.Tensor(silu(x), y)"),
         (lambda x, y: F.gelu(x, approximate="tanh"), "gelu(x, approximate='tanh')"),
         (lambda x, y: F.linear(x, y), "mm(x, t(y))"),  # which autocast would take in bfloat16
-        (lambda x, y: x / (1 + y.abs()), "div.Tensor(x, add.Tensor(abs(y), 1))"),
+        (lambda x, y: x / (1 + y.abs()), "div.Tensor(x, add.Scalar(abs(y), 1))"),
         (lambda x, y: x.clone().add_(y), None),  # writes
         (lambda x, y: x.max(-1).values, None),  # an operator with two results
         (lambda x, y: torch.cat([x, y]), None),  # a list of tensors
@@ -92,13 +93,20 @@ def test_the_operators_of_a_function_are_found(function: Any, expected: str | No
     assert (None if found is None else text(found, ("x", "y"))) == expected
 
 
+@pytest.mark.parametrize("function", [lambda x, y: x / (1 + y.abs()), lambda x, y: 2 * y - x * 0.5])
+def test_the_operators_that_were_found_compute_the_function(function: Any) -> None:
+    given = torch.randn(2, 3), torch.randn(2, 3)
+    run = program(native.build(), aten_of(function), given)
+    assert run is not None and torch.equal(run(*given), function(*given))
+
+
 @pytest.mark.parametrize("index", range(len(errors_of(GATED))), ids=[what for what, *_ in errors_of(GATED)])
 def test_a_refused_call_raises_as_is_said(index: int) -> None:
     _, make, kind, words = errors_of(GATED)[index]
     with pytest.raises(kind) as raised:
         check_of(GATED)(**make())
     assert words in str(raised.value)
-    check_of(GATED)(**{name: argument.right() for name, argument in GATED.items()})
+    check_of(GATED)(**right_of(GATED))
 
 
 def _halved(folder: Path) -> Pointwise:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import kernelworks as kw
+from kernelworks.watching import watched
 
 ids = torch.tensor([[1, 0, 3], [2, 3, 1]])
 x = torch.randn(2, 3, 8)
@@ -32,7 +33,11 @@ MODULES: tuple[tuple[str, tuple[Any, ...], dict[str, Any], tuple[Tensor, ...]], 
     ("RMSNorm", ([8],), {"eps": 1e-3, "elementwise_affine": False}, (x,)),
     ("GELU", (), {}, (x,)),
     ("GELU", ("tanh",), {}, (x,)),
+    ("ReLU", (), {}, (x,)),
     ("Softmax", (), {"dim": 1}, (x,)),
+    ("Softmax2d", (), {}, (x,)),
+    ("LogSoftmax", (), {}, (x,)),
+    ("LogSoftmax", (-1,), {}, (x,)),
     ("Embedding", (4, 8), {}, (ids,)),
     ("Embedding", (4, 8), {"padding_idx": 1, "max_norm": 1.0, "scale_grad_by_freq": True}, (ids,)),
     ("Embedding", (4, 8), {"padding_idx": -1}, (ids,)),
@@ -45,7 +50,7 @@ MODULES: tuple[tuple[str, tuple[Any, ...], dict[str, Any], tuple[Tensor, ...]], 
 
 def results(module: nn.Module, inputs: tuple[Tensor, ...]) -> list[Tensor]:
     """The output, and gradients by the input and the parameters."""
-    inputs = tuple(t.clone().requires_grad_() if t.is_floating_point() else t for t in inputs)
+    inputs = tuple(t.detach().clone().requires_grad_() if t.is_floating_point() else t for t in inputs)
     output = module(*inputs)
     leaves = [t for t in (*inputs, *module.parameters()) if t.requires_grad]
     if not leaves:
@@ -100,11 +105,59 @@ def test_modules_compile_whole_and_cast_as_torchs() -> None:
         assert ours(ids).dtype is torchs(ids).dtype
 
 
-def test_the_gate() -> None:
+@pytest.mark.parametrize(
+    ("module", "shown", "activation"),
+    [
+        (kw.nn.SiluMul(), "SiluMul()", nn.SiLU()),
+        (kw.nn.GeluMul(), "GeluMul(approximate='none')", nn.GELU()),
+        (kw.nn.GeluMul("tanh"), "GeluMul(approximate='tanh')", nn.GELU("tanh")),
+    ],
+)
+def test_the_gates(module: nn.Module, shown: str, activation: nn.Module) -> None:
     gate, up = torch.randn(3, 4, 8).unbind(0)[:2]
-    module = kw.nn.SiluMul()
-    assert repr(module) == "SiluMul()" and not module.state_dict()
-    torch.testing.assert_close(module(gate, up), nn.functional.silu(gate) * up)
+    assert repr(module) == shown and not module.state_dict()
+    torch.testing.assert_close(module(gate, up), activation(gate) * up)
+
+
+padded = torch.tensor([[False, False, True], [False, False, False]])
+ATTENDED: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+    ({}, {}),
+    ({}, {"need_weights": False}),
+    ({"batch_first": True}, {"need_weights": False, "attn_mask": torch.ones(3, 3).triu(1).bool()}),
+    ({"batch_first": True, "bias": False}, {"need_weights": False, "key_padding_mask": padded}),
+    ({"batch_first": True}, {"average_attn_weights": False, "attn_mask": torch.randn(3, 3)}),
+    ({"add_bias_kv": True, "add_zero_attn": True, "dtype": torch.float64}, {"need_weights": False}),
+    ({"kdim": 8, "vdim": 8, "dropout": 0.5}, {"need_weights": False}),
+)
+
+
+@pytest.mark.parametrize("case", range(len(ATTENDED)))
+@pytest.mark.parametrize("training", [True, False])
+def test_attention_of_many_heads_stands_for_torchs(case: int, training: bool) -> None:
+    made, asked = ATTENDED[case]
+    torch.manual_seed(0)
+    torchs = nn.MultiheadAttention(8, 2, **made).train(training)
+    ours = kw.nn.MultiheadAttention(8, 2, **made).train(training)
+    ours.load_state_dict(torchs.state_dict())
+    assert repr(ours) == repr(torchs)
+    found = []
+    for module in (torchs, ours):
+        given = x.detach().to(made.get("dtype", torch.float32)).requires_grad_(training)
+        torch.manual_seed(1)  # dropout
+        output, weights = module(given, given, given, **asked)
+        gradients = torch.autograd.grad(output.square().sum(), [given, *module.parameters()]) if training else ()
+        found.append((output, *([] if weights is None else [weights]), *gradients))
+    for want, got in zip(*found, strict=True):
+        torch.testing.assert_close(got, want, rtol=2e-5, atol=2e-5)
+
+
+def test_attention_of_many_heads_calls_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
+    module, called = kw.nn.MultiheadAttention(8, 2), []
+    with watched(lambda op, *call: called.append(op.name)):
+        module(x, x, x, need_weights=False)
+        module(x, x, x)
+    assert {"linear", "attention", "softmax"} <= set(called)
 
 
 def test_a_swap_leaves_them_as_they_are() -> None:

@@ -89,6 +89,41 @@ def test_found_plans_give_what_torch_gives(name: str, way: str) -> None:
     assert len(OPS[name].plans) >= 2
 
 
+# op -> the arguments of torch's operator but the row, the place of the first gradient's
+OPERATORS: dict[str, tuple[Any, ...]] = {
+    "softmax": (*given((4, 16)), -1),
+    "rms_norm": (*given((4, 16), (16,)), 1e-6, None),
+    "attention": (*given(*[(1, 2, 5, 16)] * 3), "top_left", None, None, None, False),
+    "sum": (*given((4, 16)), 0, False),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_torchs_operators_give_what_the_op_gives(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a compiled program calls: below autograd by C++ alone once there is a plan, and with gradients."""
+    operator, args = getattr(torch.ops.kernelworks, name).default, OPERATORS[name]
+    runs = []
+    inner = OPS[name].run
+    monkeypatch.setattr(OPS[name], "run", lambda *given: runs.append(given) or inner(*given))
+    with torch.no_grad():
+        want = first(OPS[name].row("reference").load("forward")(*args))
+        weights = [a.clone().requires_grad_() if isinstance(a, Tensor) else a for a in args]
+        for asked in (args, args, weights, tuple(args)):
+            got = first(operator(*asked, "reference"))
+            torch.testing.assert_close(got, want)
+            assert not got.requires_grad
+    assert len(runs) == (1 if way == "C++" else 4)
+    with pytest.raises(ValueError, match="row must be one of"):
+        operator(*args, "nobody's")
+    leaf = args[0].clone().requires_grad_()
+    made = first(operator(leaf, *args[1:], "torch"))
+    (gradient,) = torch.autograd.grad(made.square().sum(), leaf, create_graph=True)
+    (again,) = torch.autograd.grad(gradient.sum(), leaf)
+    assert gradient.shape == again.shape == leaf.shape
+    both = torch.func.vmap(lambda x: first(operator(x, *args[1:], None)))(torch.stack([args[0]] * 2))
+    torch.testing.assert_close(both[1], want, rtol=1e-4, atol=1e-5)
+
+
 def test_what_a_backward_reads_of_an_input_alone_its_shape_keeps_no_memory(way: str) -> None:
     x = torch.randn(64, 64, requires_grad=True)
     for _ in range(2):  # made, found

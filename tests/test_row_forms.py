@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from kernelworks.forms.derived import told
 from kernelworks.forms.launches import norm_text
@@ -57,3 +58,24 @@ def test_what_was_derived_is_told(name: str) -> None:
     said = told(OPS[name])
     assert {"check", "refused calls", "cost", "dims", "cases", "kernels", "mutants", "forward", "backward"} <= set(said)
     assert "short tile" in said["mutants"] and "rowwise.cpp" in said["kernels"]
+
+
+def test_what_was_derived_of_a_product_is_told() -> None:
+    said = told(OPS["linear"])
+    assert said["dims"] == "M, N, K" and "[N, K] of x's dtype" in said["check"]
+    assert "weight of another K" in said["refused calls"] and "overlapping blocks" in said["mutants"]
+    assert "avx512_bf16: simd.cpp" in said["kernels"] and "linear(x, weight, bias)" in said["torch's operators"]
+
+
+NEEDS = [(True, True, True), (True, False, False), (False, True, False), (False, False, True), (False, False, False)]
+
+
+@pytest.mark.parametrize("needs", NEEDS, ids=str)
+@pytest.mark.parametrize("row", ["scalar", "torch", "reference"])
+def test_a_product_makes_the_gradients_that_are_asked_for(row: str, needs: tuple[bool, ...]) -> None:
+    """The others are empty: neither computed nor allocated."""
+    x, weight, grad = torch.randn(5, 7), torch.randn(3, 7), torch.randn(5, 3)
+    want = (grad @ weight, grad.T @ x, grad.sum(0))
+    found = OPS["linear"].row(row).load("backward")(grad, x, weight, list(needs))
+    for needed, got, right in zip(needs, found, want, strict=True):
+        torch.testing.assert_close(got, right if needed else torch.empty(0))

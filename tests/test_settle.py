@@ -19,7 +19,7 @@ from kernelworks.explanation import explain
 from kernelworks.op import OPS, Op
 from kernelworks.plain import leaves
 from kernelworks.plans import forget_all
-from kernelworks.records import Settled, from_json, to_json
+from kernelworks.records import Parity, Proof, Settled, from_json, to_json
 from kernelworks.report.settle import settled as picture
 from kernelworks.report.settle import text
 from kernelworks.settle import live, races, session, settle_cases
@@ -68,6 +68,53 @@ def taken(function: Callable[[], Any]) -> list[str]:
 
 def graded(*shape: int) -> Tensor:
     return torch.randn(*shape, requires_grad=True)
+
+
+# ---------------------------------------------------------------- rows that nobody has proved
+
+
+@pytest.mark.parametrize(
+    ("ratio", "tried_wrong", "refused", "proofs", "taken_of"),
+    [
+        (1.5, 0, 0, 1, "ours"),  # it won: it is proved, and taken
+        (0.8, 0, 0, 0, "torch"),  # it lost: a proof would be for nothing
+        (1.5, 1, 0, 0, "torch"),  # wrong on the few cases: not raced
+        (1.5, 0, 1, 1, "torch"),  # it won, and the proof refuses it
+    ],
+)
+def test_a_row_without_a_certificate_is_tried_then_raced_and_proved_where_it_won(
+    monkeypatch: pytest.MonkeyPatch, ratio: float, tried_wrong: int, refused: int, proofs: int, taken_of: str
+) -> None:
+    wrong = Parity("gelu", "", "forward", "c", "float32", 2.0, False, "element 0 is off")
+    held: set[tuple[str, str]] = set()
+    tried: list[tuple[str, str]] = []
+    proved: list[tuple[str, str]] = []
+
+    def proof(op: str, row: str, *failures: Parity, certified: bool = False) -> Proof:
+        return Proof(op, row, "here", 9, 0.5, "", failures, 0, 0, {}, 0.1, certified)
+
+    def confirm(rows: list[tuple[str, str]], progress: Any) -> list[Proof]:
+        tried.extend(rows)
+        return [proof(op, row, *[wrong] * tried_wrong) for op, row in rows]
+
+    def prove_missing(rows: list[tuple[str, str]], progress: Any) -> list[Proof]:
+        proved.extend(rows)
+        held.update(() if refused else rows)
+        return [proof(op, row, *[wrong] * refused, certified=not refused) for op, row in rows]
+
+    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: None if (op, row.name) in held else "no")
+    monkeypatch.setattr(session, "confirm", confirm)
+    monkeypatch.setattr(session, "prove_missing", prove_missing)
+    ended, x, y = outcome(monkeypatch, ratio), torch.randn(4, 64), torch.randn(5, 64)
+    lines = kw.settle(lambda: (kw.gelu(x), kw.gelu(y))).calls
+    assert len(tried) == 1 and tried[0][1] in ROWS  # the first listed alone, once for all calls
+    assert len(ended) == (0 if tried_wrong else 2)
+    assert (proved, len(proved)) == (tried[: len(proved)], proofs)
+    expected = tried[0][1] if taken_of == "ours" else "torch"
+    assert [line.taken for line in lines] == [expected] * 2
+    assert explain("gelu", x).row == expected
+    if refused:
+        assert "its proof refuses it" in lines[0].why
 
 
 # ---------------------------------------------------------------- what is raced, and what is taken
@@ -171,6 +218,7 @@ def test_a_row_asked_for_by_name_is_not_raced(monkeypatch: pytest.MonkeyPatch) -
 
 def test_without_a_proved_row_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: "not proved here")
+    monkeypatch.setattr(session, "confirm", lambda rows, progress: [])  # its worker died
     (call,) = kw.settle(lambda: kw.gelu(torch.ones(3))).calls
     assert call.taken == "torch"
     assert "not proved here" in call.why
@@ -180,9 +228,19 @@ def test_rows_that_only_want_a_confirmation_are_confirmed_first(monkeypatch: pyt
     asked: list[tuple[str, str]] = []
     monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: "proved elsewhere")
     monkeypatch.setattr(certificates, "elsewhere", lambda op, row: object())
-    monkeypatch.setattr(session, "confirm", lambda rows, progress: asked.extend(rows))
+    monkeypatch.setattr(session, "confirm", lambda rows, progress: asked.extend(rows) or [])
     kw.settle(lambda: [kw.gelu(torch.ones(n)) for n in (3, 4)])
     assert asked == [("gelu", row.name) for row in OPS["gelu"].rows if row.name in ROWS]
+
+
+def test_what_is_expected_is_tried_at_once_before_anything_is_raced(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[tuple[str, str]]] = []
+    monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: "never proved")
+    monkeypatch.setattr(session, "confirm", lambda rows, progress: asked.append(list(rows)) or [])
+    kw.settle(lambda: kw.gelu(torch.ones(3)), expected=["gelu", "scaled_dot_product_attention", "gelu", "unknown"])
+    (first,) = asked  # the call of gelu finds its row tried
+    assert [op for op, _ in first] == ["gelu", "attention"]
+    assert {row for _, row in first} <= set(ROWS)
 
 
 def test_a_real_race_says_what_each_took() -> None:

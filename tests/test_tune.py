@@ -100,7 +100,9 @@ def test_a_winner_is_read_before_the_table_that_ships_and_changes_the_hash(own_t
     assert after.pick("forward", N=4097, dtype=torch.bfloat16) == USED
     assert after.pick("forward", N=4096, dtype=torch.float32) == USED
     assert after.text("triton") != before.text("triton")
-    assert "8.00 us against 10.00 us" in after.tuned[0]["evidence"]
+    (measured,) = after.tuned[0]["measured"]
+    assert (measured["case"], measured["us"], measured["used_us"]) == ("8192x4096", 8.0, 10.0)
+    assert (measured["gpu"], measured["driver"]) == ("Imaginary GPU", "1.2")
     again = dataclasses.replace(
         tuned(), chosen=THIRD, candidates=(*tuned().candidates[:2], Candidate(THIRD, 0.5, "", 7.0))
     )
@@ -125,7 +127,7 @@ def test_winners_are_proved_and_taken_back_where_the_proof_fails(
     proofs = tune._kept(OPS["softmax"], "triton", own_tables, winners, None)
     assert proofs[0].certified
     (entry,) = tables.table_of(own_tables)
-    assert entry["set"] == OTHER and "16x4096" in entry["evidence"] and "8192x4096" in entry["evidence"]
+    assert entry["set"] == OTHER and [m["case"] for m in entry["measured"]] == ["8192x4096", "16x4096"]
     certified = False
     tune._kept(OPS["softmax"], "triton", own_tables, [dataclasses.replace(tuned(), chosen=THIRD, candidates=(
         *tuned().candidates[:2], Candidate(THIRD, 0.5, "", 7.0)))], None)  # fmt: skip

@@ -93,6 +93,21 @@ def test_a_second_swap_says_so() -> None:
 def test_not_a_module() -> None:
     with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got str"):
         swap("qwen3")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"ops must be names of ops, got 'norm'"):
+        swap(bert(), ops=["gelu", "norm"])
+
+
+@pytest.mark.parametrize("asked", [["gelu"], ["layer_norm", "linear"], ["attention"], []])
+def test_some_ops_alone(asked) -> None:
+    model = bert().eval()
+    inputs = ids()
+    with torch.no_grad():
+        expected = model(inputs).last_hidden_state
+        with swap(model, verbose=False, ops=asked) as swapped:
+            assert {op for r in swapped.replaced for op in r.ops} == set(asked)
+            assert any(left.reason == "not among the ops that were asked for" for left in swapped.left)
+            close(model(inputs).last_hidden_state, expected)
+        assert torch.equal(model(inputs).last_hidden_state, expected)
 
 
 @torch.no_grad()

@@ -151,6 +151,8 @@ torch.stack(({x}, {y}), -1).amax(-1)|F.silu({x}) * {y}|{y} * F.silu({x})|silu({x
 torch.nn.functional.silu({x}) * {y}|F.silu({x}) * through({y})|F.silu({x}.clone()) * {y}.contiguous()
 {x} * torch.sigmoid({x}) * {y}|F.silu({x}) * {y}[..., :1]|F.silu({x}) * 2.0|F.silu(input={x}) * {y}
 F.silu({x}) * F.silu({y})|F.silu({x}) * {y} * F.silu({y})|(F.silu({x}) * {y}).neg() * {y}
+F.gelu({x}, approximate="tanh") * {y}|{y} * F.gelu({x})|gelu({x}) * through({y})|F.gelu({x}) * F.gelu({y})
+F.gelu({x}, approximate="tanh" if self.training else "none") * {y}|F.gelu({x}) * {y}[..., :1]|F.gelu({x}) * 2.0
 F.silu(c := {x} + 1) * (c + {y})|F.silu({x}) * ({y} if self.training else {y} + 1)|F.gelu({x}) * {y}
 self.act({x}) * {y}|{y} * self.act({x})|self.act({x}) * self.act({y})|self.gate({x}) * {y}
 torch.einsum("...i,...i->...i", {x}, {y})|torch.cat(({x}, {y}), -1).unflatten(-1, (2, {D})).sum(-2)
@@ -163,6 +165,7 @@ WRITES = """
 {x} = {x}.clone(); {x}.add_({y})|{x} = {x}.clone(); {x}.mul_(0.5).clamp_(-2, 2)|{x} = {x} + 0; {x}[..., 0] = 0
 {x} = {x}.clone(); {x}[..., ::2] = {y}[..., ::2]|{x} = F.gelu({x}); {x}.mul_(2)|{x} = F.softmax({x}, -1); {x} += 1
 {x} = F.relu({x}.clone(), inplace=True)|{x} = F.silu({x} + 0, inplace=True) * {y}
+t = {x} + 0; {x} = F.gelu(t) * zeroed(t)|t = {y} + 0; {x} = doubled(t) * F.gelu(t, approximate="tanh")
 t = {x} + 0; {x} = F.silu(t) * zeroed(t)|t = {x} + 0; {x} = F.silu(t) * doubled(t)
 t = {y} + 0; {x} = doubled(t) * F.silu(t)|t = {x} + 0; {x} = self.act(t) * self.wipe(t)
 t = {x} + 0; u = F.gelu(t); t.zero_(); {x} = u + t|t = F.gelu({x}); v = t.view(-1); v.mul_(0.5); {x} = t

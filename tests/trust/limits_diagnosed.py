@@ -73,7 +73,7 @@ def asleep() -> str:
 
 def unmodelled() -> tuple[str, str]:
     """Ops of a sparse, a nested and a quantized tensor as they are listed, and as they are expected. Nor has a graph
-    that torch.compile made a model."""
+    that torch.compile made a model where none of its kernels shows."""
     from kernelworks.observe.trace import COMPILED, Call, Place
     from kernelworks.work.costs import work
 
@@ -130,7 +130,8 @@ PROGRAMS = [
           says="so no figure is given"),
     Limit("Native code outside torch, waiting and other threads have their times; nothing else is known of them.",
           asleep, says="was not modelled, so nothing is said of it: waiting"),
-    Limit("Ops on sparse, nested and quantized tensors and graphs of `torch.compile` have no model.", unmodelled),
+    Limit("Ops on sparse, nested and quantized tensors have no model, nor graphs of `torch.compile` whose kernels do "
+          "not show.", unmodelled),
     Limit("What a row would bring on a GPU is predicted by `--fix` alone.", on_a_gpu,
           says="not raced, so nothing is predicted"),
 ]  # fmt: skip

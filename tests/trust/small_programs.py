@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelworks.diagnose.patterns import ADAM, FOLDABLE, GATE, NORM, ROPE
+from kernelworks.diagnose.patterns import ADAM, FOLDABLE, GATE, NORM, ROTARY
 
 __all__ = ["PROGRAMS", "TRAINED"]
 
@@ -295,7 +295,7 @@ PROGRAMS: dict[str, tuple[Run, set[str]]] = {
     **{name: (run, set[str]()) for name, run in SIMPLE.items()},
     "resnet": (module(nn.Sequential(Residual(4), Residual(4)), IMAGE), {FOLDABLE}),
     "mobilenet": (module(nn.Sequential(Residual(4, 4), nn.AdaptiveAvgPool2d(1)), IMAGE), {FOLDABLE}),
-    "llama": (module(Llama(), SEQUENCE), {NORM, ROPE, GATE}),
+    "llama": (module(Llama(), SEQUENCE), {NORM, ROTARY, GATE}),
     "mamba": (module(Scan(), SEQUENCE), {GATE}),
     "rms norm": (lambda: X / torch.sqrt((X**2).mean(-1, keepdim=True) + 1e-5), {NORM}),
 }

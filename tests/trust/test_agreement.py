@@ -7,7 +7,6 @@ import dataclasses
 import random
 import threading
 from collections.abc import Callable, Iterator
-from sys import modules as loaded
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import kernelworks.diagnose.agree  # noqa: F401  in sys.modules; as an attribute it is hidden by a function
 from kernelworks.diagnose.agree import FLOAT64, ROUNDING, Agreement, compare
 from kernelworks.diagnose.roots import find
 
@@ -175,14 +173,14 @@ CASES: dict[str, tuple[Callable[[], nn.Module], str]] = {
 }  # fmt: skip
 
 
-def compared(make: Callable[[], nn.Module], *, train: bool = False, grad: bool = False) -> Agreement:
+def compared(make: Callable[[], nn.Module], *, train: bool = False, grad: bool = False, **more: Any) -> Agreement:
     torch.manual_seed(0)
     net = make()
     net.train(train)
     x = torch.randn(8, 16).to(next(net.parameters()).dtype)
     with torch.set_grad_enabled(grad):
         roots = find(lambda: net(x.clone()))
-        return compare(roots.samples)
+        return compare(roots.samples, **more)
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -200,12 +198,11 @@ def test_each_as_it_trains(name: str) -> None:
     assert found.agrees and found.against, found
 
 
-@contextlib.contextmanager
-def wrong(kind: str) -> Iterator[None]:
+def wrong(kind: str) -> Callable[[nn.Module], contextlib.AbstractContextManager[None]]:
     """A swap whose LayerNorm is wrong."""
 
     @contextlib.contextmanager
-    def broken(module: nn.Module, verbose: bool) -> Iterator[Any]:
+    def broken(module: nn.Module) -> Iterator[None]:
         norm = next(m for m in module.modules() if isinstance(m, nn.LayerNorm))
         original = norm.forward
         changes = {
@@ -219,11 +216,9 @@ def wrong(kind: str) -> Iterator[None]:
         try:
             yield None
         finally:
-            del norm.forward
+            norm.__dict__.pop("forward", None)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loaded["kernelworks.diagnose.agree"], "swap", broken)
-        yield
+    return broken
 
 
 UNSEEN = ("exactly 0", "all NaN")  # whatever the modules in it do, these are the outputs
@@ -234,8 +229,7 @@ UNSEEN = ("exactly 0", "all NaN")  # whatever the modules in it do, these are th
 def test_a_wrong_swap_never_agrees(name: str, kind: str) -> None:
     if name in UNSEEN or (kind == "a percent" and name in ("argmax", "bool")):
         return
-    with wrong(kind):
-        found = compared(CASES[name][0])
+    found = compared(CASES[name][0], changed=wrong(kind))
     assert not found.agrees, found
 
 
@@ -266,6 +260,27 @@ def test_what_was_run_is_as_it_was() -> None:
         assert module.__dict__.keys() == attributes[name].keys()
     assert torch.get_default_dtype() is torch.float32
     assert all(p.dtype is torch.float32 and p.grad is None for p in net.parameters())
+
+
+def test_gradients_of_what_a_frozen_module_is_given_are_compared() -> None:
+    """A picture is trained, its weights are not."""
+    net, x = Net().requires_grad_(False), torch.randn(4, 16, requires_grad=True)
+
+    def program() -> None:
+        net(x).square().mean().backward()
+
+    samples = find(program).samples
+    assert all(sample.training for sample in samples)
+
+    @contextlib.contextmanager
+    def wrong(module: nn.Module) -> Iterator[None]:
+        whole = module.forward
+        module.forward = lambda x: whole(x) + 0.01 * (x - x.detach())  # type: ignore[method-assign]
+        yield
+        del module.forward
+
+    assert not compare(samples, changed=wrong).agrees
+    assert compare(samples, changed=lambda module: contextlib.nullcontext()).agrees
 
 
 def test_dynamic_int8() -> None:
@@ -344,3 +359,74 @@ def test_a_module_that_raises_by_itself_is_said() -> None:
     allowed = False
     found = compare(samples)
     assert not found.agrees and not found.against and "ValueError: not now" in found.note
+
+
+def narrowed(x: Tensor, bits: int) -> Tensor:
+    """float32 with so many bits of the mantissa less, rounded to nearest."""
+    mask = (1 << bits) - 1
+    return ((x.view(torch.int32) + (1 << (bits - 1))) & ~mask).view(torch.float32)
+
+
+@pytest.mark.parametrize("kind", ["linear", "convolution"])
+@pytest.mark.parametrize(
+    ("bits", "agrees"), [(13, False), (16, False), (0, True)], ids=["tf32", "bfloat16", "reordered"]
+)
+@pytest.mark.parametrize("k", [16, 4096])
+def test_narrow_products_are_seen_and_another_order_of_summation_is_none(
+    k: int, bits: int, agrees: bool, kind: str
+) -> None:
+    """The product of one layer in narrower arithmetic, or its terms summed one by one, under a norm that cancels."""
+    torch.manual_seed(0)
+    layer = nn.Linear(k, 24) if kind == "linear" else nn.Conv2d(k, 24, 1)
+    net = nn.Sequential(layer, nn.BatchNorm1d(24) if kind == "linear" else nn.BatchNorm2d(24))
+    x = torch.randn(64, k) if kind == "linear" else torch.randn(4, k, 4, 4)
+
+    class Summed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, a: Tensor, w: Tensor) -> Tensor:
+            ctx.save_for_backward(a, w)
+            total = torch.zeros(a.shape[0], w.shape[0])
+            for i in range(a.shape[1]):
+                total += a[:, i, None] * w[None, :, i]
+            return total
+
+        @staticmethod
+        def backward(ctx: Any, *g: Tensor) -> tuple[Tensor, Tensor]:
+            a, w = ctx.saved_tensors
+            return g[0] @ w, g[0].T @ a
+
+    def product(a: Tensor, w: Tensor) -> Tensor:
+        return Summed.apply(a, w) if not bits else narrowed(a, bits) @ narrowed(w, bits).T  # type: ignore[no-any-return]
+
+    @contextlib.contextmanager
+    def changed(module: nn.Module) -> Iterator[None]:
+        def forward(a: Tensor) -> Tensor:
+            rows = a if a.dim() == 2 else a.movedim(1, -1).reshape(-1, k)
+            made = product(rows, layer.weight.flatten(1)) + layer.bias
+            return made if a.dim() == 2 else made.view(4, 4, 4, 24).movedim(-1, 1)
+
+        layer.forward = forward  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            layer.__dict__.pop("forward", None)
+
+    with torch.no_grad():
+        samples = find(lambda: net(x.clone())).samples
+    found = compare(samples, changed=changed)
+    assert found.agrees == agrees and found.against == FLOAT64, found
+
+
+def test_a_model_made_in_inference_mode_is_compared_with_float64_and_stays_one() -> None:
+    with torch.inference_mode():  # as where the function that makes and keeps the model is first called in it
+        model, x = Net().eval(), torch.randn(4, 16)
+
+    @torch.inference_mode()
+    def program() -> Tensor:
+        return model(x)
+
+    before = program()
+    found = compare(find(program).samples)
+    assert found.agrees and found.against == FLOAT64 and not found.note
+    assert all(p.is_inference() and p.dtype is torch.float32 for p in model.parameters())
+    assert torch.equal(program(), before)

@@ -63,23 +63,28 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_fix_ends_and_says_why(name: str, ceilings: Ceilings) -> None:
     program = PROGRAMS[name]()
-    begun = time.perf_counter()
+    begun = time.process_time()  # of this process: others may have the cores meanwhile
     program()
-    wall = time.perf_counter() - begun
-    found = kw.diagnose(program, fix=True, budget_s=0.2, ceilings=ceilings, rough=True)
-    took = time.perf_counter() - begun
-    assert found.fix is not None and "budget" in found.fix.refused, found.fix
-    assert "budget" in found.sentence
-    assert took < 60 * wall + 10, f"{took:.1f} s, a run takes {wall:.2f} s"
+    run = time.process_time() - begun
+    found = kw.diagnose(program, fix=True, budget_s=0.2, fix_s=0.2, ceilings=ceilings, rough=True)
+    took = time.process_time() - begun
+    assert found.fix is not None
+    tried = any(one.gain_s is not None for one in found.fix.remedies)  # what costs a run or two may fit
+    said = " ".join(one.why for one in found.fix.remedies) if tried else found.fix.refused
+    assert "budget" in said, found.fix
+    assert tried or "budget" in found.sentence
+    assert took < 60 * run + 10, f"{took:.1f} s, a run takes {run:.2f} s"
 
 
 def test_modules_of_a_run_are_found_in_time_that_grows_with_their_number() -> None:
     seconds = []
-    for number in (2000, 16000):
-        modules = [nn.Identity() for _ in range(number)]
-        begun = time.process_time()
-        found = find(lambda modules=modules: [module(X) for module in modules])  # type: ignore[misc]
-        seconds.append(time.process_time() - begun)
+    for number, times in ((2000, 3), (16000, 1)):
+        modules, took = [nn.Identity() for _ in range(number)], list[float]()
+        for _ in range(times):
+            begun = time.process_time()
+            found = find(lambda modules=modules: [module(X) for module in modules])  # type: ignore[misc]
+            took.append(time.process_time() - begun)
+        seconds.append(min(took))
         assert len(found.modules) == number and len(found.samples) == 32 and found.alike == number - 32
     assert seconds[1] < 24 * seconds[0], seconds  # quadratic would be 64 times
 

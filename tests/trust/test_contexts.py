@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -37,9 +38,12 @@ def turned(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     return q * cos + half_q * sin, k * cos + half_k * sin
 
 
+TORCHS = threading.RLock()  # what sdpa_kernel sets is the process's: two threads would put back each other's
+
+
 def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Torch's plain attention; its quick one reads zero tensors wrongly and has no forward derivative."""
-    with sdpa_kernel(SDPBackend.MATH):
+    with TORCHS, sdpa_kernel(SDPBackend.MATH):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 

@@ -90,7 +90,7 @@ def test_a_broken_compiler_is_tried_once_and_said_once(fault: str, folder: str, 
         assert len(said) == 1 and "runs its 'torch' row" in said[0] and text in said[0]
         assert any(text in reason for reason in declined.values())
         asked.append(tries(log))
-        assert seconds < 10
+        assert seconds < 60  # a compiler that hangs sleeps for ten minutes, and is not waited for
     assert asked[0] == asked[1] <= 2  # the first source, and a function of one line to tell whose fault it is
     assert not list((tmp_path / folder).rglob(".building-*"))
 

@@ -16,8 +16,10 @@ from fuzz_judge import faults, reduced
 from torch import Tensor, nn
 
 PROGRAMS, ALL_PROGRAMS, TOGETHER = 60, 2000, 100
-OURS = {"linear", "layer_norm", "rms_norm", "gelu", "softmax", "silu_mul", "cross_entropy", "attention", "rope"}
-RARE = {"rope"}  # of which not every hundred programs have one that we take
+OURS = {
+    "linear", "layer_norm", "rms_norm", "gelu", "softmax", "silu_mul", "gelu_mul", "cross_entropy", "attention", "rope",
+}  # fmt: skip
+RARE = {"rope", "gelu_mul"}  # of which not every hundred programs have one that we take
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from outcomes import SEEN, SIZE, same, tried
 from torch import nn
 
 from kernelworks.models import swap
+from kernelworks.watching import watched
 
 
 class Gated(nn.Module):
@@ -73,7 +75,7 @@ def gate_plain(self, x):
     return F.silu(self.w1(x)) * self.w3(x)
 
 
-def gate_after(self, x):
+def gate_behind(self, x):
     return self.w3(x) * self.act(self.w1(x))
 
 
@@ -125,7 +127,7 @@ GATED = [
     gated(body)
     for body in (
         gate_zeroed, gate_zeroed_by_module, gate_kept, gate_read, gate_written_by_name, gate_walrus, gate_plain,
-        gate_after, gate_used_again, gate_scaled, gate_broadcast, gate_itself, gate_in_place, gate_mixed, gate_raising,
+        gate_behind, gate_used_again, gate_scaled, gate_broadcast, gate_itself, gate_in_place, gate_mixed, gate_raising,
         gate_result_written, gate_fed_in_place,
     )
 ]  # fmt: skip
@@ -161,6 +163,72 @@ def _alike(a, b, x):
     return torch.allclose(a, b, rtol=16 * torch.finfo(x.dtype).eps, atol=16 * torch.finfo(x.dtype).eps)
 
 
+def geglu_by_word(self, x):
+    return F.gelu(self.w1(x), approximate="tanh") * self.w3(x)
+
+
+def geglu_after(self, x):
+    return self.w3(x) * F.gelu(self.w1(x))
+
+
+def geglu_by_module(self, x):
+    return self.act(self.w1(x)) * self.w3(x)
+
+
+def geglu_of_no_word(self, x):
+    return F.gelu(self.w1(x), approximate="heavy") * self.w3(x)
+
+
+def geglu_scaled(self, x):
+    return F.gelu(self.w1(x), approximate="tanh") * self.scale
+
+
+class TheSame(nn.Module):
+    """A GELU that somebody wrote, with what it reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = functools.partial(F.gelu, approximate="tanh")
+
+    def forward(self, input):
+        return self.act(input)
+
+
+ACTIVATIONS = [nn.GELU, functools.partial(nn.GELU, approximate="tanh"), TheSame]
+GEGLUS = [(geglu_by_word, 0, True), (geglu_after, 0, True), (geglu_of_no_word, 0, False), (geglu_scaled, 0, False)] + [
+    (geglu_by_module, which, True) for which in range(len(ACTIVATIONS))
+]
+
+
+@pytest.mark.parametrize(("body", "which", "fused"), GEGLUS)
+def test_a_gate_of_gelu_is_one_op(body, which, fused) -> None:
+    torch.manual_seed(0)
+    module = gated(body)()
+    module.act = ACTIVATIONS[which]()
+    plain, ops = copy.deepcopy(module), []
+    with swap(module, verbose=False) as swapped, watched(lambda op, *call: ops.append(op.name)):
+        assert "gelu_mul" in {r.path: r.ops for r in swapped.replaced}[""]
+        for dtype in (torch.float32, torch.bfloat16, torch.float64):
+            x = torch.randn(2, 3, SIZE).to(dtype)
+            ops.clear()
+            same(tried(module.to(dtype), x), tried(plain.to(dtype), x), x)
+            assert ("gelu_mul" in ops) is (fused and dtype is not torch.float64)
+
+
+def test_a_gate_of_gelu_follows_what_its_activation_becomes() -> None:
+    torch.manual_seed(0)
+    module, x = gated(geglu_by_module)(), torch.randn(3, SIZE)
+    module.act = TheSame()
+    with swap(module, verbose=False):
+        for act in (F.gelu, functools.partial(F.gelu, approximate="none"), torch.relu):
+            module.act.act = act
+            torch.testing.assert_close(module(x), act(module.w1(x)) * module.w3(x))
+        module.act = nn.GELU()
+        module.act.approximate = "tanh"
+        want = F.gelu(module.w1(x), approximate="tanh") * module.w3(x)
+        torch.testing.assert_close(module(x), want)
+
+
 def tripled(kept):
     for gate in kept[-1:]:
         gate.mul_(3)
@@ -171,7 +239,7 @@ def test_hooks_of_a_gate_run_in_their_order(which) -> None:
     """A hook that writes the gate, kept from where it was made, while the other factor is computed."""
     torch.manual_seed(0)
     module, x, kept = gated(gate_plain)(), torch.randn(3, SIZE), []
-    by_module = gated(gate_after)()
+    by_module = gated(gate_behind)()
     for m in (module, by_module):
         m.w1.register_forward_hook(lambda m, args, out: kept.append(out))
         getattr(m, which).register_forward_pre_hook(lambda m, args: tripled(kept))

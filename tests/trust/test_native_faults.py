@@ -70,7 +70,7 @@ def test_what_cannot_be_built_is_done_in_python(fault: str, tmp_path: Path) -> N
     for _ in range(2):
         right, in_cpp, why, seconds = run("provide", **env)
         assert right and not in_cpp and text in why, why
-        assert seconds < 15
+        assert seconds < 60  # a compiler that hangs sleeps for ten minutes, and is not waited for
         asked.append(len(log.read_text().splitlines()) if log else 0)
     assert asked[0] == asked[1] <= 3  # with and without what changes most, and one line to tell whose fault it is
 

@@ -8,7 +8,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from kernelworks.cli import app
 from kernelworks.diagnose import diagnose
 from kernelworks.diagnose.account import USEFUL, account, footer
 from kernelworks.diagnose.on_cpu import PARTS, TAKEN, Cpu
-from kernelworks.diagnose.predict import Forecast
 from kernelworks.diagnose.races import Races
 from kernelworks.diagnose.regions import regions
 from kernelworks.diagnose.told import told
@@ -273,20 +272,7 @@ def test_the_command_line_exits_with_3_without_figures(
     assert first.startswith("rough, since" if argument else "ambiguous: ")
 
 
-# ---------------------------------------------------------------- a fix
-
-
-def test_a_fix_measured_while_others_worked_is_ambiguous(machine: Ceilings, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernelworks.diagnose import fix as fixing
-    from kernelworks.diagnose.agree import Agreement
-
-    monkeypatch.setattr(quiet, "cpu_times", Reader(0.5))
-    turns: Callable[[], tuple[float, float]] = lambda: (time.sleep(0.001), (0.10, 0.13))[1]  # noqa: E731
-    found = fixing._measured(Forecast(0.8, 0), Agreement(1e-7, 1e-7, True), sift(turns, 2), (), (), ())
-    assert "for 50% of its time" in found.ambiguous and not found.refused
-    from kernelworks.diagnose.words import sentence
-
-    assert sentence({USEFUL: 0.5, "unexplained": 0.0}, (), 1.0, found).startswith("ambiguous: the fix was measured")
+# ---------------------------------------------------------------- rounds
 
 
 def test_one_quiet_window_is_enough_once_the_time_for_more_is_over() -> None:

@@ -1,9 +1,8 @@
-"""What is promised is predicted, before and after are of one minute, and a fix that brings nothing is no fix."""
+"""What is promised is predicted, and before and after are of one minute."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,22 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from kernelworks.climb.command import verdict
-from kernelworks.diagnose import fix as fixing
 from kernelworks.diagnose.alone import Alone
 from kernelworks.diagnose.captured import Capture, timed_alone
-from kernelworks.diagnose.fix import apply_fix
 from kernelworks.diagnose.on_cpu import Cpu
-from kernelworks.diagnose.predict import Forecast, predict
+from kernelworks.diagnose.predict import predict
 from kernelworks.diagnose.roots import Roots, Swapped
-from kernelworks.diagnose.words import sentence
 from kernelworks.observe.on_cpu import CpuTimeline, settle
 from kernelworks.observe.overhead import Floors
 from kernelworks.observe.places import Survey
-from kernelworks.observe.program import Program
 from kernelworks.observe.timeline import Cost
 from kernelworks.observe.trace import Call, Place, Trace, record
 from kernelworks.op import OPS
-from kernelworks.records import Ceilings, Fix
+from kernelworks.records import Ceilings
 from kernelworks.rungs import RungResult
 
 FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
@@ -122,119 +117,6 @@ def test_the_backward_of_a_swapped_module_is_replayed() -> None:
     costs = timed_alone(capture.captured).costs
     assert {name for name, *_ in costs} == names
     assert all(cost.host > 0 for cost in costs.values())
-
-
-# ---------------------------------------------------------------- a fix that brings nothing is no fix
-
-
-class Clock:
-    """Wall clocks of the original and of the swapped program, in the order in which a fix asks."""
-
-    def __init__(self, before: float, after: float) -> None:
-        self.before, self.after, self.swapped = before, after, False
-
-    def __call__(self, program: Program) -> float:
-        return self.after if self.swapped else self.before
-
-
-@dataclasses.dataclass
-class Foretold:
-    """A side that foretells a share."""
-
-    share: float
-    most_rounds: int = 3
-    looking_s: float = 0.0
-
-    def whole(self, program: Program) -> Program:
-        return program
-
-    def before(self, program: Program) -> None:
-        pass
-
-    def needs(self) -> float:
-        return self.looking_s
-
-    def survey(self, program: Program) -> None:
-        pass
-
-    def forecast(self, program: Program, roots: Roots, surveyed: Any) -> Forecast:
-        return Forecast(self.share, 0)
-
-    def notes(self) -> tuple[str, ...]:
-        return ()
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
-    found = Clock(0.100, 0.100)
-    enter, leave = Swapped.__enter__, Swapped.__exit__
-
-    def entered(self: Swapped) -> Swapped:
-        found.swapped = True
-        return enter(self)
-
-    def left(self: Swapped, *error: Any) -> None:
-        found.swapped = False
-        leave(self, *error)
-
-    monkeypatch.setattr(Swapped, "__enter__", entered)
-    monkeypatch.setattr(Swapped, "__exit__", left)
-    monkeypatch.setattr(fixing, "_seconds", found)
-    yield found
-
-
-def _fixed(share: float) -> Fix:
-    torch.manual_seed(0)
-    model, x = nn.Linear(16, 16).eval(), torch.randn(4, 16)
-
-    def program() -> Tensor:
-        with torch.no_grad():
-            return model(x)  # type: ignore[no-any-return]
-
-    return apply_fix(Program("p", program), (0.100, 0.101, 0.099), Foretold(share), budget_s=1.0, say=lambda line: None)
-
-
-@pytest.mark.parametrize("share", [0.985, 1.0, 1.2])
-def test_a_fix_that_predicts_nothing_is_not_applied(share: float, clock: Clock) -> None:
-    clock.after = 0.050  # it would be had by chance: nothing is promised, so nothing is done
-    found = _fixed(share)
-    assert found.rounds == 0 and found.before_s == found.after_s and found.gain_s == 0.0
-    assert found.notes[0].startswith("nothing to be had here") and not found.refused
-
-
-@pytest.mark.parametrize(
-    ("share", "says"),
-    [
-        (0.985, "predicted to bring 1.5 ms, within the noise of 2 ms"),
-        (1.01, "predicted to lose 1 ms, within the noise of 2 ms"),
-        (1.2, "predicted to lose 20 ms, with noise of 2 ms"),
-        (211.0, "the swapped program is predicted to take 2 times as long, or more"),
-    ],
-)
-def test_a_predicted_loss_is_called_one_and_an_absurd_one_has_no_figure(share: float, says: str, clock: Clock) -> None:
-    note = _fixed(share).notes[0]
-    assert note.endswith(says), note
-
-
-@pytest.mark.parametrize(
-    ("after", "refused"), [(0.050, False), (0.099, False), (0.1015, False), (0.104, True), (0.109, True), (0.3, True)]
-)
-def test_a_fix_that_measures_slower_than_the_noise_is_refused(after: float, refused: bool, clock: Clock) -> None:
-    clock.after = after
-    found = _fixed(0.5)
-    assert found.rounds >= 2 and found.agrees
-    assert bool(found.refused) == refused
-    assert found.predicted_gain_s == pytest.approx(0.050) and found.gain_s == pytest.approx(0.100 - after)
-    first = sentence({"useful at ceiling": 0.5, "unexplained": 0.0}, (), 1.0, found)
-    assert first.startswith("the fix is refused: swapped, the program is slower") == refused
-
-
-def test_a_fix_whose_outputs_are_worse_is_refused(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernelworks.diagnose.agree import Agreement
-
-    clock.after = 0.050
-    monkeypatch.setattr(fixing, "compare", lambda samples, budget_s: Agreement(1e-7, 1e-2, False))
-    assert "outputs" in _fixed(0.5).refused
 
 
 # ---------------------------------------------------------------- a climb without a figure is no success

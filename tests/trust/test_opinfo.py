@@ -27,7 +27,7 @@ from kernelworks.models import calls
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "softmax": (calls.softmax, F.softmax),
     "nn.functional.gelu": (calls.gelu, F.gelu),
-    "nn.functional.silu": (lambda x: calls.silu_mul(x, x), lambda x: F.silu(x) * x),
+    "nn.functional.silu": (lambda x: calls.GATED["silu"](x, x), lambda x: F.silu(x) * x),
     "nn.functional.linear": (calls.linear, F.linear),
     "nn.functional.layer_norm": (calls.layer_norm, F.layer_norm),
     "nn.functional.rms_norm": (calls.rms_norm, F.rms_norm),
@@ -38,7 +38,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "log_softmax": (lambda x, *a, **k: (kw.log_softmax if x.dim() else F.log_softmax)(x, *a, **k), F.log_softmax),
     "sum": (kw.sum, torch.sum),
     "argmax": (kw.argmax, torch.argmax),
-    "nn.functional.cross_entropy": (calls.cross_entropy, F.cross_entropy),
+    "nn.functional.cross_entropy": (calls.FUNCTIONS["cross_entropy"], F.cross_entropy),
     "nn.functional.embedding": (
         lambda weight, ids, **k: F.embedding(ids, weight, **k) if k else kw.embedding(ids, weight),
         lambda weight, ids, **k: F.embedding(ids, weight, **k),

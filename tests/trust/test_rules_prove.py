@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from architectures import ARCHITECTURES
 from torch import Tensor, nn
 
-from kernelworks.diagnose.patterns import ADAM, CACHE, FOLDABLE, GATE, LOGITS, NORM, ROPE, patterns
+from kernelworks.diagnose.patterns import ADAM, CACHE, FOLDABLE, GATE, LOGITS, NORM, ROTARY, patterns
 from kernelworks.observe.places import Survey
 from kernelworks.observe.trace import record
 from kernelworks.work.costs import work
@@ -146,13 +146,14 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "norm over another dimension": (lambda: X * torch.rsqrt(X.pow(2).mean(1, keepdim=True) + 1e-6), set()),
     "another tensor scaled": (lambda: (X + 1) * torch.rsqrt(X.pow(2).mean(-1, keepdim=True) + 1e-6), set()),
     "a loss with a mean and a root": (lambda: torch.sqrt((X - W).pow(2).mean()) * X.mean(), set()),
-    "rope": (lambda: rotated(X), {ROPE}),
-    "rope of slices": (lambda: rotated_slices(X), {ROPE}),
+    "rope": (lambda: rotated(X), {ROTARY}),
+    "rope of slices": (lambda: rotated_slices(X), {ROTARY}),
     "crelu": (lambda: crelu(X), set()),
     "halves of two tensors": (lambda: X * COS + torch.cat([-(X + 1)[..., :8], X[..., :8]], -1) * SIN, set()),
     "turned, not added to itself": (lambda: W * COS + torch.cat([-X[..., 8:], X[..., :8]], -1) * SIN, set()),
     "mamba's scan": (lambda: scan(X), set()),
     "gate": (lambda: F.silu(SWISH(IMAGE)) * GATED(IMAGE), {GATE}),
+    "gate of gelu": (lambda: F.gelu(SWISH(IMAGE), approximate="tanh") * GATED(IMAGE), {GATE}),
     "silu alone": (lambda: F.silu(SWISH(IMAGE)), set()),
     "silu scaled": (lambda: F.silu(SWISH(IMAGE)) * 2, set()),
     "silu times a parameter": (lambda: F.silu(SWISH(IMAGE)) * IMAGE[:1, :, :1, :1], set()),
@@ -182,8 +183,8 @@ def test_patterns_of_a_program(name: str) -> None:
 
 # What torch's own users run: what is in a forward, and what more in six steps of decoding.
 MODELS: dict[str, tuple[set[str], set[str]]] = {
-    "LlamaForCausalLM": ({NORM, ROPE, GATE}, {CACHE}), "CohereForCausalLM": ({NORM, GATE}, {CACHE}),
-    "PhiForCausalLM": ({ROPE}, {CACHE}), "MambaForCausalLM": ({NORM, GATE}, set()),
+    "LlamaForCausalLM": ({NORM, ROTARY, GATE}, {CACHE}), "CohereForCausalLM": ({NORM, GATE}, {CACHE}),
+    "PhiForCausalLM": ({ROTARY}, {CACHE}), "MambaForCausalLM": ({NORM, GATE}, set()),
     "GPT2LMHeadModel": (set(), {CACHE}), "T5ForConditionalGeneration": ({NORM}, {CACHE}),
     "SwinModel": (set(), set()), "ConvNextModel": (set(), set()), "Wav2Vec2Model": (set(), set()),
 }  # fmt: skip
@@ -215,4 +216,4 @@ def test_all_ops_of_a_rotary_embedding_are_in_it(op: str) -> None:
     with torch.no_grad():
         calls = record(lambda: rotated(X), survey=Survey()).calls
     found = patterns(calls)
-    assert all(ROPE in found.get(id(c), ()) for c in calls if c.name == f"aten::{op}")
+    assert all(ROTARY in found.get(id(c), ()) for c in calls if c.name == f"aten::{op}")

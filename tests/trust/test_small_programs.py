@@ -24,11 +24,12 @@ from kernelworks.work.costs import work
 from machines import record as machine
 
 LINEAR = torch.nn.Linear(16, 4)
+BAG = torch.nn.EmbeddingBag(50, 16, mode="sum", sparse=True)
 FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
 PROVED = {  # problems that a rule may see in a tiny program only where its pattern is
-    "a norm made of many ops": "norm", "a rotary embedding made of many ops": "rope", "a gate made of two ops": "gate",
-    "a growing cache copied at every step": "cache", "an optimiser in many passes": "adam",
-    "batch norms that convolutions could hold": "foldable",
+    "a norm made of many ops": "norm", "a rotary embedding made of many ops": "rotary",
+    "a gate made of two ops": "gate", "a growing cache copied at every step": "cache",
+    "an optimiser in many passes": "adam", "batch norms that convolutions could hold": "foldable",
 }  # fmt: skip
 
 
@@ -55,6 +56,7 @@ ODD: dict[str, Callable[[], Any]] = {
     "traced within": lambda: torch.jit.trace(LINEAR, X)(X),
     "jagged": lambda: torch.nested.nested_tensor([X, X[:2]], layout=torch.jagged).sin(),
     "sparse": lambda: torch.sparse.mm(torch.eye(6).to_sparse(), X),
+    "sparse gradients": lambda: torch.enable_grad()(lambda: BAG(torch.arange(48).view(6, 8)).sum().backward())(),
     "another layout": lambda: F.relu(X.to_mkldnn()).to_dense(),
     "on no device": lambda: torch.empty(3, 3, device="meta") @ torch.empty(3, 3, device="meta"),
     "complex": lambda: torch.view_as_complex(X.view(6, 8, 2)) * torch.randn(8, dtype=torch.cfloat),

@@ -195,14 +195,14 @@ FIX = Fix((), (), 1.0, 0.9, 0.12, 0.1, 1e-7, 1e-7, True, 3, (), 0.02)
 
 NONE = dataclasses.replace(FIX, rounds=0, predicted_gain_s=0.0)
 LEFT = {
-    "nothing at all": (_region("add", 1.0), "; nothing is to be had from a swap here, nor elsewhere"),
+    "nothing at all": (_region("add", 1.0), "; nothing is to be had from a fix here, nor elsewhere"),
     "a bound": (
         _region("add", 1.0, allows=0.5),
-        "; nothing is to be had from a swap here, nor from another remedy at hand; the bound allows up to 500 ms",
+        "; nothing is to be had from a fix here, nor from another remedy at hand; the bound allows up to 500 ms",
     ),
     "of what nothing is said": (
         _region("waiting", 1.0, modelled=False),
-        "so nothing is said of it: waiting 1000 ms; nothing is to be had from a swap here",
+        "so nothing is said of it: waiting 1000 ms; nothing is to be had from a fix here",
     ),
 }
 
@@ -234,8 +234,8 @@ def test_of_what_was_not_modelled_nothing_is_promised_nor_denied() -> None:
 @pytest.mark.parametrize(
     ("fix", "high", "says"),
     [
-        (FIX, 0.12, "the swap was predicted to bring 120 ms and brought 100 ms"),
-        (dataclasses.replace(FIX, rounds=0, predicted_gain_s=-0.01), 0.0, "nothing is to be had from a swap here"),
+        (FIX, 0.12, "the fix was predicted to bring 120 ms and brought 100 ms"),
+        (dataclasses.replace(FIX, rounds=0, predicted_gain_s=-0.01), 0.0, "nothing is to be had from a fix here"),
         (dataclasses.replace(FIX, refused="slower"), 0.0, "the fix is refused: slower"),
     ],
 )
@@ -402,7 +402,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_that_torch_sees_little_of(name: str, machine: Ceilings) -> None:
     program, parts = PROGRAMS[name]
-    found: Diagnosis = diagnose(program, ceilings=machine, budget_s=0.5)
+    found: Diagnosis = diagnose(program, ceilings=machine, budget_s=2.0)  # enough to look between ops on a busy machine
     unseen = sum(found.footer[part] for part in parts)
     assert unseen > 0.5 * found.wall_s
     assert sum(found.footer.values()) == pytest.approx(found.wall_s)
