@@ -42,7 +42,7 @@ def target(text: str, **how: Any) -> Callable[[], Any]:
     return lambda: from_target(text, **how)
 
 
-def diagnosed(program: Callable[[], Any], others: float = 0.0) -> Any:
+def diagnosed(program: Callable[[], Any], others: float = 0.0, budget_s: float = 0.1) -> Any:
     """The record of a program on a machine of round figures, of whose cores others use a share."""
     from kernelworks.ceilings import quiet
     from machines import record
@@ -52,7 +52,7 @@ def diagnosed(program: Callable[[], Any], others: float = 0.0) -> Any:
         return quiet.CpuTimes(now, 2 * others * now, 0.0, 2, {1: others * now})
 
     with mock.patch.object(quiet, "cpu_times", times):
-        return kw.diagnose(program, ceilings=record(), budget_s=0.1)
+        return kw.diagnose(program, ceilings=record(), budget_s=budget_s)
 
 
 def endless_fix() -> str:
@@ -68,7 +68,8 @@ def endless_fix() -> str:
 
 
 def asleep() -> str:
-    return str(diagnosed(lambda: time.sleep(0.02)).sentence)
+    # Enough to look between ops on a machine that is busy.
+    return str(diagnosed(lambda: time.sleep(0.02), budget_s=2.0).sentence)
 
 
 def unmodelled() -> tuple[str, str]:

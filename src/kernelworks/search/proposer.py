@@ -1,0 +1,70 @@
+"""What a proposer is: it sees what was judged and offers drafts; it neither builds nor judges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kernelworks.judge.problem import Problem
+from kernelworks.verdicts import Judgement
+
+__all__ = ["Draft", "Proposer", "Seen"]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A candidate that nobody has judged. ``code`` is the whole text of a file of the problem's candidate format.
+
+    ``detail`` is the proposer's own, in JSON's types: the point of a space, the moves of a schedule, the place of a
+    transcript. It is kept, and comes back in ``Seen``.
+    """
+
+    code: str
+    language: str  # "torch", "triton", "c++", "cuda"
+    proposer: str
+    parents: tuple[str, ...] = ()  # ids of candidates that it was made from
+    note: str = ""  # the hypothesis, in a line
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A candidate of the store. ``id`` is the hash of its problem and its code, ``number`` its place in the order of
+    judging, ``judgement`` is None while nobody has judged it."""
+
+    id: str
+    number: int
+    draft: Draft
+    judgement: Judgement | None = None
+
+    @property
+    def right(self) -> bool:
+        return self.judgement is not None and self.judgement.verdict == "right"
+
+    @property
+    def seconds(self) -> float | None:
+        """Of a call, net of what an answer without work takes; None where it is not right or was not timed."""
+        if self.judgement is None or not self.right:
+            return None
+        return next((pace.median_s for pace in self.judgement.paces if pace.arm == "candidate"), None)
+
+    def ratio(self, over: str = "eager") -> float | None:
+        """How many times as quick as an arm; None where it is not right or was not timed against it."""
+        if self.judgement is None or not self.right:
+            return None
+        return next((speed.ratio for speed in self.judgement.speeds if speed.over == over), None)
+
+
+class Proposer(Protocol):
+    """One way to come by drafts. A proposer that has nothing more to offer returns an empty list."""
+
+    name: str
+
+    def propose(self, problem: Problem, seen: Sequence[Seen], most: int) -> list[Draft]:
+        """At most ``most`` drafts, none of which is in ``seen`` already where the proposer can help it."""
+        ...
+
+    def told(self, seen: Seen) -> None:
+        """The verdict of one of its drafts."""
+        ...
