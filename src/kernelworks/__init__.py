@@ -25,21 +25,24 @@ if TYPE_CHECKING:
     from kernelworks.optim import AdamW
     from kernelworks.prove import prove
     from kernelworks.records import Settled
+    from kernelworks.search import search
+    from kernelworks.searches import Search
     from kernelworks.settle import settle
 
 __version__ = "0.1.0"
 
 # Where the names are that are no op's.
 _HOMES = {
-    "AdamW": "optim", "Fix": "diagnose.fixing", "Machine": "machine", "Settled": "records", "Swap": "models",
+    "AdamW": "optim", "Fix": "diagnose.fixing", "Machine": "machine", "Search": "searches",
+    "Settled": "records", "Swap": "models",
     "apply": "diagnose.plan", "bench": "bench", "compile_report": "compile", "diagnose": "diagnose",
     "explain": "explanation", "fix": "diagnose.fixing", "judge": "judge", "machine": "machine", "prove": "prove",
-    "settle": "settle", "swap": "models",
+    "search": "search", "settle": "settle", "swap": "models",
 }  # fmt: skip
 
 __all__ = [
-    "AdamW", "Fix", "Machine", "Settled", "Swap", "__version__", "apply", "bench", "compile_report", "diagnose",
-    "explain", "fix", "judge", "machine", "nn", "prove", "settle", "swap",
+    "AdamW", "Fix", "Machine", "Search", "Settled", "Swap", "__version__", "apply", "bench", "compile_report",
+    "diagnose", "explain", "fix", "judge", "machine", "nn", "prove", "search", "settle", "swap",
 ]  # fmt: skip
 __all__ += ops.NAMES  # type checkers have them from what is generated
 

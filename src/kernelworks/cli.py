@@ -25,6 +25,7 @@ import typer
 from kernelworks.console import AMBIGUOUS, FAILED, apart, device_named, fail, faults, guarded, show, told, write
 from kernelworks.judging import VERBS as JUDGING
 from kernelworks.recorded import VERBS
+from kernelworks.searching import VERBS as SEARCHING
 
 if TYPE_CHECKING:
     from kernelworks.records import Diagnosis
@@ -464,7 +465,7 @@ def swap(
     typer.echo(text)
 
 
-for name, verb in {**VERBS, **JUDGING}.items():
+for name, verb in {**VERBS, **JUDGING, **SEARCHING}.items():
     app.command(name=name)(verb)
 
 

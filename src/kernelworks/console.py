@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AMBIGUOUS",
     "FAILED",
+    "INTERRUPTED",
     "USAGE",
     "apart",
     "device_named",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import secrets
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ MOST_PLACES = 1 << 14  # of one answer at which the truth is kept, where it is l
 WHOLE = 1 << 20  # elements up to which an answer is held against the truth as a whole
 SEED_BITS = 62
 ALL_DAY_S = 86_400.0  # of CPU, for what serves every candidate
+MOST_COURTS = 6  # processes of the truth at sizes of the problem, its own among them, that are kept for the next
 
 
 class NoVerdict(Exception):
@@ -52,6 +54,7 @@ class Budget:
     looks: int = 2  # at work that goes on after an answer, while it is timed
     shapes: int = 2  # other sizes of the problem
     gradients: int = 2  # cases of a backward; 0: the candidate is for a forward alone
+    all_reasons: bool = True  # what is refused already is looked at further
 
 
 class Bench:
@@ -64,6 +67,7 @@ class Bench:
         self.courts: dict[str, tuple[Born, bytes]] = {}
         self.cases: list[Case] = []
         self.arms: dict[str, Arm] = {}
+        self.visiting: list[Arm] = []  # of the candidate that is on trial
         self.remarks: list[Charge] = []
         self.backward: list[Case] | None = None
 
@@ -72,6 +76,7 @@ class Bench:
 
     def __exit__(self, *_: object) -> None:
         """Ends what is its own: the nursery may serve others."""
+        self.dismiss()
         for born in (*(court for court, _ in self.courts.values()), *(arm.born for arm in self.arms.values())):
             born.end()
         for case in (*self.cases, *(self.backward or ())):
@@ -176,7 +181,19 @@ class Bench:
         }  # fmt: skip
         cpu_s = ALL_DAY_S if candidate is None else self.budget.cpu_s
         process = self.nursery.born("caller", papers, folder=folder, cpu_s=cpu_s)
-        return Arm(name, process, self.draw, self.budget.answer_s), process.hear(self.budget.build_s)[0]
+        arm = Arm(name, process, self.draw, self.budget.answer_s)
+        if candidate is not None:
+            self.visiting.append(arm)
+        return arm, process.hear(self.budget.build_s)[0]
+
+    def dismiss(self) -> None:
+        """Ends what a candidate may have left running, with what it has compiled, and of other sizes all but a few."""
+        for arm in self.visiting:
+            arm.born.end()
+            shutil.rmtree(arm.born.folder, ignore_errors=True)
+        self.visiting.clear()
+        for name in [*self.courts][1 : 1 - MOST_COURTS]:
+            self.courts.pop(name)[0].end()
 
     def against(self, name: str) -> Arm:
         """What candidates are timed against: "eager", "compiled" or "ours". Raises NoVerdict."""

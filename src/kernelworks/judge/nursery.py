@@ -179,9 +179,10 @@ class Nursery:
         command = [sys.executable, "-m", "kernelworks.judge.birth", str(theirs.fileno()), str(self.root)]
         known = environment.variables() | ({"TRITON_INTERPRET": "1"} if self.interpreted else {})
         paths = os.pathsep.join(p for p in sys.path if p)
-        self._process = subprocess.Popen(
-            command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env={**known, "PYTHONPATH": paths}
-        )
+        self._process = subprocess.Popen(  # in a session of its own: a key that interrupts the supervisor is not for it
+            command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env={**known, "PYTHONPATH": paths},
+            start_new_session=True,
+        )  # fmt: skip
         theirs.close()
         hear(self._end, START_S)
         return self

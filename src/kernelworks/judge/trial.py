@@ -93,7 +93,8 @@ class Trial:
                 step()
             except Ended as error:
                 self.tried.charge("no answer", f"its process {error} ({what})")
-            if any(c.kind in ("raised", "no answer", "does not load") for c in self.tried.reasons):
+            enough = not self.bench.budget.all_reasons and self.tried.reasons
+            if enough or any(c.kind in ("raised", "no answer", "does not load") for c in self.tried.reasons):
                 break
         return self.tried
 

@@ -66,6 +66,8 @@ def hear(at: socket.socket, seconds: float | None = None) -> tuple[Any, list[int
 class Memory:
     """Bytes that two processes see: a file of memory, mapped."""
 
+    descriptor = -1
+
     def __init__(self, size: int, descriptor: int = -1) -> None:
         self.descriptor = descriptor if descriptor >= 0 else os.memfd_create("judged", os.MFD_CLOEXEC)
         if descriptor < 0:
@@ -92,8 +94,14 @@ class Memory:
         return flat.as_strided(tuple(shape), tuple(strides))
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            os.close(self.descriptor)
+        """Once: the number may be another file's by then. The map stays for as long as a tensor needs it."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def tensors_into(tensors: Sequence[Tensor]) -> tuple[Memory, list[Spot]]:

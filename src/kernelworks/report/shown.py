@@ -22,11 +22,12 @@ from kernelworks.records import (
     Swapped,
     Tuned,
 )
-from kernelworks.report import bench, compare, explain, fix, judge, lint, page, prove, settle, truth, tune
+from kernelworks.report import bench, compare, explain, fix, judge, lint, page, prove, search, settle, truth, tune
 from kernelworks.report.climb import terminal as climb
 from kernelworks.report.map import kernel_map
 from kernelworks.report.markup import html
 from kernelworks.rungs import Climb
+from kernelworks.searches import Search
 from kernelworks.truth import Truth
 from kernelworks.verdicts import Judgement
 
@@ -48,6 +49,7 @@ SHOWN: dict[type, Callable[[Several], tuple[str, Sequence[str]]]] = {
     Lint: lambda some: (f"{some[0].name} - kernelworks lint-problem", [html(lint.lint(one)) for one in some]),
     MapOp: lambda some: ("kernelworks map", [html(kernel_map(some, ""))]),
     Proof: lambda some: (f"{_ops(some)} - kernelworks prove", [html(prove.proofs(some))]),
+    Search: lambda some: (f"{some[0].problem} - kernelworks search", search.parts(some[0])),
     Settled: lambda some: ("kernelworks settle", [html(settle.settled(one)) for one in some]),
     Swapped: lambda some: ("kernelworks swap", [_text("\n".join(one.lines)) for one in some]),
     Truth: lambda some: ("kernelworks truth", truth.parts(some[0])),

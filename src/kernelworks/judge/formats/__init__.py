@@ -22,7 +22,7 @@ from types import ModuleType
 from kernelworks.judge.formats import defined, kernelbench, kernelbook, robust_kbench, rooms, text
 from kernelworks.judge.problem import Candidate, Misread, Problem
 
-__all__ = ["FORMATS", "read_candidate", "read_problem"]
+__all__ = ["FORMATS", "candidate_of", "read_candidate", "read_problem"]
 
 # The first that takes a file reads it.
 FORMATS: tuple[ModuleType, ...] = (robust_kbench, kernelbench, kernelbook, defined)
@@ -66,3 +66,16 @@ def read_candidate(path: str | Path, problem: Problem) -> Candidate:
         return kernelbook.candidate_in(file, source, problem, which)
     format = importlib.import_module(problem.loader)
     return format.candidate_in(file, source, problem)  # type: ignore[no-any-return]
+
+
+def candidate_of(name: str, source: str, problem: Problem, language: str) -> Candidate:
+    """The candidate of a name in a text that lies in no file. Raises Misread."""
+    suffix = ".py"
+    if source.lstrip().startswith("{"):
+        suffix = ".json"
+    elif problem.format == robust_kbench.NAME and language in ("c++", "cuda") and "import " not in source:
+        suffix = ".cpp" if language == "c++" else ".cu"
+    if problem.format == kernelbook.NAME:
+        return kernelbook.candidate_in(Path(f"{name}{suffix}"), source, problem)
+    format = importlib.import_module(problem.loader)
+    return format.candidate_in(Path(f"{name}{suffix}"), source, problem)  # type: ignore[no-any-return]

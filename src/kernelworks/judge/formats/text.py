@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kernelworks.judge.problem import Misread
@@ -87,8 +87,8 @@ def names_in(tree: ast.AST, module: ast.Module) -> set[str]:
         found |= more
 
 
-def with_constants(text: str, sizes: dict[str, int]) -> str:
-    """The text with other numbers for these of its constants; every line stays where it is."""
+def with_constants(text: str, sizes: Mapping[str, int | float | str]) -> str:
+    """The text with other values for these of its constants; every line stays where it is."""
     if not sizes:
         return text
     lines = text.splitlines(keepends=True)
@@ -100,8 +100,10 @@ def with_constants(text: str, sizes: dict[str, int]) -> str:
         value = statement.value
         if name is None or value.end_col_offset is None:
             continue
+        if value.end_lineno != value.lineno:
+            continue
         line = lines[value.lineno - 1].encode()
-        changed = line[: value.col_offset] + str(sizes[name]).encode() + line[value.end_col_offset :]
+        changed = line[: value.col_offset] + repr(sizes[name]).encode() + line[value.end_col_offset :]
         lines[value.lineno - 1] = changed.decode()
     return "".join(lines)
 

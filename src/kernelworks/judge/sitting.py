@@ -1,0 +1,164 @@
+"""One problem's judge, kept open: its truth, its processes and what candidates are timed against are made at the start,
+and serve as many candidates as come."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from kernelworks.ceilings import ceilings as measured_ceilings
+from kernelworks.judge.bench import Bench, Budget, NoVerdict
+from kernelworks.judge.formats import candidate_of
+from kernelworks.judge.nursery import Ended, Nursery
+from kernelworks.judge.pacing import pace, speed
+from kernelworks.judge.physics import Limit, limit
+from kernelworks.judge.problem import Candidate, Misread, Problem
+from kernelworks.judge.trial import Trial, Tried
+from kernelworks.machine import machine
+from kernelworks.observe.program import versions
+from kernelworks.records import Ceilings, GpuCeilings
+from kernelworks.verdicts import Charge, Judgement
+
+__all__ = ["ARMS", "OVER", "Sitting", "Work"]
+
+ARMS = ("eager", "compiled", "ours")  # what a candidate may be timed against
+OVER = ARMS[:1]  # where nothing is asked for
+Say = Callable[[str], None]
+
+
+def _silent(line: str) -> None:
+    pass
+
+
+class Work:
+    """What a problem cannot do without, and how long that takes here at the least."""
+
+    def __init__(self, counted: Mapping[str, Any], threads: int, ceilings: Ceilings | GpuCeilings) -> None:
+        self._counted, self.ceilings = counted, ceilings
+        self.limit = self.on(threads)
+        self.flop = float(sum(call[1] for call in counted["calls"]))
+        self.bytes = float(sum(counted["read"]) + counted["written"])
+
+    def on(self, threads: int) -> Limit:
+        """The least time on a number of threads."""
+        return limit(self._counted, threads, self.ceilings)
+
+
+class Sitting:
+    """``with Sitting(problem) as sitting: sitting.judge(candidate)``, as often as wanted. ``work`` is None, and
+    ``nothing`` says why, where the problem allows no verdict.
+
+    Raises ValueError for an arm that there is not.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        over: Sequence[str] = OVER,
+        budget: Budget | None = None,
+        threads: int | None = None,
+        ceilings: Ceilings | GpuCeilings | None = None,
+        nursery: Nursery | None = None,
+        interpreted: bool = False,
+        progress: Say | None = None,
+    ) -> None:
+        unknown = [word for word in over if word not in ARMS]
+        if unknown:
+            raise ValueError(f"over takes {', '.join(ARMS)}, got {unknown[0]!r}")
+        self.problem, self.over, self.budget = problem, over, budget or Budget()
+        self.threads = threads or torch.get_num_threads()
+        self.say = progress or _silent
+        self.work: Work | None = None
+        self.nothing: NoVerdict | None = None
+        self._ceilings, self._nursery, self._interpreted = ceilings, nursery, interpreted
+
+    def __enter__(self) -> Sitting:
+        limits = self._ceilings or measured_ceilings(rough=True)
+        with contextlib.ExitStack() as stack:
+            born = self._nursery or stack.enter_context(Nursery(interpreted=self._interpreted))
+            self.bench = stack.enter_context(Bench(born, self.problem, self.budget, self.threads))
+            self._set_up(limits)
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def _set_up(self, limits: Ceilings | GpuCeilings) -> None:
+        """The truth, and the least time; or why there is none."""
+        try:
+            if self.problem.device != "cpu":
+                said = f"the problem is for {self.problem.device}; candidates are judged on the CPU"
+                raise NoVerdict("undecided", said)
+            self.say("the truth")
+            self.bench.collect()
+            self.work = Work(self.bench.work(), self.threads, limits)
+        except NoVerdict as error:
+            self.nothing = error
+
+    def judge_text(self, name: str, source: str, language: str) -> Judgement:
+        """Of a candidate's whole text; one that is not of the problem's format is refused like one that does not
+        load."""
+        try:
+            return self.judge(candidate_of(name, source, self.problem, language))
+        except Misread as error:
+            tried = Tried(reasons=[Charge("does not load", str(error))])
+            return self._judgement(Candidate(name, {}, "", language), tried, self.nothing, 0.0)
+
+    def judge(self, one: Candidate) -> Judgement:
+        """What is found of a candidate. Nothing of it runs in this process, and nothing of it stays behind."""
+        begin, tried, why = time.monotonic(), Tried(), self.nothing
+        if why is None and one.language == "cuda":
+            why = NoVerdict("undecided", "a candidate in CUDA; candidates are judged on the CPU")
+        if why is None:
+            try:
+                tried = Trial(self.bench, one, self.over, self.say).run()
+            except NoVerdict as error:
+                why = error
+            except Ended as error:
+                why = NoVerdict("undecided", f"a process of the judge's own {error}")
+            finally:
+                self.bench.dismiss()
+        return self._judgement(one, tried, why, time.monotonic() - begin)
+
+    def _judgement(self, one: Candidate, tried: Tried, why: NoVerdict | None, seconds: float) -> Judgement:
+        bench, problem, least = self.bench, self.problem, self.work.limit if self.work else None
+        reasons, remarks = list(tried.reasons), [*bench.remarks, *tried.remarks]
+        ours = tried.seconds.get("candidate", [])
+        nothing = tried.nothing_s
+        paces = tuple(pace(name, of, nothing) for name, of in tried.seconds.items() if of and len(of) == len(ours))
+        speeds = tuple(speed(name, tried.seconds[name], ours, nothing) for name in self.over if ours and nothing)
+        net = next((p.median_s for p in paces if p.arm == "candidate"), 0.0)
+        if least is not None and net and nothing and one.language != "triton":
+            broken, less = least.broken_by(net), least.less_arithmetic(net)
+            if broken:
+                reasons.append(Charge("faster than physics", broken))
+            elif less:
+                remarks.append(Charge("less arithmetic", less))
+        if one.language == "triton" and paces:
+            paces, speeds = (), ()
+            said = "Triton's interpreter ran its kernels: right or wrong alone is judged"
+            remarks.append(Charge("interpreted", said))
+        if one.language == "torch" and not reasons:
+            remarks.append(Charge("no kernel of its own", "all of its work is torch's"))
+        if why is not None:
+            reasons = [Charge(why.kind, str(why))]
+        verdict = why.kind if why is not None else "refused" if reasons else "right"
+        return Judgement(
+            candidate=one.name, problem=problem.name, format=problem.format, language=one.language, verdict=verdict,
+            reasons=tuple(reasons), remarks=(*(Charge("read", line) for line in problem.remarks), *remarks),
+            worst=tried.worst if tried.calls else None, calls=tried.calls, elements=tried.elements,
+            draws=tuple(dict.fromkeys(c.draw for c in bench.cases)), shapes=(problem.shapes[0].name, *tried.shapes),
+            bound=bench.cases[0].why if bench.cases else (), paces=paces, speeds=speeds,
+            limit_s=least.seconds if least else None, waits_on=least.waits_on(net) if least and paces else "",
+            ceiling=least.whole.ceiling if least else "", weights=tried.weights, kernels=tried.kernels,
+            kept_from=tried.kept, open_to=tried.open, threads=bench.threads, build_s=tried.build_s, seconds=seconds,
+            date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            machine=machine().name, versions=versions(),
+        )  # fmt: skip

@@ -1,0 +1,348 @@
+"""The loop: whose turn it is offers drafts, each is judged, what is right and quicker is gone on from.
+
+All candidates of a problem are judged at one sitting: its truth, its processes and its baseline are made once. While
+searching a judgement is short, and ends with the first reason against a candidate; what looks best in the end is judged
+again at a sitting of its own, in full and on other inputs, and its speed is said as it was then: the best of many
+measurements is a lucky one too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelworks.judge.bench import Budget
+from kernelworks.judge.formats import read_problem, text
+from kernelworks.judge.nursery import Nursery
+from kernelworks.judge.problem import Problem
+from kernelworks.judge.sitting import ARMS, Sitting
+from kernelworks.machine import machine
+from kernelworks.records import Ceilings, GpuCeilings, from_json, to_json
+from kernelworks.search.proposer import Draft, Seen
+from kernelworks.search.proposers import Setting, chosen
+from kernelworks.search.stopping import Stopping
+from kernelworks.search.store import Store, place_of
+from kernelworks.search.turns import Desk, turn
+from kernelworks.searches import Brought, Found, Search, Tried
+
+__all__ = ["FULL", "GIVEN", "SHORT", "result", "search"]
+
+GIVEN = "given"  # the proposer of what a search begins with
+BATCH = 4  # drafts that are asked for at once
+AGAIN = 3  # candidates that are judged again, where their intervals overlap
+MOST_REFUSED = 50  # candidates among which one is looked for that is right both times
+SHARE = 0.25  # of the budget, at most, that is kept back for judging again
+
+SHORT = Budget(
+    truth_s=10.0, most_cases=40, many=100, many_s=0.5, looks=1, shapes=1, gradients=0, all_reasons=False
+)  # fmt: skip
+FULL = Budget(truth_s=10.0)
+
+Say = Callable[..., None]
+
+
+def _silent(what: str, done: float = 0, total: float = 0) -> None:
+    pass
+
+
+def search(
+    problem: str | Path | Problem,
+    *,
+    parents: Sequence[str | Path] = (),
+    proposers: Sequence[str] | None = None,
+    budget_s: float = 600.0,
+    most: int | None = None,
+    store: str | Path | None = None,
+    over: str = "eager",
+    threads: int | None = None,
+    seed: int = 0,
+    options: Mapping[str, str] | None = None,
+    judging: tuple[Budget, Budget] = (SHORT, FULL),
+    ceilings: Ceilings | GpuCeilings | None = None,
+    progress: Say | None = None,
+) -> Search:
+    """Looks for a kernel that does what a problem asks, quicker than what there is. A search that was ended, however it
+    was, goes on where it stopped.
+
+    Args:
+        problem: a file with a problem, or an op of ours (``"softmax"``, ``"softmax:1024x4096"``).
+        parents: files with candidates to begin with, in the problem's format.
+        proposers: by name (``proposers.PROPOSERS``); without it all that can do something for this problem.
+        budget_s: seconds of this run. The candidate that is being judged when they are over is finished.
+        most: candidates of the whole search, this run's and those before it.
+        store: the SQLite file that it is kept in; without it one of the problem's own in the user's cache.
+        over: the baseline: eager, compiled or ours. threads: of every arm; torch's own count without it.
+        seed: of what proposers draw. options: of proposers, ``{"PROPOSER.NAME": value}``.
+        judging: the budget of a judgement while searching, and of the last one.
+        ceilings: what this machine was measured to do; found or measured without it.
+        progress: told what is done, ``(what, done, total)``.
+
+    Returns:
+        Every candidate with its verdict, and the best, judged twice.
+
+    Raises: ValueError naming the argument, OSError for a file; both before anything is judged.
+    """
+    say = progress or _silent
+    asked = problem if isinstance(problem, Problem) else read_problem(problem)
+    if over not in ARMS:
+        raise ValueError(f"over takes {', '.join(ARMS)}, got {over!r}")
+    if not budget_s > 0:
+        raise ValueError(f"budget_s takes seconds above 0, got {budget_s!r}")
+    if most is not None and most < 1:
+        raise ValueError(f"most takes a whole number above 0, got {most!r}")
+    count = threads or torch.get_num_threads()
+    given = [_given(Path(path), asked) for path in parents]
+    setting = Setting(asked, over, count, seed)
+    chosen(proposers, setting, options or {})  # a wrong name is said before anything is made
+    place = Path(store) if store is not None else place_of(asked, over, count)
+    with Store.open(place, asked, over=over, threads=count, machine=machine().kind) as kept:
+        run = _Run(kept, judging, ceilings, say)
+        with Stopping(budget_s, most, run.say) as stop, contextlib.ExitStack() as stack:
+            run.stop, run.stack = stop, stack
+            run.go(given, proposers, setting, options or {})
+            return result(kept, run=run)
+
+
+def _given(path: Path, problem: Problem) -> Draft:
+    """A file's candidate as a draft. Raises Misread."""
+    from kernelworks.judge.formats import read_candidate
+
+    read = read_candidate(path, problem)
+    return Draft(text.read(path), read.language, GIVEN, note=path.name, detail={"file": path.name})
+
+
+class _Run:
+    """One run of a search."""
+
+    def __init__(
+        self, store: Store, judging: tuple[Budget, Budget], ceilings: Ceilings | GpuCeilings | None, say: Say
+    ) -> None:
+        self.store, self.judging, self.ceilings, self._say = store, judging, ceilings, say
+        self.stop: Stopping
+        self.stack: contextlib.ExitStack
+        self.sitting: Sitting | None = None
+        self.nursery: Nursery | None = None
+        self.worker = f"{platform.node()}:{os.getpid()}"
+        self.desks: list[Desk] = []
+        self.left: dict[str, str] = {}  # proposers that do nothing, and why
+        self.judged_now, self.set_up_s = 0, 0.0
+        self.stopped, self.why = "", ""
+        self.wins = 0
+        self.leader: Tried | None = None
+
+    # ------------------------------------------------------------ what is told
+
+    def say(self, what: str) -> None:
+        """Where the search stands, and what is being done."""
+        judged = self.store.judged()
+        total = self.stop.most or 0
+        lead, one = "", self.leader
+        if one is not None and one.ratio is not None:
+            lead = f", best {one.ratio:.2f}x over {self.store.over} ({one.proposer} #{one.number})"
+        self._say(f"{judged} judged{lead}; {what}", judged if total else self.stop.seconds, total or self.stop.budget_s)
+
+    # ------------------------------------------------------------ all of it
+
+    def go(
+        self, given: Sequence[Draft], names: Sequence[str] | None, setting: Setting, options: Mapping[str, str]
+    ) -> None:
+        self.store.add(given)
+        self.leader = next(iter(self.store.quickest()), None)
+        if not self._ended() and self._sits():
+            self._proposers(names, setting, options)
+            while not self._ended():
+                pending = self.store.pending(1)
+                if pending:
+                    self._judge(pending[0])
+                elif not self._ask():
+                    self.stopped = "nothing left"
+        if self.stopped in ("budget", "count", "nothing left"):
+            self._again()
+
+    def _ended(self) -> bool:
+        if not self.stopped:
+            self.stopped = self.stop.why(self.store.judged(), self._kept_back())
+        return bool(self.stopped)
+
+    def _kept_back(self) -> float:
+        """Seconds for judging the best again."""
+        if self.leader is None or self.store.judgement(self.leader.id, 1) is not None:
+            return 0.0
+        usual = 2 * self.set_up_s + 2 * (self.store.cost_s() or 0.0)
+        return min(SHARE * self.stop.budget_s, usual)
+
+    # ------------------------------------------------------------ judging
+
+    def _sits(self) -> bool:
+        """Opens the sitting of this run; False where the problem allows no verdict. Triton's kernels run in its
+        interpreter."""
+        begin = time.monotonic()
+        self.say("the truth")
+        self.nursery = self.stack.enter_context(Nursery(interpreted=True))
+        sitting = self._opened(self.judging[0])
+        self.set_up_s = time.monotonic() - begin
+        if sitting.work is None:
+            self.stopped, self.why = "no verdict", str(sitting.nothing)
+            return False
+        self.sitting, least = sitting, sitting.work.limit
+        self.store.keep_work(
+            {
+                "flop": sitting.work.flop, "bytes": sitting.work.bytes, "limit_s": least.seconds,
+                "ceiling": least.whole.ceiling, "ceilings": to_json(sitting.work.ceilings, line=True),
+            }
+        )  # fmt: skip
+        return True
+
+    def _opened(self, budget: Budget) -> Sitting:
+        return self.stack.enter_context(
+            Sitting(
+                self.store.problem, over=(self.store.over,), budget=budget, threads=self.store.threads,
+                ceilings=self.ceilings, nursery=self.nursery, interpreted=True, progress=self.say,
+            )
+        )  # fmt: skip
+
+    def _judge(self, one: Seen) -> None:
+        assert self.sitting is not None
+        name = f"{one.draft.proposer} #{one.number}"
+        self.sitting.say = lambda what: self.say(f"{name}: {what}")
+        self.say(name)
+        begin = time.monotonic()
+        found = self.sitting.judge_text(f"candidate_{one.number}", one.draft.code, one.draft.language)
+        cost_s = time.monotonic() - begin
+        seen = self.store.keep(one.id, found, cost_s=cost_s, worker=self.worker)
+        self.judged_now += 1
+        brought = self.store.brought()
+        self.wins = sum(b.won for b in brought.values())
+        self.leader = next(iter(self.store.quickest()), None)
+        for desk in self.desks:
+            if desk.name == one.draft.proposer:
+                desk.take_up(brought[desk.name])
+                self._told(desk, seen)
+
+    def _told(self, desk: Desk, seen: Seen) -> None:
+        try:
+            desk.proposer.told(seen)
+        except Exception as error:  # one proposer's fault is no reason to end the others'
+            desk.failed = f"it raised {type(error).__name__}: {error}"
+
+    # ------------------------------------------------------------ proposing
+
+    def _proposers(self, names: Sequence[str] | None, setting: Setting, options: Mapping[str, str]) -> None:
+        assert self.sitting is not None and self.sitting.work is not None
+        work = self.sitting.work
+        known = dataclasses.replace(setting, least_s=lambda threads: work.on(threads).seconds)
+        made, left = chosen(names, known, options)
+        self.left = {line.partition(": ")[0]: line.partition(": ")[2] for line in left}
+        brought = self.store.brought()
+        self.wins = sum(b.won for b in brought.values())
+        self.desks = [Desk(proposer) for proposer in made]
+        for desk in self.desks:
+            if desk.name in brought:
+                desk.take_up(brought[desk.name])
+
+    def _ask(self) -> bool:
+        """Has whose turn it is offer drafts; False where nobody has any more."""
+        desk = turn(self.desks, self.wins)
+        if desk is None:
+            return False
+        room = BATCH if self.stop.most is None else min(BATCH, self.stop.most - self.store.judged())
+        self.say(f"{desk.name} proposes")
+        try:
+            drafts = list(desk.proposer.propose(self.store.problem, self.store.history, room))[:room]
+            named = [dataclasses.replace(draft, proposer=desk.name) for draft in drafts]
+            fresh = self.store.add(named)
+        except Exception as error:  # as above
+            desk.failed = f"it raised {type(error).__name__}: {error}"
+            return True
+        desk.offered(len(drafts), len(fresh), self.wins)
+        return True
+
+    # ------------------------------------------------------------ the end
+
+    def _again(self) -> None:
+        """Judges again, in full, what looks best and what may be as good: none is kept that is not right both times."""
+        sitting: Sitting | None = None
+        while not self.stop.interrupted:
+            one = self._next_again()
+            if one is None:
+                return
+            if sitting is None:
+                self.nursery = self.nursery or self.stack.enter_context(Nursery(interpreted=True))
+                sitting = self._opened(self.judging[1])
+            sitting.say = lambda what, one=one: self.say(f"{one.proposer} #{one.number} once more: {what}")
+            self._once_more(sitting, one)
+
+    def _next_again(self) -> Tried | None:
+        """Of the quickest that were not refused the second time, and of those whose intervals reach the first one's."""
+        held = [one for one in self.store.quickest(MOST_REFUSED) if not self.store.failed_again(one.id)]
+        if not held or held[0].low is None:
+            return None
+        rivals = [one for one in held[:AGAIN] if one.high is not None and one.high >= held[0].low]
+        return next((one for one in rivals if self.store.ratio(one.id, 1) is None), None)
+
+    def _once_more(self, sitting: Sitting, one: Tried) -> None:
+        seen = self.store.seen(one.id)
+        assert seen is not None
+        begin = time.monotonic()
+        found = sitting.judge_text(f"candidate_{one.number}", seen.draft.code, seen.draft.language)
+        self.store.keep(one.id, found, cost_s=time.monotonic() - begin, worker=self.worker, round=1)
+
+
+# ---------------------------------------------------------------- the record
+
+
+def result(store: Store, run: _Run | None = None) -> Search:
+    """What a store holds, and what a run of the search did."""
+    work: dict[str, Any] = store.work
+    tried, brought = store.tried(), store.brought()
+    best = _best(store)
+    remarks = {desk.name: desk.remark for desk in run.desks} | run.left if run else {}
+    names = dict.fromkeys([*brought, *remarks])
+    begun_with = max((t.ratio for t in tried if t.proposer == GIVEN and t.ratio is not None), default=None)
+    return Search(
+        problem=store.problem.name, format=store.problem.format, store=str(store.path), over=store.over,
+        threads=store.threads, machine=store.machine, stopped=run.stopped if run else "", why=run.why if run else "",
+        outcome=_outcome(store, tried, best, run.stopped if run else ""), candidates=tried, best=best,
+        begun_with=begun_with,
+        by_proposer=tuple(
+            dataclasses.replace(brought.get(name, Brought(name)), remark=remarks.get(name, "")) for name in names
+        ),
+        judged=store.judged(), judged_now=run.judged_now if run else 0, seconds=run.stop.seconds if run else 0.0,
+        cost_s=store.cost_s(), limit_s=work.get("limit_s"), ceiling=work.get("ceiling", ""),
+        flop=work.get("flop", 0.0), bytes=work.get("bytes", 0.0),
+        ceilings=from_json(Ceilings, work["ceilings"]) if "ceilings" in work else None, date=store.date(),
+    )  # fmt: skip
+
+
+def _best(store: Store) -> Found | None:
+    """The quickest of those that are right twice, as they were the second time; without any the quickest so far."""
+    held = [one for one in store.quickest(MOST_REFUSED) if not store.failed_again(one.id)]
+    if not held:
+        return None
+    twice = {one.id: ratio for one in held if (ratio := store.ratio(one.id, 1)) is not None}
+    one = max(held, key=lambda t: twice.get(t.id, 0.0)) if twice else held[0]
+    seen, first = store.seen(one.id), store.judgement(one.id)
+    assert seen is not None and first is not None
+    return Found(one, seen.draft.code, first, store.judgement(one.id, 1))
+
+
+def _outcome(store: Store, tried: Sequence[Tried], best: Found | None, stopped: str) -> str:
+    """It is better only where the last judgement says so of a candidate that the search came upon, over the best that
+    it was given (over the baseline where that was nothing), by more than both intervals."""
+    if stopped == "no verdict":
+        return "no verdict"
+    if not any(t.verdict == "right" for t in tried):
+        return "none right"
+    if best is None or best.again is None or best.tried.proposer == GIVEN:
+        return "no better"
+    speed = next((s for s in best.again.speeds if s.over == store.over), None)
+    begun = max((t.high for t in tried if t.proposer == GIVEN and t.high is not None), default=1.0)
+    return "better" if speed is not None and speed.low > begun else "no better"

@@ -1,0 +1,68 @@
+"""The table of proposers: a name, and what makes one for a search. A module is loaded when its proposer is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kernelworks.judge.problem import Problem
+from kernelworks.search.proposer import Proposer
+
+__all__ = ["PROPOSERS", "Setting", "Unfit", "chosen"]
+
+
+class Unfit(ValueError):
+    """A proposer can do nothing for this search; the text says why, and what it would need."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a proposer is made for. ``least_s`` is the least time of a call on a number of threads, by what the machine
+    was measured to do (None where the problem allows no verdict). ``options`` are those of the command line that were
+    given for this proposer, by name."""
+
+    problem: Problem
+    over: str
+    threads: int
+    seed: int
+    least_s: Callable[[int], float] | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def _parameters(setting: Setting) -> Proposer:
+    from kernelworks.search.parameters import Parameters
+
+    return Parameters(setting)
+
+
+# A factory raises Unfit where its proposer has nothing to work with.
+PROPOSERS: dict[str, Callable[[Setting], Proposer]] = {
+    "parameters": _parameters,
+}
+
+
+def chosen(
+    names: Sequence[str] | None, setting: Setting, options: Mapping[str, str]
+) -> tuple[list[Proposer], list[str]]:
+    """The proposers of these names, or all that can do something here, and a line for each that cannot.
+
+    ``options`` are ``PROPOSER.NAME`` -> value. Raises ValueError for a name that there is not, Unfit where one that was
+    asked for can do nothing.
+    """
+    for name in names or ():
+        if name not in PROPOSERS:
+            raise ValueError(f"proposers takes {', '.join(PROPOSERS)}, got {name!r}")
+    for word in options:
+        if word.partition(".")[0] not in PROPOSERS or not word.partition(".")[2]:
+            raise ValueError(f"options takes PROPOSER.NAME of {', '.join(PROPOSERS)}, got {word!r}")
+    made, left = [], []
+    for name in dict.fromkeys(names) if names is not None else PROPOSERS:
+        its = {word.partition(".")[2]: value for word, value in options.items() if word.partition(".")[0] == name}
+        given = Setting(setting.problem, setting.over, setting.threads, setting.seed, setting.least_s, its)
+        try:
+            made.append(PROPOSERS[name](given))
+        except Unfit as error:
+            if names is not None:
+                raise Unfit(f"{name}: {error}") from error
+            left.append(f"{name}: {error}")
+    return made, left

@@ -1,0 +1,99 @@
+"""The verb that looks for kernels.
+
+| exit code | meaning |
+|---|---|
+| 0 | a candidate is better than what the search began with: right twice, quicker by more than the noise |
+| 1 | none was; or none is right |
+| 2 | the command line asks for something that does not exist, or a file is not what it should be |
+| 3 | the problem allows no verdict |
+| 130 | interrupted before the best was judged again; the same command goes on |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernelworks.console import AMBIGUOUS, FAILED, INTERRUPTED, USAGE, fail, faults, show, told, write
+
+__all__ = ["VERBS"]
+
+CODES = {"better": 0, "no better": FAILED, "none right": FAILED, "no verdict": AMBIGUOUS}
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead of tables.")]
+
+
+def search(
+    problem: Annotated[str, typer.Argument(help="A file with a problem, or an op of ours: rms_norm, rms_norm:CASE.")],
+    parent: Annotated[
+        list[Path] | None, typer.Option("--parent", help="A candidate to begin with; several may be given.")
+    ] = None,
+    proposers: Annotated[
+        str | None,
+        typer.Option("--proposers", help="Who proposes, by comma.", metavar="NAMES", show_default="all that can"),
+    ] = None,
+    budget: Annotated[float, typer.Option("--budget", help="Seconds of this run.", metavar="SECONDS")] = 600.0,
+    most: Annotated[
+        int | None, typer.Option("--most", min=1, help="Candidates of the whole search, with those of runs before.")
+    ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option("--store", help="The file that keeps the search.", metavar="FILE", show_default="in the cache"),
+    ] = None,
+    over: Annotated[str, typer.Option("--over", help="The baseline: eager, compiled or ours.")] = "eager",
+    option: Annotated[
+        list[str] | None, typer.Option("--with", help="An option of a proposer's.", metavar="PROPOSER.NAME=VALUE")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write the best candidate's text to this file.", metavar="FILE")
+    ] = None,
+    page: Annotated[Path | None, typer.Option("--page", help="Also write a page to this file.", metavar="FILE")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="For every arm; torch's own count without it.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of what proposers draw.")] = 0,
+    json: Json = False,
+) -> None:
+    """Looks for a kernel that does what a problem asks, quicker than what there is: propose, build, judge, go on.
+
+    Every candidate and its verdict is kept; a search that was ended or killed goes on with the same command. Exit code
+    0 where one is better than what the search began with, 1 where none is, 3 no verdict, 130 interrupted.
+    """
+    from kernelworks.report import search as report
+    from kernelworks.report import terminal as console
+    from kernelworks.report.shown import whole
+    from kernelworks.search import search as run
+
+    with faults((ValueError, FileNotFoundError)), console.progress("search") as progress:
+        found = run(
+            problem,
+            parents=parent or (),
+            proposers=None if proposers is None else [name for name in proposers.split(",") if name],
+            budget_s=budget,
+            most=most,
+            store=store,
+            over=over,
+            threads=threads,
+            seed=seed,
+            options=_options(option or ()),
+            progress=progress,
+        )
+    if out is not None and found.best is not None:
+        write(out, found.best.code)
+    if page is not None:
+        write(page, whole([found]))
+    if json:
+        told(found)
+    else:
+        show(report.search(found))
+    raise typer.Exit(INTERRUPTED if found.stopped == "interrupted" else CODES[found.outcome])
+
+
+def _options(given: Sequence[str]) -> dict[str, str]:
+    for one in given:
+        if "=" not in one:
+            fail(f"--with takes PROPOSER.NAME=VALUE, got {one!r}", USAGE)
+    return {name: value for name, _, value in (one.partition("=") for one in given)}
+
+
+VERBS: dict[str, Callable[..., None]] = {"search": search}

@@ -1,0 +1,89 @@
+"""A search with the judge's own processes, killed in its midst: it goes on, and has lost and judged twice nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from pretended import PARENT, TEXT
+
+from kernelworks.judge.bench import Budget
+from kernelworks.records import Ceilings, to_json
+from kernelworks.search import search
+from kernelworks.search.store import Store
+
+LITTLE = Budget(
+    truth_s=0.5, most_cases=8, many=10, many_s=0.3, looks=0, shapes=0, gradients=0, all_reasons=False
+)  # fmt: skip
+UNTIL_S = 300.0  # a busy machine takes some of it, a quiet one 10
+
+CODE = """
+import sys
+from pathlib import Path
+from kernelworks.judge.bench import Budget
+from kernelworks.records import Ceilings, from_json
+from kernelworks.search import search
+
+folder = Path(sys.argv[1])
+search(
+    folder / "twice.py", parents=[folder / "mine.py"], proposers=["parameters"], store=folder / "s.sqlite", threads=1,
+    judging=({little!r},) * 2, ceilings=from_json(Ceilings, (folder / "ceilings.json").read_text()),
+)
+"""
+
+
+def test_a_killed_search_goes_on(tmp_path: Path, ceilings: Ceilings) -> None:
+    (tmp_path / "twice.py").write_text(TEXT, encoding="utf-8")
+    (tmp_path / "mine.py").write_text(PARENT, encoding="utf-8")
+    (tmp_path / "ceilings.json").write_text(to_json(ceilings), encoding="utf-8")
+    store = tmp_path / "s.sqlite"
+    with subprocess.Popen([sys.executable, "-c", CODE.format(little=LITTLE), str(tmp_path)]) as process:
+        until = time.monotonic() + UNTIL_S
+        while _judged(store) < 2 and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+        children = _children(process.pid)
+        os.kill(process.pid, signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    with Store.read(store) as kept:
+        before = kept.tried()
+        records = [kept.judgement(t.id) for t in before if t.verdict]
+    assert len(records) >= 2 and records[0] is not None and records[0].verdict == "right"
+    found = search(
+        tmp_path / "twice.py", parents=[tmp_path / "mine.py"], proposers=["parameters"], store=store, threads=1,
+        most=len(records) + 1, judging=(LITTLE, LITTLE), ceilings=ceilings,
+    )  # fmt: skip
+    judged = [t for t in before if t.verdict]
+    assert found.judged == len(records) + 1 and found.judged_now == 1
+    assert [t for t in found.candidates if t.verdict][: len(judged)] == judged
+    with Store.read(store) as kept:
+        assert [kept.judgement(t.id) for t in judged] == records
+    assert len({t.id for t in found.candidates}) == len(found.candidates)
+    assert found.best is not None and found.best.again is not None and found.best.again.verdict == "right"
+    while any(map(_alive, children)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(_alive, children))  # nothing of the killed one's goes on
+
+
+def _judged(store: Path) -> int:
+    if store.exists():
+        with contextlib.suppress(ValueError, OSError), Store.read(store) as kept:
+            return kept.judged()
+    return 0
+
+
+def _children(pid: int) -> list[int]:
+    """Those of a process and theirs."""
+    found = [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+    return found + [child for one in found for child in _children(one)]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
