@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import os
@@ -17,7 +18,10 @@ from kernelworks.build.compiler import compiled, identity, toolchain
 from kernelworks.build.loading import loaded
 from kernelworks.build.sources import hash_of, with_includes
 
-__all__ = ["DIFFERING", "TARGETS", "BuildError", "Target", "differs", "library", "source_hash", "toolchain"]
+__all__ = [
+    "DIFFERING", "SIMD", "TARGETS", "BuildError", "Target", "differs", "library", "source_hash", "stand_in",
+    "toolchain", "variant",
+]  # fmt: skip
 
 SIMD = Path(__file__).resolve().parent.parent / "simd"
 COMMON_FLAGS = (
@@ -155,6 +159,20 @@ def library(source: Path, target: str) -> Any:
                     _failed[key] = error
                     raise
     return found
+
+
+def variant(source: Path, target: str, flags: tuple[str, ...], shared: Path) -> Any:
+    """The loaded library of a source that is none of ours as it lies, with further flags, and another folder in the
+    place of the headers that all share. Raises BuildError."""
+    wanted = dataclasses.replace(TARGETS[target], flags=(*TARGETS[target].flags, *flags, f"-I{shared}"))
+    key = hash_of(" ".join((*COMMON_FLAGS, *wanted.flags[:-1], toolchain())), with_includes(source, shared))
+    stem, make = f"{source.parent.name}-{target}-{key[:20]}", functools.partial(_compile, source, wanted)
+    return loaded(entry(stem, ".so", make, {"source": source.name, "target": target}, attempt=stem), source)
+
+
+def stand_in(source: Path, target: str, found: Any) -> None:
+    """From here on this process has that library for a source and target."""
+    _loaded[source, target] = found
 
 
 def _load(source: Path, target: str) -> Any:

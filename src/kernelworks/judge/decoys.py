@@ -1,9 +1,9 @@
 """Does a candidate's own kernel make its answer? Every kernel of its own is run, and what it wrote is then garbled: an
 answer that stays right was made by something else.
 
-Own kernels are Triton's, C++ and CUDA compiled by torch's extensions, functions of libraries through ctypes, and
-operators that were not torch's before the candidate was loaded. What is written over is in the range of what was
-there, so that an answer to which the kernel's part adds nothing stays what it is.
+Own kernels are Triton's, C++ and CUDA compiled by torch's extensions, functions of libraries through ctypes and
+tvm-ffi, and operators that were not torch's before the candidate was loaded. What is written over is in the range of
+what was there, so that an answer to which the kernel's part adds nothing stays what it is.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class Muted:
         self._triton()
         self._extensions()
         self._libraries()
+        self._modules()
         _Operators(self).__enter__()  # type: ignore[no-untyped-call]
 
     def run(self, name: str, kernel: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -131,6 +132,36 @@ class Muted:
         Tensor.data_ptr = data_ptr  # type: ignore[assignment]
         ctypes.CDLL = Library  # type: ignore[misc]
         ctypes.cdll = ctypes.LibraryLoader(Library)
+
+    def _modules(self) -> None:
+        """Libraries by tvm-ffi, whose functions take tensors as they are."""
+        try:
+            import tvm_ffi
+        except ImportError:
+            return
+        its = tvm_ffi.load_module
+
+        def load_module(*args: Any, **kwargs: Any) -> Any:
+            return _Module(self, its(*args, **kwargs))
+
+        tvm_ffi.load_module = load_module
+
+
+class _Module:
+    """A library of tvm-ffi's, each function of it muted."""
+
+    def __init__(self, muted: Muted, held: Any) -> None:
+        self._muted, self._held = muted, held
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._held, name)
+        if not callable(found) or name == "get_function":
+            return found
+
+        def muted(*args: Any) -> Any:
+            return self._muted.run(name, found, args, {})
+
+        return muted
 
 
 class _Foreign:

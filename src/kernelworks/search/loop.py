@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from kernelworks.judge.bench import Budget
-from kernelworks.judge.formats import read_problem, text
+from kernelworks.judge.formats import read_problem, rooms, text
 from kernelworks.judge.nursery import Nursery
 from kernelworks.judge.problem import Problem
 from kernelworks.judge.sitting import ARMS, Sitting
@@ -99,7 +99,7 @@ def search(
     if most is not None and most < 1:
         raise ValueError(f"most takes a whole number above 0, got {most!r}")
     count = threads or torch.get_num_threads()
-    given = [_given(Path(path), asked) for path in parents]
+    given = [_given(Path(path), asked) for path in parents] or _own(asked)
     setting = Setting(asked, over, count, seed)
     chosen(proposers, setting, options or {})  # a wrong name is said before anything is made
     place = Path(store) if store is not None else place_of(asked, over, count)
@@ -117,6 +117,16 @@ def _given(path: Path, problem: Problem) -> Draft:
 
     read = read_candidate(path, problem)
     return Draft(text.read(path), read.language, GIVEN, note=path.name, detail={"file": path.name})
+
+
+def _own(problem: Problem) -> list[Draft]:
+    """Of an op of ours its best row in C++, as it is."""
+    if problem.format != rooms.NAME:
+        return []
+    from kernelworks.search.variants import text_of
+
+    found = text_of(problem.entry)
+    return [] if found is None else [Draft(found, "c++", GIVEN, note="our row as it is")]
 
 
 class _Run:

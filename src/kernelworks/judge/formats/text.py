@@ -112,7 +112,8 @@ def with_constants(text: str, sizes: Mapping[str, int | float | str]) -> str:
 LANGUAGES = (
     ("cuda", ("cuda_sources", "cuda_source=", ".cu\"", "__global__", "CUDAExtension")),
     ("triton", ("@triton.jit", "import triton", "@triton.autotune")),
-    ("c++", ("cpp_sources", "load_inline", "CppExtension", "torch/extension.h", "CDLL(", "LoadLibrary(")),
+    ("c++", ("cpp_sources", "load_inline", "CppExtension", "torch/extension.h", "CDLL(", "LoadLibrary(",
+             "tvm_ffi", "kernelworks.search.variants")),
 )  # fmt: skip
 
 
