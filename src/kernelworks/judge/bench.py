@@ -53,6 +53,7 @@ class Budget:
     many_s: float = 3.0  # that they may take
     looks: int = 2  # at work that goes on after an answer, while it is timed
     shapes: int = 2  # other sizes of the problem
+    required: int | None = None  # of the sizes that a candidate must take so many, drawn; all without it
     gradients: int = 2  # cases of a backward; 0: the candidate is for a forward alone
     all_reasons: bool = True  # what is refused already is looked at further
 
@@ -187,11 +188,15 @@ class Bench:
         return arm, process.hear(self.budget.build_s)[0]
 
     def dismiss(self) -> None:
-        """Ends what a candidate may have left running, with what it has compiled, and of other sizes all but a few."""
+        """Ends what a candidate may have left running, with what it has compiled."""
         for arm in self.visiting:
             arm.born.end()
             shutil.rmtree(arm.born.folder, ignore_errors=True)
         self.visiting.clear()
+        self.trim()
+
+    def trim(self) -> None:
+        """Ends the truth at sizes other than the problem's own, but for the latest."""
         for name in [*self.courts][1 : 1 - MOST_COURTS]:
             self.courts.pop(name)[0].end()
 

@@ -179,8 +179,11 @@ class Trial:
     def _shapes(self) -> None:
         """Other sizes of the problem, drawn from those that it has: a process of its own for each."""
         others = () if self.tried.reasons else self.bench.problem.shapes[1:]
-        count = min(self.bench.budget.shapes, len(others))
-        for shape in (*(s for s in others if s.required), *self.bench.draw.sample(others, count)):
+        budget, draw = self.bench.budget, self.bench.draw
+        must = [s for s in others if s.required]
+        if budget.required is not None and budget.required < len(must):
+            must = draw.sample(must, budget.required)
+        for shape in (*must, *draw.sample(others, min(budget.shapes, len(others)))):
             if shape.name in self.tried.shapes:
                 continue
             self.tried.shapes.append(shape.name)
@@ -209,6 +212,7 @@ class Trial:
                     return answer.wrong or answer.late or answer.touched
         finally:
             arm.born.end()
+            self.bench.trim()
         return ""
 
     def remark(self, kind: str, said: str) -> None:

@@ -112,9 +112,8 @@ def text_of(name: str) -> str | None:
 
 def _constant(file: str, name: str) -> str:
     """What a file's number is called in a candidate's text."""
-    return re.sub(
-        r"\W", "_", f"{Path(file).stem}_{name}" if file.startswith("simd/") else f"own_{file[5:]}_{name}"
-    ).upper()
+    stem = Path(file).stem if file.startswith("simd/") else f"own_{Path(file).stem}"
+    return re.sub(r"\W", "_", f"{stem}_{name}").upper()
 
 
 # ---------------------------------------------------------------- in the candidate's process

@@ -1,0 +1,59 @@
+"""Rows of ours with other numbers in their sources: which there are, a text that says them, and that it compiles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernelworks.build import cpp
+from kernelworks.judge.formats import rooms, text
+from kernelworks.machine import machine
+from kernelworks.op import OPS
+from kernelworks.search import variants
+from kernelworks.search.space import space_in
+
+ANY = "scalar" if "avx2" not in machine().features else "avx2"
+
+
+@pytest.mark.parametrize("op", ["silu_mul", "softmax", "sum", "linear", "rms_norm"])
+def test_a_row_says_what_of_it_may_be_otherwise(op: str) -> None:
+    source = variants.text_of(op)
+    if ANY == "scalar":  # the plain sources name no numbers
+        return
+    assert source is not None and text.language(source) == "c++"
+    space = space_in(source)
+    assert space is not None and space.size > 20
+    assert all(value in space.choices[name] for name, value in space.at.items())
+    assert not {"SIMD_LANES", "ELEMENTWISE_MAX_DIMS"} & set(space.choices)
+    assert rooms.candidate_in(Path(f"{op}.py"), source, rooms.problem_of(op)).entry == op
+
+
+def test_numbers_are_read_as_the_compiler_reads_them() -> None:
+    source = OPS["sum"].row(ANY).source
+    assert source is not None
+    found = variants.named_in(source)
+    assert all(number > 1 for its in found.values() for number in its.values())
+    if ANY != "scalar":
+        assert found["simd/reduction.hpp"]["PART"] == 1 << 16 and "MOST_LINE" not in found["simd/reduction.hpp"]
+
+
+def test_a_row_with_other_numbers_computes_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
+    monkeypatch.setattr(cpp, "_loaded", {})
+    source = OPS["relu"].row(ANY).source
+    assert source is not None
+    files = variants.named_in(source)
+    (file, its), *_ = files.items()
+    name, was = next(iter(its.items()))
+    run = variants.row("relu", ANY, "-O2", {file: {name: 2 * was}})
+    x = torch.randn(3, 1000)
+    assert torch.equal(run(x), torch.relu(x))
+    (copied,) = (p for p in tmp_path.rglob(Path(file).name))
+    changed, original = copied.read_text(encoding="utf-8"), (cpp.SIMD / copied.name).read_text(encoding="utf-8")
+    assert changed != original and f"{name} = {2 * was};" in changed
+    with pytest.raises(ValueError, match="says it 0 times"):
+        variants.row("relu", ANY, "", {file: {"NOTHING": 3}})
+    with pytest.raises(ValueError, match="is made of"):
+        variants.row("relu", ANY, "", {"simd/nothing.hpp": {"GRAIN": 3}})
