@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 from pretended import PARENT, TEXT
 
 from kernelworks.judge.bench import Budget
@@ -46,7 +47,7 @@ def test_a_killed_search_goes_on(tmp_path: Path, ceilings: Ceilings) -> None:
         until = time.monotonic() + UNTIL_S
         while _judged(store) < 2 and process.poll() is None and time.monotonic() < until:
             time.sleep(0.05)
-        children = _children(process.pid)
+        children = psutil.Process(process.pid).children(recursive=True)
         os.kill(process.pid, signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
     with Store.read(store) as kept:
@@ -64,9 +65,8 @@ def test_a_killed_search_goes_on(tmp_path: Path, ceilings: Ceilings) -> None:
         assert [kept.judgement(t.id) for t in judged] == records
     assert len({t.id for t in found.candidates}) == len(found.candidates)
     assert found.best is not None and found.best.again is not None and found.best.again.verdict == "right"
-    while any(map(_alive, children)) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not any(map(_alive, children))  # nothing of the killed one's goes on
+    _, left = psutil.wait_procs(children, timeout=max(1.0, until - time.monotonic()))
+    assert children and not left  # nothing of the killed one's goes on
 
 
 def _judged(store: Path) -> int:
@@ -74,16 +74,3 @@ def _judged(store: Path) -> int:
         with contextlib.suppress(ValueError, OSError), Store.read(store) as kept:
             return kept.judged()
     return 0
-
-
-def _children(pid: int) -> list[int]:
-    """Those of a process and theirs."""
-    found = [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
-    return found + [child for one in found for child in _children(one)]
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except OSError:
-        return False

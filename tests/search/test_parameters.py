@@ -89,7 +89,8 @@ def test_what_is_wrong_is_avoided() -> None:
     def finds(source: str) -> Judgement:
         space = space_in(source)
         assert space is not None
-        return judgement("refused") if int(space.at["TILE"]) > 256 else bowl(source)
+        off = list(space.choices["TILE"]).index(space.at["TILE"]) - 11
+        return judgement("refused") if int(space.at["UNROLL"]) > 12 else judgement(ratio=10.0 / (1 + off * off))
 
     seen = run(made(), [WIDE], 60, finds, [])
     right = [s.right for s in seen[-30:]]

@@ -42,7 +42,7 @@ def played(wins: dict[str, float], costs: dict[str, float], turns: int) -> Count
 
 def test_who_brings_more_has_more_turns_and_nobody_none() -> None:
     had = played({"a": 0.6, "b": 0.05, "c": 0.05}, dict.fromkeys("abc", 1.0), 200)
-    assert had["a"] > 100 and min(had.values()) >= 5
+    assert had["a"] > 100 and min(had.values()) >= 3
 
 
 def test_what_costs_more_has_to_bring_more() -> None:

@@ -234,7 +234,7 @@ def _climbed(found: Search, width: float) -> str:
     axes.set_ylim(lowest / 1.08, highest * 1.35)
     axes.set_xlim(0.4, last + 0.6)
     axes.yaxis.set_major_formatter(lambda y, _: f"{quantity.figures(y, 2)}x")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="x", integer=True)
     axes.set_xlabel("candidate, in the order of judging", color=ink("muted"))
     axes.set_ylabel(f"times as quick as {found.over}", color=ink("muted"))
     if len(colours) > 1:

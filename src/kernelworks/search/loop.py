@@ -287,7 +287,6 @@ class _Run:
             if sitting is None:
                 self.nursery = self.nursery or self.stack.enter_context(Nursery(interpreted=True))
                 sitting = self._opened(self.judging[1])
-            sitting.say = lambda what, one=one: self.say(f"{one.proposer} #{one.number} once more: {what}")
             self._once_more(sitting, one)
 
     def _next_again(self) -> Tried | None:
@@ -301,6 +300,7 @@ class _Run:
     def _once_more(self, sitting: Sitting, one: Tried) -> None:
         seen = self.store.seen(one.id)
         assert seen is not None
+        sitting.say = lambda what: self.say(f"{one.proposer} #{one.number} once more: {what}")
         begin = time.monotonic()
         found = sitting.judge_text(f"candidate_{one.number}", seen.draft.code, seen.draft.language)
         self.store.keep(one.id, found, cost_s=time.monotonic() - begin, worker=self.worker, round=1)

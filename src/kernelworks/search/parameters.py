@@ -120,7 +120,7 @@ class Parameters:
         family = self.families.get(space.family)
         if family is None:
             sampler = self.optuna.samplers.TPESampler(
-                seed=self.setting.seed, n_startup_trials=STARTS, multivariate=True, warn_independent_sampling=False
+                seed=self.setting.seed, n_startup_trials=STARTS, multivariate=True
             )
             family = _Family(space, self.optuna.create_study(sampler=sampler), language=seen.draft.language)
             self.families[space.family] = family

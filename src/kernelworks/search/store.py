@@ -73,7 +73,7 @@ def _now() -> str:
 
 def identity(problem: Problem) -> str:
     """A hash of what a problem asks."""
-    asked = [problem.name, problem.format, sorted(problem.files.items()), problem.entry, problem.device]
+    asked: list[object] = [problem.name, problem.format, sorted(problem.files.items()), problem.entry, problem.device]
     asked.append([(s.name, sorted(s.sizes.items())) for s in problem.shapes])
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
@@ -120,11 +120,15 @@ class Store:
                     row = (FORMAT, identity(problem), to_json(problem, line=True), over, threads, machine, "{}", _now())
                     db.execute("INSERT OR IGNORE INTO search VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?)", row)
             store = cls(path, db, lock)
-            store._is_of(problem, over, threads, machine)
-            return store
         except BaseException:
             os.close(lock)
             raise
+        try:
+            store._is_of(problem, over, threads, machine)
+        except ValueError:
+            store.close()
+            raise
+        return store
 
     @classmethod
     def read(cls, path: str | Path) -> Store:
@@ -147,7 +151,6 @@ class Store:
         ):  # fmt: skip
             if has != asked:
                 shown = (self.problem.name, problem.name) if what == "problem" else (has, asked)
-                self.close()
                 raise ValueError(
                     f"{self.path}: it holds a search whose {what} is {shown[0]}, and {shown[1]} was asked for"
                     f"{' (another text of that name)' if shown[0] == shown[1] else ''}; another store is needed"
@@ -174,6 +177,7 @@ class Store:
         """The ids of those whose text was not there yet; all are added, or none. Raises ValueError for a parent that
         is not there, TypeError where ``detail`` is no JSON."""
         fresh: list[str] = []
+        date = _now()
         with _whole(self._db):
             for draft in drafts:
                 id = self.id_of(draft.code)
@@ -181,7 +185,7 @@ class Store:
                 added = self._db.execute(
                     "INSERT OR IGNORE INTO candidate (id, code, language, proposer, note, detail, date) "
                     "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (*row, _now()),
+                    (*row, date),
                 )
                 if not added.rowcount:
                     continue
