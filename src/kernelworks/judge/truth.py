@@ -187,7 +187,7 @@ def _case(court: Court, asked: dict[str, Any]) -> tuple[dict[str, Any], int]:
         "own": _own_share(found), "why": list(found.why)[:20], "unknown": list(found.unknown)[:20],
         "finite": [bool(t.isfinite().all()) for t in truths],
     }  # fmt: skip
-    return said, memory.descriptor
+    return said, memory.handed_on()
 
 
 def _work(court: Court, asked: dict[str, Any]) -> dict[str, Any]:

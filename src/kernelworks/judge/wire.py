@@ -93,9 +93,14 @@ class Memory:
         flat = torch.frombuffer(self.map, dtype=dtype, count=steps, offset=at)
         return flat.as_strided(tuple(shape), tuple(strides))
 
+    def handed_on(self) -> int:
+        """The descriptor, which whoever asks closes from here on."""
+        descriptor, self.descriptor = self.descriptor, -1
+        return descriptor
+
     def close(self) -> None:
         """Once: the number may be another file's by then. The map stays for as long as a tensor needs it."""
-        descriptor, self.descriptor = self.descriptor, -1
+        descriptor = self.handed_on()
         if descriptor >= 0:
             with contextlib.suppress(OSError):
                 os.close(descriptor)

@@ -69,7 +69,7 @@ class Parameters:
     def __init__(self, setting: Setting) -> None:
         self.setting, self.optuna = setting, _optuna()
         self.families: dict[str, _Family] = {}
-        self.remark = "no candidate declares a SPACE"
+        self.remark = ""  # why it offers nothing
         self._looked = 0  # candidates of the store that were looked at
         self._draw = random.Random(setting.seed)
         self._waiting: dict[str, tuple[Seen, Space]] = {}  # looked at before they were judged
@@ -168,8 +168,8 @@ class Parameters:
         """The family that is asked next: by turns the quickest, and the one that was asked least."""
         open = [family for family in self.families.values() if self._open(family)]
         if not open:
-            if self.families:
-                self.remark = "; ".join(dict.fromkeys(self._closed(f) for f in self.families.values()))
+            why = dict.fromkeys(self._closed(f) for f in self.families.values())
+            self.remark = "; ".join(why) or self.remark or "no candidate declares a SPACE"
             return None
         least = min(open, key=lambda f: f.asked)
         if sum(f.asked for f in open) % 2:
