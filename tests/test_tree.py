@@ -254,7 +254,7 @@ NAMES_OPS = {
     f"{PACKAGE}/optim.py": "one op's optimiser",
 }
 # there strings are torch's operators too
-BY_TORCHS_NAMES = tuple(f"{PACKAGE}/{folder}/" for folder in ("work", "diagnose", "judge/bounds"))
+BY_TORCHS_NAMES = tuple(f"{PACKAGE}/{folder}/" for folder in ("work", "diagnose", "judge/bounds", "search/schedule"))
 
 
 def ops_named_elsewhere(root: Path, files: list[str]) -> list[str]:

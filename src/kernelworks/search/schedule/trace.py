@@ -1,0 +1,95 @@
+"""The process in which a problem's code runs to have its nest derived: ``python -m kernelworks.search.schedule.trace``.
+
+The problem comes as JSON on stdin, the nest goes as JSON to stdout. The code is as far apart from all else as a
+candidate's (``judge.sandbox``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from kernelworks import environment
+from kernelworks.judge import sandbox
+from kernelworks.judge.problem import Problem, Shape
+from kernelworks.search.schedule.nest import Kernel, kernel_as_json, kernel_from_json
+from kernelworks.search.schedule.values import Declined
+
+__all__ = ["nest_of"]
+
+PATIENCE_S = 180.0  # torch is loaded, and a graph traced without its contents
+CPU_S = 120.0
+MOST_BYTES = 1 << 24  # of the nest
+
+
+def nest_of(problem: Problem) -> Kernel:
+    """The nest of a problem's reference at its own shape. Raises Declined."""
+    paths = os.pathsep.join(p for p in sys.path if p)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "kernelworks.search.schedule.trace"], input=json.dumps(dataclasses.asdict(problem)),
+            capture_output=True, text=True, timeout=PATIENCE_S, env={**environment.variables(), "PYTHONPATH": paths},
+        )  # fmt: skip
+        said = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        raise Declined(f"it was not traced within {PATIENCE_S:.0f} s") from None
+    except json.JSONDecodeError:
+        raise Declined(f"its tracing ended with code {done.returncode}: {done.stderr[-400:]}") from None
+    if "declined" in said:
+        raise Declined(said["declined"])
+    return kernel_from_json(said)
+
+
+def _read(said: dict[str, Any]) -> Problem:
+    shapes = tuple(Shape(s["name"], s["sizes"], s["required"]) for s in said["shapes"])
+    return Problem(**(said | {"shapes": shapes, "remarks": tuple(said["remarks"])}))
+
+
+def _answer(problem: Problem, folder: Path) -> str:
+    import torch
+
+    from kernelworks.search.schedule.derive import derived
+
+    torch.set_num_threads(1)
+    try:
+        loaded = importlib.import_module(problem.loader).load(problem, problem.shapes[0], folder)
+        return json.dumps(kernel_as_json(derived(loaded.reference(*loaded.init()), loaded.inputs())))
+    except Declined as error:
+        return json.dumps({"declined": str(error)})
+    except Exception as error:  # the problem's
+        return json.dumps({"declined": f"the problem raised {type(error).__name__}: {error}"})
+
+
+def main() -> None:
+    problem = _read(json.load(sys.stdin))
+    apart = sandbox.Apart()
+    with tempfile.TemporaryDirectory(prefix="kernelworks-trace-") as folder:
+        hears, tells = os.pipe()
+        sandbox.leave_others(apart)
+        child = os.fork()
+        if child == 0:
+            os.close(hears)
+            try:
+                sandbox.keep_only((tells,))
+                seen = sandbox.enclose(Path(folder), apart, CPU_S)
+                sandbox.caches(seen)
+                with os.fdopen(tells, "w", encoding="utf-8") as file:
+                    file.write(_answer(problem, seen))
+            finally:
+                os._exit(0)
+        os.close(tells)
+        with os.fdopen(hears, encoding="utf-8") as file:
+            said = file.read(MOST_BYTES)
+        os.waitpid(child, 0)
+    sys.stdout.write(said or json.dumps({"declined": "its process ended"}))
+
+
+if __name__ == "__main__":
+    main()
