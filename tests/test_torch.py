@@ -59,6 +59,41 @@ def test_operator_check(op: Op, row: str | None) -> None:
         assert set(result.values()) == {"SUCCESS"}
 
 
+def _turned(value: Any) -> Any:
+    """The same values, which lie otherwise."""
+    if not isinstance(value, Tensor) or value.dim() < 2:
+        return value
+    return value.transpose(0, 1).contiguous().transpose(0, 1)
+
+
+@pytest.mark.parametrize(("op", "row"), [r for r in _checked_rows() if not r[0].contract.mutates], ids=label)
+@pytest.mark.parametrize("through", ["C++", "Python"])
+def test_results_lie_as_a_compiled_program_was_told(
+    op: Op, row: str | None, through: str, request: pytest.FixtureRequest
+) -> None:
+    if through == "Python":
+        request.getfixturevalue("through_python")
+    for turned in (True, True, False, False):  # the second call finds a plan
+        args = tuple(_turned(a) if turned else a for a in _leaves(op, False))
+        outputs = _lie_as_told(op, "forward", args, row)
+        if op.contract.differentiable:
+            have: dict[str, Any] = dict(zip(op.passes["forward"].names, args, strict=True))
+            have |= dict(zip(op.contract.outputs, outputs, strict=True))
+            have |= {
+                f"grad_{name}": _turned(torch.ones_like(o))
+                for name, o in zip(op.contract.outputs, outputs, strict=True)
+            }
+            have["needs"] = [have.get(name) is not None for name in op.passes["backward"].returns]
+            _lie_as_told(op, "backward", tuple(have.get(name) for name in op.passes["backward"].names), row)
+
+
+def _lie_as_told(op: Op, pass_: str, args: tuple[Any, ...], row: str | None) -> list[Any]:
+    operator = getattr(torch.ops.kernelworks, op.name if pass_ == "forward" else f"{op.name}_backward")
+    got, told = flat_outputs(operator.default(*args, row)), flat_outputs(op.passes[pass_].fake(*args))
+    assert [t.stride() for t in got] == [t.stride() for t in told], pass_
+    return got
+
+
 @pytest.mark.parametrize("op", DIFFERENTIABLE, ids=label)
 def test_one_graph_under_compile_forward_and_backward(op: Op) -> None:
     args = _leaves(op, True)

@@ -86,7 +86,10 @@ def derivative(op: Any, args: tuple[Any, ...]) -> Any:
     if not wanted:
         return _shaped(op, have, {})
     with _recording():  # aliases: the same tensor may be given twice, and each place has its own gradient
-        own = {n: (have[n] if again else have[n].detach().requires_grad_()).view_as(have[n]) for n in wanted}
+        own = {
+            n: (have[n] if again and have[n].requires_grad else have[n].detach().requires_grad_()).view_as(have[n])
+            for n in wanted
+        }
         outputs = as_tuple(op.composite(**{n: have[n] for n in forward.names if n in have} | own))
         flows = [have.get(f"grad_{name}") for name in op.contract.outputs[: len(outputs)]]
         pairs = [(o, g) for o, g in zip(outputs, flows, strict=True) if g is not None and o.requires_grad]

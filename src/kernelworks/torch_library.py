@@ -70,7 +70,8 @@ def in_cpp(op: Any, module: Any, table: Any) -> list[Any]:
         kernel = functools.partial(_implementation, op.name, pass_)
         recorded = functools.partial(_recorded_again, _recording(pass_), op.name) if "backward" in op.passes else None
         to_torch = op._to_torch if pass_ == "forward" else None
-        found.append(module.Operator(_operator(op.name, pass_), pass_, table, _run, kernel, recorded, to_torch))
+        laid = None if to_torch else functools.partial(_laid, op.name, pass_)
+        found.append(module.Operator(_operator(op.name, pass_), pass_, table, _run, kernel, recorded, to_torch, laid))
     return found
 
 
@@ -107,9 +108,22 @@ def _implementation(name: str, pass_: str, *args: Any, row: str | None = None) -
     if len(args) > len(names):  # torch passes `row` by position
         args, row = args[: len(names)], args[len(names)]
     result = op.run(pass_, args, None, row)
+    if pass_ == "forward" and op._to_torch:
+        return op._to_torch(result, *args)
+    if not all(t.is_contiguous() for t in leaves((result, args))):
+        result = _laid(name, pass_, result, *args)
     if pass_ == "forward":
-        return op._to_torch(result, *args) if op._to_torch else result
+        return result
     return tuple(_owned(t, args) for t in result) if isinstance(result, tuple) else _owned(result, args)
+
+
+@uncompiled
+def _laid(name: str, pass_: str, result: Any, *args: Any) -> Any:
+    """A result as a compiled program was told that it lies. Rows of ours write it so; torch's functions lay out theirs
+    as their inputs happen to."""
+    made = as_tuple(OPS[name].passes[pass_].fake(*args))
+    laid = tuple(t if t.stride() == m.stride() else m.copy_(t) for t, m in zip(as_tuple(result), made, strict=True))
+    return laid if isinstance(result, tuple) else laid[0]
 
 
 def _owned(result: Tensor, args: tuple[Any, ...]) -> Tensor:

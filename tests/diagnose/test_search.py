@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ class Stand:
     fails: dict[str, Exception] = dataclasses.field(default_factory=dict)
     upon: dict[str, float] = dataclasses.field(default_factory=dict)  # what it is said to save with another in place
     less: str = ""  # what to offer in its place, which saves a fifth
+    compiles: float = 0.0  # seconds that its prediction takes, or until the budget is over
+    asks: float = 0.0  # seconds without which it does not begin
 
     def _may_fail(self, at: str) -> None:
         if at in self.fails:
@@ -60,6 +63,11 @@ class Stand:
         self._may_fail("predict")
         if offer.says == self.less:
             return Promise(0.2)
+        assert scene.budget is not None
+        scene.budget.ask("compiling", self.asks)
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < self.compiles:
+            scene.budget.ask("compiling")
         with scene.in_place():
             says = next((says for name, says in self.upon.items() if name in inside), self.says)
         return Promise(says, less=(lambda: [Offer(self.name, EVERYWHERE, self.less)]) if self.less else None)
@@ -251,6 +259,16 @@ def test_whatever_goes_wrong_with_one_is_said_and_the_others_go_on(
 def test_where_nothing_fits_the_budget_the_fix_is_refused(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     found = fixed(model, monkeypatch, Stand("slow", 0.5, fails={"predict": Over("a budget of 9 s would do")}))
     assert "it was not carried out: a budget of 9 s would do" in found.refused
+
+
+def test_a_prediction_that_takes_long_leaves_what_is_promising_its_try(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = fixed(model, monkeypatch, Stand("quick", 0.5), Stand("slow", 0.9, compiles=60.0))
+    assert in_place(found) == ["quick"] and not found.refused
+    assert "was over before the end of compiling" in found.remedies[1].why
+    asked = fixed(model, monkeypatch, Stand("quick", 0.5), Stand("slow", 0.9, asks=25.0), budget_s=40.0)
+    assert in_place(asked) == ["quick", "slow"]  # again, with more of the budget, when the first had had its try
 
 
 def test_what_changes_numbers_must_be_allowed_and_advice_is_only_said(

@@ -55,6 +55,8 @@ STEPPING = 3.0  # runs of the program, that must fit a proof's part of the budge
 PART = 0.0625  # of the budget, for one proof or one measurement
 OUTSIDE = 0.1  # of the program's time, outside of modules, from which its functions are looked at
 LONGER = 4  # times as many turns, where the first leave open whether something is gained
+KEPT = 0.5  # of what is left of the budget, for the try of what is predicted to gain
+MORE_ROOM = 1.25  # times as many seconds as the first time, for a prediction that did not end
 GAINS = "it gains more than the noise"
 
 
@@ -119,9 +121,11 @@ class Search:
                 self.tried += [Try(remedy, offer) for offer in remedy.offers(scene)]
             except Impossible as why:
                 self.impossible.append(Tried(remedy.name, "", "", "", False, str(why)))
-        waiting = [one for one in self.tried if self._predicted(one, [])]
-        waiting += [less for one in tuple(self.tried) if one not in waiting for less in self._less(one)]
-        while waiting:
+        waiting, later = self._asked(tuple(self.tried), [])
+        while waiting or later:
+            if not waiting:
+                waiting, later = self._asked(later, [])
+                continue
             waiting.sort(key=lambda one: -self._left(one))
             one = waiting.pop(0)
             beside = self._beside(one)
@@ -131,6 +135,29 @@ class Search:
                 waiting.append(one)
             else:
                 waiting += self._less(one)
+            if later and one.found is not None:
+                waiting, later = self._asked(later, waiting)
+
+    def _asked(self, tries: Iterable[Try], waiting: Sequence[Try]) -> tuple[list[Try], list[Try]]:
+        """What waits for its try with these predicted too, and what is to be predicted when the best has had its try:
+        as long as something waits, predictions (which may compile) leave half of the budget to it."""
+        budget, found, later = self.scene.budget, list(waiting), list[Try]()
+        assert budget is not None
+        for one in tries:
+            kept = KEPT * max(budget.left, 0.0) if any((other.saves or 0) > LEAST_NOISE for other in found) else 0.0
+            room = budget.left - kept
+            if one.room and room < MORE_ROOM * one.room:  # it would end as it did
+                (later if kept else self.over).append(one)
+                continue
+            with budget.keeping(kept):
+                worth = self._predicted(one, self._beside(one))
+            if worth:
+                found.append(one)
+            elif kept and one in self.over:
+                self.over.remove(one)
+                one.room = max(room, 1e-9)
+                later.append(one)
+        return found + [less for one in tries if one not in (*found, *later) for less in self._less(one)], later
 
     def _roots(self, program: Program, budget: Budget) -> Roots:
         roots = find(program.run, budget)

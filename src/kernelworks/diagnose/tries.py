@@ -32,6 +32,7 @@ class Try:
     found: Sifted[tuple[float, float]] | None = None
     told: float | None = None
     taken: bool = False
+    room: float = 0.0  # seconds that a prediction which did not end had had
 
     @property
     def saves(self) -> float | None:

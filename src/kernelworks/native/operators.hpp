@@ -19,16 +19,17 @@ struct Served {
     PyObject* kernel;   // kernel(*args, row), in Python
     PyObject* recorded; // recorded(dispatch keys, *args, row), in Python, or None
     PyObject* to_torch; // or None
+    PyObject* laid;     // laid(result, *args), or None
 
-    Served(char letter, PyObject* table, PyObject* run, PyObject* kernel, PyObject* recorded, PyObject* to_torch)
+    Served(char letter, PyObject* table, PyObject* run, PyObject* kernel, PyObject* recorded, PyObject* to_torch, PyObject* laid)
         : letter(letter), table(reinterpret_cast<Table*>(Py_NewRef(table))), run(Py_NewRef(run)), kernel(Py_NewRef(kernel)),
-          recorded(Py_NewRef(recorded)), to_torch(Py_NewRef(to_torch)) {}
+          recorded(Py_NewRef(recorded)), to_torch(Py_NewRef(to_torch)), laid(Py_NewRef(laid)) {}
     Served(const Served&) = delete;
     Served& operator=(const Served&) = delete;
     ~Served() {
         if (!Py_IsInitialized()) return;
         pybind11::gil_scoped_acquire lock;
-        for (PyObject* held : {reinterpret_cast<PyObject*>(table), run, kernel, recorded, to_torch}) Py_DECREF(held);
+        for (PyObject* held : {reinterpret_cast<PyObject*>(table), run, kernel, recorded, to_torch, laid}) Py_DECREF(held);
     }
 };
 
@@ -96,25 +97,29 @@ struct ServedKernel final : c10::OperatorKernel {
     void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
         pybind11::gil_scoped_acquire lock;
         size_t count = op.schema().arguments().size(), own = count - 1;  // `row` is the last
-        Scoped result;
+        std::vector<at::Tensor> outputs;
+        auto take = [&](const Scoped& result) {
+            if (!result) thrown();
+            outputs.clear();
+            TORCH_CHECK_TYPE(unpacked(result.get(), outputs), "a row must return a tensor or a tuple of tensors");
+        };
         {
             Given given(*stack, count);
             if (const Plan* plan = planned(given, own); plan != nullptr) {
                 Scoped whole(Py_NewRef(plan->whole));  // the table may be cleared meanwhile
-                result.reset(given.handed(served->run, plan->run, own));
-                if (!result) thrown();
-                if (served->to_torch != Py_None) {
-                    Scoped made(result.release());
+                Scoped result(given.handed(served->run, plan->run, own));
+                take(result);
+                // Torch's functions lay out what they return as their inputs happen to lie.
+                PyObject* then = served->to_torch != Py_None ? served->to_torch
+                    : served->laid != Py_None && !contiguous(outputs, *stack, count) ? served->laid : nullptr;
+                if (then != nullptr) {
                     Given again(*stack, count);
-                    result.reset(again.handed(served->to_torch, made.get(), own));
+                    take(Scoped(again.handed(then, result.get(), own)));
                 }
             } else {
-                result.reset(PyObject_Vectorcall(served->kernel, given.data(), count, nullptr));
+                take(Scoped(PyObject_Vectorcall(served->kernel, given.data(), count, nullptr)));
             }
-            if (!result) thrown();
         }
-        std::vector<at::Tensor> outputs;
-        TORCH_CHECK_TYPE(unpacked(result.get(), outputs), "a row must return a tensor or a tuple of tensors");
         if (served->letter == Key::BACKWARD)
             for (auto& output : outputs) own_memory(output, *stack, count);
         torch::jit::drop(*stack, count);
@@ -129,6 +134,16 @@ struct ServedKernel final : c10::OperatorKernel {
         bool valid = key.value(given.data()[own]) && key.value(Py_None) && key.threads();
         const Plan* found = valid ? served->table->find(key) : nullptr;
         return found != nullptr && found->run != nullptr ? found : nullptr;
+    }
+
+    static bool contiguous(const std::vector<at::Tensor>& outputs, const torch::jit::Stack& stack, size_t count) {
+        for (const auto& output : outputs)
+            if (!output.is_contiguous()) return false;
+        for (size_t i = 0; i < count; ++i) {
+            const c10::IValue& value = torch::jit::peek(stack, i, count);
+            if (value.isTensor() && value.toTensor().defined() && !value.toTensor().is_contiguous()) return false;
+        }
+        return true;
     }
 
     // A gradient may be a view of what flows in; what an operator returns may not.
@@ -188,15 +203,15 @@ struct RecordedKernel final : c10::OperatorKernel {
 
 // ---------------------------------------------------------------- Operator(...)
 
-// Operator(name, what, table, run, kernel, recorded, to_torch): of an operator of kernelworks' that torch knows, one
+// Operator(name, what, table, run, kernel, recorded, to_torch, laid): of an operator of kernelworks' that torch knows, one
 // without lists of tensors that writes nothing it is given.
 inline PyObject* operator_new(PyTypeObject* type, PyObject* args, PyObject*) {
     HANDLE_TH_ERRORS
     const char *name, *what;
-    PyObject *table, *run, *kernel, *recorded, *to_torch;
-    if (!PyArg_ParseTuple(args, "ssO!OOOO", &name, &what, &TableType, &table, &run, &kernel, &recorded, &to_torch))
+    PyObject *table, *run, *kernel, *recorded, *to_torch, *laid;
+    if (!PyArg_ParseTuple(args, "ssO!OOOOO", &name, &what, &TableType, &table, &run, &kernel, &recorded, &to_torch, &laid))
         return nullptr;
-    auto served = std::make_shared<Served>(what[0], table, run, kernel, recorded, to_torch);
+    auto served = std::make_shared<Served>(what[0], table, run, kernel, recorded, to_torch, laid);
     auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "kernelworks", std::nullopt, __FILE__, __LINE__);
     auto add = [&](c10::DispatchKey key, auto functor) {
         library->impl(name, torch::dispatch(key, torch::CppFunction::makeFromBoxedFunctor(std::move(functor))));

@@ -25,6 +25,7 @@ class Budget:
     wall: float
     runs: int = 0
     free: float = 0.0  # seconds of what has a bound of its own
+    kept: float = 0.0  # seconds that are there for something else
     begun: float = field(default_factory=time.perf_counter)
 
     def counted(self, run: Callable[[], Any]) -> Callable[[], Any]:
@@ -45,10 +46,19 @@ class Budget:
         finally:
             self.free += time.perf_counter() - begun - (self.runs - runs) * self.wall
 
+    @contextlib.contextmanager
+    def keeping(self, seconds: float) -> Iterator[None]:
+        """What is done within has so many seconds less."""
+        self.kept += seconds
+        try:
+            yield
+        finally:
+            self.kept -= seconds
+
     @property
     def left(self) -> float:
         """Seconds; below 0 where the budget is over."""
-        return self.seconds + self.free + self.runs * self.wall - (time.perf_counter() - self.begun)
+        return self.seconds - self.kept + self.free + self.runs * self.wall - (time.perf_counter() - self.begun)
 
     def ask(self, doing: str, needs: float = 0.0) -> None:
         """Raises Over where fewer than ``needs`` seconds are left to do it in."""
