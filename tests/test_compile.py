@@ -222,6 +222,10 @@ def test_a_row_goes_in_where_its_region_won(race: Raced, taken: bool, monkeypatc
     assert len(ours) == (2 if taken else 0)
     assert [(c.row, c.count) for c in told.calls] == [("reference" if taken else "", 2)]
     torch.testing.assert_close(graph(*inputs)[0], F.softmax(LARGE, -1) + F.softmax(2 * LARGE, -1))
+    (line,) = str(told).splitlines()[1:]
+    assert line.count("reference") == 1  # the row, taken or not, once
+    told.without_rows()
+    assert str(told).count("reference") == 1 and ("reference was not taken: " in str(told)) == taken
 
 
 def test_a_kind_of_call_that_lost_twice_is_not_raced_again(monkeypatch: pytest.MonkeyPatch) -> None:

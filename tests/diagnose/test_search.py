@@ -16,6 +16,7 @@ from kernelworks.ceilings import quiet
 from kernelworks.diagnose import fix, measured
 from kernelworks.diagnose.fix import Search
 from kernelworks.diagnose.remedies.remedy import EVERYWHERE, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.tries import Try
 from kernelworks.diagnose.words import sentence
 from kernelworks.observe.budget import Over
 from kernelworks.observe.program import Program
@@ -241,6 +242,42 @@ def test_of_one_group_one_is_in_place(model: nn.Module, monkeypatch: pytest.Monk
     modes = [Stand(name, share, offer={"group": "mode"}) for name, share in (("first", 0.2), ("second", 0.4))]
     found = fixed(model, monkeypatch, *modes)
     assert in_place(found) == ["second"] and "in its place" in found.remedies[0].why
+
+
+@pytest.mark.parametrize(
+    ("said", "really", "kept"),
+    [
+        ((0.40, 0.45), (0.42, 0.30), "first"),  # the second is predicted to be better, and is not
+        ((0.40, 0.45), (0.30, 0.42), "second"),
+        ((0.40, 0.35), (0.30, 0.42), "second"),  # as good, but for the noise of two races
+        ((0.40, 0.10), (0.30, 0.42), "first"),  # too far behind to be asked again
+        ((0.40, 0.40), (0.40, 0.41), "first"),
+    ],
+)
+def test_two_that_are_predicted_to_be_about_as_good_are_raced_in_turns(
+    said: tuple[float, float], really: tuple[float, float], kept: str, model: nn.Module,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    names = ("first", "second")
+    modes = [
+        Stand(n, s, really=r, offer={"group": "mode"}) for n, s, r in zip(names, said, really, strict=True)
+    ]  # fmt: skip
+    raced: list[list[str]] = []
+
+    def duel(scene: Scene, one: Try, rivals: Sequence[Try], beside: Sequence[Try]) -> float:
+        raced.append([one.offer.says, *(rival.offer.says for rival in rivals), *(other.offer.says for other in beside)])
+        ours, theirs = (really[names.index(each.offer.says)] for each in (one, *rivals))
+        return 1 - (1 - ours) / (1 - theirs)
+
+    monkeypatch.setattr(fix, "duel", duel)
+    found = fixed(model, monkeypatch, *modes)
+    assert in_place(found) == [kept] and bool(raced) == (said[1] > 0.3)
+    assert all(one.why for one in found.remedies)
+    out = next(one for one in found.remedies if not one.taken)
+    if raced and not out.gain_s:
+        assert "both were raced in turns" in out.why and out.how.startswith("raced in turns with")
+    taken = next(one for one in found.remedies if one.taken)
+    assert found.predicted_gain_s is not None and taken.predicted_gain_s is not None
 
 
 @pytest.mark.parametrize("at", ["offers", "predict", "apply", "put"])

@@ -108,8 +108,9 @@ def on_a_gpu() -> str:
     timed = settle(facts["wall"], runs["timed"].trace(), survey.trace(), floors, persistent=survey.persistent)
     with only("triton"):
         found = told("large", timed, Gpu(gpu_record(), floors))
-    rows = [region for region in found.regions if "swap in" in region.action]
+    rows = [region for region in found.regions if "was not raced" in region.action]
     assert rows and not any(region.high_s for region in rows)
+    assert not any(region.action.startswith("swap in") and not region.high_s for region in found.regions)
     return "; ".join(region.action for region in rows)
 
 

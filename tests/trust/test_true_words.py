@@ -22,12 +22,13 @@ from kernelworks.build import native
 from kernelworks.ceilings.quiet import Noise
 from kernelworks.choose import eligible
 from kernelworks.diagnose import diagnose
+from kernelworks.diagnose import regions as sorting
 from kernelworks.diagnose.account import account, footer
 from kernelworks.diagnose.on_cpu import HOST, NATIVE, OTHERS, PARTS, UNSEEN, WAITING, Cpu
 from kernelworks.diagnose.patterns import GATE, NORM
 from kernelworks.diagnose.races import Promise, Raced, Races
-from kernelworks.diagnose.regions import _at_hand, regions, settled
-from kernelworks.diagnose.rules import RULES, View
+from kernelworks.diagnose.regions import _at_hand, regions, settled, unpromised
+from kernelworks.diagnose.rules import RULES, Advice, Rule, View
 from kernelworks.diagnose.words import Rough, sentence
 from kernelworks.models.outlook import NOT_TIMED, TORCH_WON
 from kernelworks.observe.on_cpu import settle
@@ -243,6 +244,7 @@ def test_table_and_headline_promise_what_the_fix_predicts(fix: Fix, high: float,
     """Rows had been raced at 300 ms; the whole program says less: then it is less everywhere."""
     found = settled((_region("linear", 0.9, 0.2, 0.3, 0.5, row="kw.linear: avx512"), _region("add", 0.1, 0, 0.01)), fix)
     assert found[0].high_s == pytest.approx(high) and found[1].high_s == 0.01
+    assert found[0].action.startswith("swap in" if high else "nothing to be had")
     text = sentence({"useful at ceiling": 0.5, "unexplained": 0.0}, found, 1.0, fix)
     assert says in text
 
@@ -262,7 +264,7 @@ def _linear() -> Call:
     [
         (Raced(0.3, 0.5), 0.003, 0.005, "swap in kw.linear: avx512"),
         (Raced(0.0, 0.0), 0.0, 0.0, "nothing to be had: kw.linear: avx512 was raced and is no quicker here"),
-        (None, 0.0, 0.0, "not raced, so nothing is predicted"),
+        (None, 0.0, 0.0, "nothing to be had for certain: kw.linear: avx512 was not raced, so nothing is predicted"),
     ],
 )
 def test_a_row_is_promised_what_it_won(
@@ -274,6 +276,28 @@ def test_a_row_is_promised_what_it_won(
     found = regions(account(line, Cpu(machine, FLOORS, 2)), line.wall, Races(0.0, 2))[0][0]
     assert (found.low_s, found.high_s) == pytest.approx((low, high))
     assert says in found.action and found.allows_s > 0.009
+    (disturbed,) = unpromised([found])
+    assert not disturbed.high_s and not disturbed.action.startswith("swap in")
+
+
+SEVERAL = Advice("a norm made of many ops", "swap in kw.rms_norm: one op", 0.003, 0.005, ("rms_norm",))
+
+
+@pytest.mark.parametrize("lacks", ["", "timed here: torch's own is as quick or quicker"])
+def test_no_swap_is_named_where_nothing_is_to_be_had_of_it(
+    lacks: str, machine: Ceilings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Races, "lacks", lambda self, ops, dtype: lacks)
+    monkeypatch.setattr(sorting, "RULES", (Rule("norm", lambda view: SEVERAL),))
+    monkeypatch.setattr(Races, "of", lambda self, call: Promise())
+    trace = Trace(0, 10 * MS, [_linear()], 1, 0, None)
+    line = settle(0.01, [trace], trace, FLOORS)
+    (found, *_), problems = regions(account(line, Cpu(machine, FLOORS, 2)), line.wall, Races(0.0, 2))
+    assert SEVERAL.problem in problems
+    if lacks:
+        assert found.high_s == 0 and found.action == f"nothing to be had of kw.rms_norm: one op ({lacks})"
+    else:
+        assert found.high_s == pytest.approx(0.005) and found.action == SEVERAL.action
 
 
 @pytest.mark.parametrize(

@@ -142,17 +142,18 @@ def _decided(call: Found, region: Region, races: Races) -> tuple[str, str, float
     if call.op.contract.arithmetic != "products" and _on_cpu(call) and _cost(call).bytes < SMALL:
         return "", "so small that inductor's loops are done before a row is called", 0.0
     taken, most = "", 0.0
-    said = []
-    for name, row in ways:
+    said: dict[str, str] = {}  # of each row
+    for _, row in ways:
         race = _raced(call, region, row, races)
         if isinstance(race, str):
-            said.append(f"{name}: {race}")
+            said[row] = race
             continue
-        said.append(f"{name}: {race.ratio:.2f}x inductor, {race}")
+        said[row] = f"{race.ratio:.2f}x inductor, {race}"
         if race.won and (not taken or race.ratio > most):
             taken = row
         most = max(most, race.ratio)
-    return taken, "; ".join(said), most
+    first = [said[taken]] if taken else []  # the report names the row ahead of it
+    return taken, "; ".join([*first, *(f"{name}: {said[row]}" for name, row in ways if row != taken)]), most
 
 
 def _raced(call: Found, region: Region, row: str, races: Races) -> measured.Raced | str:

@@ -44,7 +44,7 @@ class Graph:
 
     def without_rows(self) -> None:
         """Nothing is replaced after all."""
-        self.calls = [replace(c, row="", why=f"not taken: {c.why}") if c.row else c for c in self.calls]
+        self.calls = [replace(c, row="", why=f"{c.row} was not taken: {c.why}") if c.row else c for c in self.calls]
 
     @property
     def replaced(self) -> int:

@@ -45,12 +45,23 @@ def _served(calls: Sequence[Call]) -> Iterable[str]:
     ours, theirs = ([call for call in calls if bool(call.row) is taken] for taken in (True, False))
     if not calls:
         return
-    rows = "; ".join(f"{c.times}{c.op} by {c.row} ({c.ratio:.2f}x inductor in its region)" for c in ours[:MOST])
-    more = f"; and {len(ours) - MOST} kinds more" if len(ours) > MOST else ""
+    kinds: dict[tuple[str, str], list[Call]] = {}  # each row once, whatever the regions that it is in
+    for call in ours:
+        kinds.setdefault((call.op, call.row), []).append(call)
+    rows = "; ".join(_row(its) for its in list(kinds.values())[:MOST])
+    more = f"; and {len(kinds) - MOST} rows more" if len(kinds) > MOST else ""
     count, whole = (sum(call.count for call in its) for its in (ours, calls))
     yield f'backend="kernelworks" serves {count} of {whole} calls that it knows{": " * bool(ours)}{rows}{more}'
     for call in theirs[:MOST]:
         yield f"inductor keeps {call.times}{call.op}({call.call}): {call.why}"
+
+
+def _row(calls: Sequence[Call]) -> str:
+    """The calls of an op that one row serves."""
+    count, ratios = sum(call.count for call in calls), sorted({f"{call.ratio:.2f}" for call in calls}, key=float)
+    times = f"{count} x " if count > 1 else ""
+    ratio = " to ".join(dict.fromkeys((ratios[0], ratios[-1])))
+    return f"{times}{calls[0].op} by {calls[0].row} ({ratio}x inductor in its region)"
 
 
 def _waited(parts: dict[str, float], groups: Sequence[Group], wall: float) -> Iterable[str]:

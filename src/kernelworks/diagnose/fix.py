@@ -2,10 +2,11 @@
 the program as it is by then, and kept or taken out again. Afterwards every module is as it was.
 
 It is greedy: by the predicted gain, each measured on top of what was kept before it, and predicted anew ahead of that
-where it was predicted of a program in which something else was in place. Where an offer touches what
-another one that was kept touches too, it is tried in that one's place first, and then on top of it; what was displaced
-may come back on top. Nothing is kept that does not gain more than the noise or whose answers are worse; nothing is
-begun that does not fit what is left of the budget.
+where it was predicted of a program in which something else was in place. Where an offer touches what another one that
+was kept touches too, it is tried in that one's place first, and then on top of it; what was displaced may come back on
+top. Two of which only one can be in place, and which are predicted to be about as good, are raced in turns. Nothing is
+kept that does not gain more than the noise or whose answers are worse; nothing is begun that does not fit what is left
+of the budget.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch
 from kernelworks import history
 from kernelworks.ceilings.quiet import Sifted, far_apart
 from kernelworks.diagnose.agree import Agreement, compare
+from kernelworks.diagnose.duels import close, duel
 from kernelworks.diagnose.forecast import Forecaster
 from kernelworks.diagnose.functions import sought
 from kernelworks.diagnose.measured import LEAST_NOISE, alternate, gain_of, noise_between, noise_of, range_of
@@ -268,10 +270,15 @@ class Search:
 
     def _considered(self, one: Try) -> list[Try]:
         """Tries it; what is to be considered anew because of it."""
-        rivals = self._rivals(one)
-        if rivals and one.saves is not None and self._left(one) <= LEAST_NOISE:
-            one.why = f"{rivals[0].offer.remedy}, {rivals[0].offer.says}, is in its place and predicted to save as much"
-        else:
+        rivals, one.why = self._rivals(one), ""
+        near = next((rival for rival in rivals if close(one, rival)), None)
+        if near is not None:
+            self._guarded(one, lambda: self._raced_with(one, near))
+        if not one.why and rivals and one.saves is not None and self._left(one) <= LEAST_NOISE:
+            rival = near or rivals[0]
+            said = "saves as much: both were raced in turns" if near is not None else "is predicted to save as much"
+            one.why = f"{rival.offer.remedy}, {rival.offer.says}, is in its place and {said}"
+        elif not one.why:
             self._guarded(one, lambda: self._measured(one))
         again: list[Try] = []
         if one.taken:
@@ -281,6 +288,18 @@ class Search:
         elif rivals and all(not one.offer.group or other.offer.group != one.offer.group for other in rivals):
             again = [one]
         return [other for other in again if len(other.upon) < len(self.kept) and self._on_top(other)]
+
+    def _raced_with(self, one: Try, rival: Try) -> None:
+        """Predicts it anew where it is about as good as what is in its place: in turns with that."""
+        assert self.scene.budget is not None and one.promise is not None
+        rivals = self._rivals(one)
+        self.scene.budget.ask("racing two of one place")
+        self._step(f"racing in turns: {one.offer.says}, and {rival.offer.says} in its place")
+        left = 1 - duel(self.scene, one, rivals, self._beside(one))
+        for other in rivals:
+            left *= 1 - other.saved
+        one.predicted = 1 - left
+        one.promise = dataclasses.replace(one.promise, saves=1 - left, how=f"raced in turns with {rival.offer.says}")
 
     def _on_top(self, one: Try) -> bool:
         """Whether it is worth a try on top of what is kept by now."""

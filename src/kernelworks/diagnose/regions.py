@@ -23,6 +23,7 @@ from kernelworks.work.results import results
 __all__ = ["NOTHING_TO_BE_HAD", "SMALL", "Problem", "regions", "settled", "unpromised", "widened"]
 
 NOTHING_TO_BE_HAD = "nothing to be had"
+SWAP = "swap in "  # how an action begins that puts a row of ours in the place of torch's
 SMALL = 0.005  # of the wall clock
 WIDER = 0.5  # by which share of itself each end of a rough interval moves out
 # What a user is told of what no model speaks of.
@@ -165,21 +166,21 @@ def _advice(view: View, group: Group, promise: Promise, races: Races) -> Advice:
 def _at_hand(view: View, rule: Rule, advice: Advice, promise: Promise, races: Races) -> Advice:
     """The advice with what its remedy is predicted to bring: a row's by a race, a rule's own where it has a remedy."""
     most = min(view.seconds, view.critical)
-    if view.row and view.row in advice.action and advice.action.startswith("swap in"):
+    if view.row and view.row in advice.action and advice.action.startswith(SWAP):
         raced = promise.raced
         if raced is None:
-            return dataclasses.replace(
-                advice, action=f"{advice.action} (not raced, so nothing is predicted)", low=0, high=0
-            )
-        if not raced.high:
-            action = f"{NOTHING_TO_BE_HAD}: {view.row} was raced and is no quicker here"
-            return Advice("", action, 0.0, 0.0)
+            action = f"{NOTHING_TO_BE_HAD} for certain: {view.row} was not raced, so nothing is predicted"
+            return dataclasses.replace(advice, action=action, low=0, high=0)
+        if not raced.high or not most:
+            why = "was raced and is no quicker here" if most else "could serve it, and it is not on the critical path"
+            return Advice("", f"{NOTHING_TO_BE_HAD}: {view.row} {why}", 0.0, 0.0)
         return dataclasses.replace(
             advice, low=min(raced.low * view.seconds, most), high=min(raced.high * view.seconds, most)
         )
     why = races.lacks(advice.ops, view.dtypes[0] if view.dtypes else "") if advice.ops else ""
     if why:
-        return dataclasses.replace(advice, action=f"{advice.action} ({why})", low=0.0, high=0.0)
+        said, of = advice.action.removeprefix(SWAP), f"{NOTHING_TO_BE_HAD} of " * advice.action.startswith(SWAP)
+        return dataclasses.replace(advice, action=f"{of}{said} ({why})", low=0.0, high=0.0)
     if rule.name in BOUND_ALONE:
         return dataclasses.replace(advice, low=0.0, high=0.0)
     high = min(max(advice.high, 0.0), most)
@@ -229,7 +230,13 @@ def _of_arguments(group: Group) -> float:
 
 def unpromised(found: Sequence[Region]) -> tuple[Region, ...]:
     """The regions of a run that others disturbed: what was called, and how long it took then, but no claim."""
-    return tuple(dataclasses.replace(r, low_s=0.0, high_s=0.0, allows_s=0.0, achieved=None) for r in found)
+    return tuple(
+        dataclasses.replace(
+            r, low_s=0.0, high_s=0.0, allows_s=0.0, achieved=None,
+            action="not told: others used the machine" if r.action.startswith(SWAP) else r.action,
+        )
+        for r in found
+    )  # fmt: skip
 
 
 def widened(found: Sequence[Region]) -> tuple[Region, ...]:
@@ -250,10 +257,16 @@ def settled(found: Sequence[Region], fix: Fix) -> tuple[Region, ...]:
     gain = sum(swaps) if fix.remedies else fix.predicted_gain_s or 0.0
     at_hand = 0.0 if fix.refused or not fix.rounds else max(0.0, gain)
     share = min(1.0, at_hand / promised) if promised else 1.0
-    return tuple(
-        dataclasses.replace(r, low_s=r.low_s * share, high_s=r.high_s * share) if _swapped(r) else r for r in found
-    )
+    return tuple(_shared(r, share) if _swapped(r) else r for r in found)
+
+
+def _shared(region: Region, share: float) -> Region:
+    """A swap's region with so much of what was promised of it; what brings nothing is no next action."""
+    action = region.action
+    if not share * region.high_s:
+        action = f"{NOTHING_TO_BE_HAD}: {region.row} in its place is no part of the fix"
+    return dataclasses.replace(region, low_s=region.low_s * share, high_s=region.high_s * share, action=action)
 
 
 def _swapped(region: Region) -> bool:
-    return bool(region.row) and region.action.startswith("swap in")
+    return bool(region.row) and region.action.startswith(SWAP)
