@@ -87,18 +87,33 @@ def asked(model: nn.Module, *, autocast: bool = False) -> Case:
     return Case(model, run)
 
 
-def trained(model: nn.Module, kind: Any = torch.optim.SGD, **more: Any) -> Case:
-    """A program of training."""
+def trained(
+    model: nn.Module, kind: Any = torch.optim.SGD, *, to_none: bool = True, clip: float = 0.0, **more: Any
+) -> Case:
+    """A program of training; with ``clip`` its gradients are clipped to that norm."""
     optimizer = kind(model.train().parameters(), lr=1e-3, **more)
 
     def run() -> Any:
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=to_none)
         loss = model(X).square().mean()
         loss.backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
         return loss.detach()
 
     return Case(model, run, optimizer)
+
+
+def counted(case: Case) -> tuple[Case, list[None]]:
+    """The same program, and what has an item for each of its runs: scenes and remedies run it to see what it does."""
+    ran: list[None] = []
+
+    def run() -> Any:
+        ran.append(None)
+        return case.run()
+
+    return case._replace(run=run), ran
 
 
 def scene_of(case: Case, **more: Any) -> Scene:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from remedied import Case, Net, asked, attending, looks, net, offers, scene_of, trained
+from remedied import Case, Net, asked, attending, counted, looks, net, offers, scene_of, trained
 from torch import Tensor, nn
 
 from kernelworks.diagnose.plan import apply, as_plan
@@ -20,9 +20,11 @@ from kernelworks.diagnose.remedies import (
     fewer_bits,
     folded_norms,
     fused_optimizer,
+    gradient_clipping,
     merged_projections,
     swap,
     trial,
+    zeroed_gradients,
 )
 from kernelworks.diagnose.remedies.remedy import Change, Remedy, Scene, Together
 from kernelworks.diagnose.roots import find
@@ -44,6 +46,10 @@ HITS: dict[str, tuple[Remedy, Callable[[], Case], int]] = {
     "Adam": (fused_optimizer.REMEDY, lambda: trained(net(), torch.optim.Adam, amsgrad=True, eps=0.01), 1),
     "SGD": (fused_optimizer.REMEDY, lambda: trained(net(), momentum=0.9), 1),
     "Adagrad": (fused_optimizer.REMEDY, lambda: trained(net(), torch.optim.Adagrad, eps=0.01), 1),
+    "RMSprop": (fused_optimizer.REMEDY, lambda: trained(net(), torch.optim.RMSprop, eps=0.01, momentum=0.9), 1),
+    "NAdam": (fused_optimizer.REMEDY, lambda: trained(net(), torch.optim.NAdam, eps=0.01), 1),
+    "clipped, never": (gradient_clipping.REMEDY, lambda: trained(net(), clip=1e3), 1),
+    "zeroed gradients": (zeroed_gradients.REMEDY, lambda: trained(net(), to_none=False, momentum=0.9), 1),
 }
 
 
@@ -53,13 +59,12 @@ LOOSE = {"autocast", "bits", "bits,"}  # words of those in fewer bits
 @pytest.mark.parametrize("name", HITS)
 def test_it_goes_in_and_out_without_a_trace(name: str) -> None:
     remedy, make, number = HITS[name]
-    case, plain = make(), make()
-    for each in (case, plain):
-        each.run()  # states of optimizers are made
+    (case, ran), plain = counted(make()), make()
+    case.run()  # states of optimizers are made
     scene = scene_of(case)
-    for _ in range(3):  # as many runs as the scene took
-        plain.run()
     found = offers(remedy, scene)
+    for _ in ran:
+        plain.run()
     assert len(found) == number and all(offer.says and offer.code for offer in found)
     before = looks(case)
     for offer in found:
@@ -203,7 +208,11 @@ MISSES: dict[str, tuple[Remedy, Callable[[], Case]]] = {
     "fused already": (fused_optimizer.REMEDY, lambda: trained(net(), torch.optim.AdamW, fused=True)),
     "sparse gradients": (fused_optimizer.REMEDY, lambda: trained(Sparse())),
     "an optimizer of one's own": (fused_optimizer.REMEDY, lambda: trained(net(), Own)),
-    "differentiable": (fused_optimizer.REMEDY, lambda: trained(net(), torch.optim.RMSprop)),
+    "foreach already": (fused_optimizer.REMEDY, lambda: trained(net(), torch.optim.RMSprop, foreach=True)),
+    "clipped each time": (gradient_clipping.REMEDY, lambda: trained(net(), clip=1e-4)),
+    "not clipped": (gradient_clipping.REMEDY, lambda: trained(net())),
+    "clipping, no training": (gradient_clipping.REMEDY, lambda: asked(net())),
+    "gradients given back": (zeroed_gradients.REMEDY, lambda: trained(net())),
     "no optimizer": (fused_optimizer.REMEDY, lambda: asked(net())),
 }
 
@@ -217,11 +226,12 @@ def test_it_offers_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", HITS)
 def test_a_plan_puts_it_in_place_where_nothing_else_is_known(name: str) -> None:
     remedy, make, _ = HITS[name]
-    case, plain = make(), make()
+    (case, ran), plain = counted(make()), make()
     scene = scene_of(case)
-    for _ in range(3):  # as many runs as the scene took
+    found = offers(remedy, scene)
+    for _ in ran:
         plain.run()
-    for offer in offers(remedy, scene):
+    for offer in found:
         plan = json.loads(json.dumps(as_plan([offer], scene.roots, program="p", kind="", saves=None)))
         with apply(plan) as applied:
             got = case.run()

@@ -10,6 +10,7 @@ from kernelworks.diagnose.remedies import (
     fewer_bits,
     folded_norms,
     fused_optimizer,
+    gradient_clipping,
     merged_projections,
     padded_sizes,
     static_cache,
@@ -18,6 +19,7 @@ from kernelworks.diagnose.remedies import (
     torch_compile,
     unused_gradients,
     waits,
+    zeroed_gradients,
 )
 from kernelworks.diagnose.remedies.remedy import Remedy
 
@@ -25,7 +27,8 @@ __all__ = ["REMEDIES"]
 
 # In the order in which they are asked: what is predicted in seconds before what compiles.
 REMEDIES: tuple[Remedy, ...] = (
-    swap.REMEDY, allocator.REMEDY, channels_last.REMEDY, folded_norms.REMEDY, cast_weights.REMEDY,
-    merged_projections.REMEDY, fused_optimizer.REMEDY, threads.REMEDY, fewer_bits.REMEDY, static_cache.REMEDY,
-    cuda_graph.REMEDY, torch_compile.REMEDY, unused_gradients.REMEDY, waits.REMEDY, padded_sizes.REMEDY,
+    swap.REMEDY, allocator.REMEDY, channels_last.REMEDY, folded_norms.REMEDY,
+    cast_weights.REMEDY, merged_projections.REMEDY, fused_optimizer.REMEDY, gradient_clipping.REMEDY,
+    zeroed_gradients.REMEDY, threads.REMEDY, fewer_bits.REMEDY, static_cache.REMEDY, cuda_graph.REMEDY,
+    torch_compile.REMEDY, unused_gradients.REMEDY, waits.REMEDY, padded_sizes.REMEDY,
 )  # fmt: skip

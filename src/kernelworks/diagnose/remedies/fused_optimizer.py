@@ -1,7 +1,9 @@
-"""An optimizer's step in one kernel, by torch's ``fused=True`` or by the op of ours.
+"""An optimizer's step in one kernel, by torch's ``fused=True`` or by the op of ours; of those that have none, each term
+for all parameters in one call (``foreach=True``).
 
-torch's step goes over parameters, gradients and states once for each term of its formula; a fused one reads and writes
-each of them once. The object stays the optimizer that it was, with its groups, its states and its hooks.
+torch's step goes over parameters, gradients and states once for each term of its formula, on a CPU with a call of
+Python's for each parameter and term; a fused one reads and writes each of them once. The object stays the optimizer
+that it was, with its groups, its states and its hooks.
 """
 
 from __future__ import annotations
@@ -21,16 +23,28 @@ from kernelworks import optim
 from kernelworks.diagnose.remedies.remedy import PROCESS, Change, Impossible, Offer, Promise, Scene, kind_name
 from kernelworks.diagnose.remedies.trial import run_s
 
-__all__ = ["FUSED", "OURS", "REMEDY", "fuse", "take_ours"]
+__all__ = ["FOREACH", "FUSED", "OURS", "REMEDY", "fuse", "take_ours"]
 
-FUSED, OURS = "fused", "kernelworks"
-KINDS: tuple[type[Optimizer], ...] = (Adam, AdamW, SGD, Adagrad)  # that torch has a fused step of
+FUSED, OURS, FOREACH = "fused", "kernelworks", "foreach"
+KINDS: dict[str, tuple[type[Optimizer], ...]] = {
+    FUSED: (Adam, AdamW, SGD, Adagrad),  # that torch has a fused step of
+    OURS: (AdamW,),
+    FOREACH: (  # that it has none of
+        torch.optim.RMSprop, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adadelta, torch.optim.Adamax,
+        torch.optim.ASGD, torch.optim.Rprop,
+    ),
+}  # fmt: skip
 MOST_BYTES = 256 << 20  # of parameters that are copied for a trial
 TURNS, ENOUGH_S = (3, 15), 0.5
 PROVED = "torch's own steps, of copies"
 STEPS = 3  # after which parameters are compared
-CODE = {FUSED: "{kind}(..., fused=True)", OURS: "kernelworks.optim.AdamW(...)"}
-SAYS = {FUSED: "{kind} with fused=True: one pass over its tensors", OURS: "{kind} stepped by kernelworks.adamw_"}
+CODE = {
+    FUSED: "{kind}(..., fused=True)", OURS: "kernelworks.optim.AdamW(...)", FOREACH: "{kind}(..., foreach=True)",
+}  # fmt: skip
+SAYS = {
+    FUSED: "{kind} with fused=True: one pass over its tensors", OURS: "{kind} stepped by kernelworks.adamw_",
+    FOREACH: "{kind} with foreach=True: each term of all tensors in one call",
+}  # fmt: skip
 
 
 class _Remedy:
@@ -39,7 +53,7 @@ class _Remedy:
     def offers(self, scene: Scene) -> Iterator[Offer]:
         for optimizer in scene.optimizers:
             kind = type(optimizer).__name__
-            for how in (FUSED, OURS):
+            for how in KINDS:
                 if suits(optimizer, how):
                     site = scene.site_of(optimizer)
                     yield Offer(
@@ -74,13 +88,15 @@ class _Remedy:
 
 def suits(optimizer: Optimizer, how: str) -> bool:
     """Whether an optimizer of torch's own could be stepped so, and is not."""
-    if type(optimizer) not in ((AdamW,) if how == OURS else KINDS):
+    if type(optimizer) not in KINDS[how]:
         return False
     groups = optimizer.param_groups
     params = [p for group in groups for p in group["params"]]
     if not params or any(g.get("fused") or g.get("differentiable") or isinstance(g["lr"], Tensor) for g in groups):
         return False
     if how == OURS and "step" in optimizer.__dict__:  # a scheduler of learning rates wraps torch's own step
+        return False
+    if how == FOREACH and any(g.get("foreach") or (g.get("foreach") is None and _by_itself(g)) for g in groups):
         return False
     if how == OURS and any(g["amsgrad"] or g["capturable"] or g["foreach"] is not None for g in groups):
         return False
@@ -89,6 +105,24 @@ def suits(optimizer: Optimizer, how: str) -> bool:
         p.is_floating_point() and type(p.data) is Tensor and (p.grad is None or p.grad.layout is torch.strided)
         for p in params
     )
+
+
+def _by_itself(group: dict[str, Any]) -> bool:
+    """Whether torch takes all of a group together without being told: on a GPU."""
+    return any(p.is_cuda for p in group["params"])
+
+
+def take_together(optimizer: Optimizer) -> Callable[[], None]:
+    """Sets ``foreach`` in every group; returns what takes that back."""
+    before = [(group, group.get("foreach")) for group in optimizer.param_groups]
+    for group, _ in before:
+        group["foreach"] = True
+
+    def back() -> None:
+        for group, foreach in before:
+            group["foreach"] = foreach
+
+    return back
 
 
 def fuse(optimizer: Optimizer) -> Callable[[], None]:
@@ -160,7 +194,7 @@ def take_ours(optimizer: Optimizer) -> Callable[[], None]:
     return back
 
 
-PUT: dict[str, Callable[[Optimizer], Callable[[], None]]] = {FUSED: fuse, OURS: take_ours}
+PUT: dict[str, Callable[[Optimizer], Callable[[], None]]] = {FUSED: fuse, OURS: take_ours, FOREACH: take_together}
 
 
 def _raced(
