@@ -27,6 +27,7 @@ from kernelworks.diagnose.duels import close, duel
 from kernelworks.diagnose.forecast import Forecaster
 from kernelworks.diagnose.functions import sought
 from kernelworks.diagnose.measured import LEAST_NOISE, alternate, gain_of, noise_between, noise_of, range_of
+from kernelworks.diagnose.outcome import fixed, in_a_line, place
 from kernelworks.diagnose.plan import as_plan, offers_of
 from kernelworks.diagnose.remedies import REMEDIES
 from kernelworks.diagnose.remedies.remedy import (
@@ -43,7 +44,6 @@ from kernelworks.diagnose.steps import STEPS, same_steps
 from kernelworks.diagnose.stopped import Stopping
 from kernelworks.diagnose.tries import MOST_SHARE, Try, expected
 from kernelworks.fixes import Fix, Tried
-from kernelworks.machine import place_of
 from kernelworks.observe.budget import Budget, Over
 from kernelworks.observe.program import Program
 
@@ -95,10 +95,10 @@ class Search:
         except Over as over:
             refused = f"it was not carried out: {over}"
         except Exception as error:  # the program's, changed or run once too often, or ours: the diagnosis stands
-            refused = f"it could not be carried out: {self.doing}: {_said(error)}"
+            refused = f"it could not be carried out: {self.doing}: {in_a_line(error)}"
         self.kept = []
         wall, note = statistics.median(self.walls), "every module is as it was, and the rest of the diagnosis holds"
-        return _fix(wall, wall, notes=(note,), agrees=False, refused=refused)
+        return fixed(wall, wall, notes=(note,), agrees=False, refused=refused)
 
     def _step(self, what: str) -> None:
         self.doing = what
@@ -113,7 +113,7 @@ class Search:
             roots, self.forecaster.whole(program), forecaster=self.forecaster, walls=self.walls, budget=budget,
             allow=frozenset(self.allow), say=self._step, optimizers=roots.optimizers,
         )  # fmt: skip
-        self.place = _place(scene.device)
+        self.place = place(scene.device)
         self.outcomes = history.read(self.place)
         if self.plan is not None:
             self._planned(self.plan)
@@ -321,7 +321,7 @@ class Search:
         except Impossible as why:
             one.why = str(why)
         except Exception as error:
-            one.why = f"{self.doing}: {_said(error)}"
+            one.why = f"{self.doing}: {in_a_line(error)}"
 
     def _measured(self, one: Try) -> None:
         assert self.scene.budget is not None
@@ -454,7 +454,7 @@ class Search:
         ambiguous = next((str(one.found.noise) for one in measured if one.found and one.found.loud), "")
         allowed = {one for one in self.tried if not one.offer.advice and one.offer.changes in {"", *self.scene.allow}}
         refused = self.over[0].why if self.over and set(self.over) == allowed else ""
-        return _fix(
+        return fixed(
             wall, wall, notes=(f"{NOTHING}{why}", *notes), refused=refused, agrees=not refused,
             ambiguous=ambiguous, noise_s=noise_of(self.walls), **shared,
         )  # fmt: skip
@@ -472,31 +472,10 @@ class Search:
         left: float | None = 1.0
         for one in self.kept if self.plan is None else [last]:
             left = None if left is None or one.saves is None else left * (1 - one.saves)
-        return _fix(
+        return fixed(
             was, now, predicted_gain_s=None if left is None or far_apart(before) else was * (1 - left),
             error_before=last.agreement.before, error_after=last.agreement.after, agrees=True, rounds=len(before),
             notes=tuple(note for note in (last.agreement.note, *notes) if note),
             noise_s=noise_between(found.samples), ambiguous=str(found.noise) if found.loud else "",
             against=last.agreement.against,
         )  # fmt: skip
-
-
-def _fix(was: float, now: float, **found: Any) -> Fix:
-    """The record of a fix; by default of one that was not applied."""
-    applied: dict[str, Any] = {
-        "replaced": (), "left": (), "predicted_gain_s": 0.0, "error_before": 0.0, "error_after": 0.0, "agrees": True,
-        "rounds": 0, "against": "",
-    }  # fmt: skip
-    return Fix(before_s=was, after_s=now, gain_s=was - now, **applied | found)
-
-
-def _place(device: str) -> str:
-    try:
-        return place_of(device)
-    except RuntimeError:  # a GPU that is played by records
-        return device
-
-
-def _said(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}{f': {text[0][:300]}' if text else ''}"
