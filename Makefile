@@ -77,13 +77,14 @@ test-all: lint
 	$(BIN)/python -m pytest --all -n 2 --dist worksteal
 
 # Rewrites what is generated: ops/generated.py, the ladders' documents, the tables between the markers of pages,
-# docs/reference.md and docs/limits.md.
+# docs/reference.md, docs/limits.md and the attacks of docs/judge.md.
 docs: $(STAMPS)/demo
 	$(BIN)/python -m kernelworks.schemas
 	$(BIN)/python -m kernelworks.climb.command
 	$(BIN)/python -m kernelworks.readme
 	$(BIN)/kernelworks map --markdown docs/reference.md
 	$(BIN)/python tests/trust/limits.py
+	$(BIN)/python tests/judge/attack_table.py
 
 clean:
 	rm -rf $(VENV) $(STAMPS) out

@@ -81,10 +81,11 @@ def lint_problem(
     """Whether a problem is worth a score: what passes without doing its work, and what its reference does for nothing.
 
     Zeros, a constant, an input, the answer to other inputs and fewer bits are held against the bound that is derived
-    from the problem. Exit code 0 where all are worth scoring, perhaps with care, 1 where one is not.
+    from the problem. Exit code 0 where all are worth scoring, perhaps with care, 1 where one is not, 3 where one is too
+    slow or too large to be looked at.
     """
     from kernelworks.judge.lint import lint as look
-    from kernelworks.lints import NOT_WORTH, Lint
+    from kernelworks.lints import NOT_LOOKED, NOT_WORTH, Lint
     from kernelworks.report import lint as report
     from kernelworks.report import terminal as console
     from kernelworks.report.shown import whole
@@ -102,6 +103,8 @@ def lint_problem(
         show(report.lint(found[0]) if len(found) == 1 else report.lints(found))
     if any(one.verdict == NOT_WORTH for one in found):
         raise typer.Exit(FAILED)
+    if any(one.verdict == NOT_LOOKED for one in found):
+        raise typer.Exit(AMBIGUOUS)
 
 
 VERBS: dict[str, Callable[..., None]] = {"judge": judge, "lint-problem": lint_problem}

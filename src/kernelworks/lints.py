@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from kernelworks.handed import Record
 
-__all__ = ["NOT_WORTH", "WEAK", "WORTH", "Finding", "Guess", "Lint"]
+__all__ = ["NOT_LOOKED", "NOT_WORTH", "WEAK", "WORTH", "Finding", "Guess", "Lint"]
 
 WORTH, WEAK, NOT_WORTH = "worth scoring", "worth scoring with care", "not worth scoring"
+NOT_LOOKED = "not looked at"
+TOO_MUCH = {"too slow", "too large"}  # for this machine: says nothing of the problem
 
 
 @dataclass(frozen=True)
@@ -56,4 +58,6 @@ class Lint(Record):
     def verdict(self) -> str:
         if any(finding.fatal for finding in self.findings):
             return NOT_WORTH
+        if any(finding.kind in TOO_MUCH for finding in self.findings):
+            return NOT_LOOKED
         return WEAK if self.findings else WORTH

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelworks.judge.formats import read_problem
+from kernelworks.judge.problem import Problem
 
 # ---------------------------------------------------------------- problems
 
@@ -67,7 +74,7 @@ def get_inputs():
 def get_init_inputs():
     return []
 """,
-    # long enough for a call's work to stand out from its hand-over
+    # long enough for a call's work to stand out from its hand-over, and from reading its inputs
     "long": """
 import torch
 from torch import nn
@@ -79,7 +86,7 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(640, 640), torch.randn(640, 640)]
+    return [torch.randn(256, 6144), torch.randn(6144, 256)]
 
 
 def get_init_inputs():
@@ -103,7 +110,53 @@ def get_inputs():
 def get_init_inputs():
     return []
 """,
+    # with weights that begin as ones and zeros
+    "weighted": """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(100)
+
+    def forward(self, x):
+        return torch.tanh(self.norm(x))
+
+
+def get_inputs():
+    return [torch.randn(48, 100)]
+
+
+def get_init_inputs():
+    return []
+""",
+    # of which every size is one that it must take: a definition with its workloads
+    "sizes": "",
 }
+DEFINITION: dict[str, Any] = {
+    "name": "sizes", "op_type": "gemm", "axes": {"M": {"type": "var"}, "N": {"type": "const", "value": 24}},
+    "inputs": {"a": {"shape": ["M", "N"], "dtype": "float32"}, "b": {"shape": ["N", "N"], "dtype": "float32"}},
+    "outputs": {"c": {"shape": ["M", "N"], "dtype": "float32"}},
+    "reference": "import torch\n\n\ndef run(a, b):\n    return torch.tanh(a @ b)\n",
+}  # fmt: skip
+WORKLOADS = [
+    {"uuid": f"of {rows} rows", "axes": {"M": rows}, "inputs": {name: {"type": "random"} for name in "ab"}}
+    for rows in (32, 47, 5)
+]
+
+
+def problem_in(folder: Path, name: str) -> Problem:
+    """A problem, read from what is written into the folder."""
+    if name == "sizes":
+        lines = "\n".join(map(json.dumps, WORKLOADS))
+        (folder / "workload.jsonl").write_text(lines, encoding="utf-8")
+        (folder / "definition.json").write_text(json.dumps(DEFINITION), encoding="utf-8")
+        return read_problem(folder / "definition.json")
+    (folder / f"{name}.py").write_text(PROBLEMS[name], encoding="utf-8")
+    return read_problem(folder / f"{name}.py")
+
 
 # What a candidate for each problem begins with, and the honest answer in its terms.
 HEADS = {
@@ -112,6 +165,7 @@ HEADS = {
     "gate": ("self, a, b", "b * torch.sigmoid(a)", ""),
     "long": ("self, a, b", "torch.mm(a, b)", ""),
     "empty": ("self, x", "torch.sigmoid((x * x).sum(1) + 200.0)", ""),
+    "weighted": ("self, x", "torch.tanh(self.norm(x))", "self.norm = nn.LayerNorm(100)"),
 }
 
 CANDIDATE = """
@@ -134,10 +188,94 @@ class ModelNew(nn.Module):
 
 
 def candidate(problem: str, body: str, top: str = "", init: str = "") -> str:
-    """The text of a candidate whose ``forward`` is the body; ``self.right(...)`` is the honest answer."""
+    """The text of a candidate whose ``forward`` is the body; ``self.right(...)`` is the honest answer. For a definition
+    it is the function ``run``, of ``a`` and ``b``."""
+    if problem == "sizes":
+        return f"import torch\n{textwrap.dedent(top)}\n\ndef run(a, b):\n{textwrap.indent(body, ' ' * 4)}\n"
     arguments, right, weights = HEADS[problem]
     return CANDIDATE.format(
         top=textwrap.dedent(top), weights=weights or "pass", arguments=arguments, right=right,
         init=textwrap.indent(textwrap.dedent(init).strip("\n"), " " * 8),
         body=textwrap.indent(textwrap.dedent(body).strip("\n"), " " * 8),
     )  # fmt: skip
+
+
+# ---------------------------------------------------------------- attacks
+
+
+@dataclass(frozen=True)
+class Attack:
+    """``kind`` is what it must be refused for: a word of docs/judge.md."""
+
+    name: str
+    family: str
+    kind: str
+    problem: str
+    body: str
+    twin: str  # the honest twin's body
+    top: str = ""
+    init: str = ""
+    twin_top: str | None = None  # where it is another one
+    twin_init: str | None = None
+    verdict: str = "refused"
+    twin_verdict: str = "right"
+    needs: str = ""  # of the sandbox: where the kernel refuses that, the judgement says so instead
+
+    @property
+    def text(self) -> str:
+        return candidate(self.problem, self.body, self.top, self.init)
+
+    @property
+    def honest(self) -> str:
+        top = self.top if self.twin_top is None else self.twin_top
+        init = self.init if self.twin_init is None else self.twin_init
+        return candidate(self.problem, self.twin, top, init)
+
+
+# Small kernels of a candidate's own, by the C++ compiler: a fifth of a second to build.
+KERNEL = '''
+import ctypes, subprocess
+from pathlib import Path
+
+SOURCE = """
+#include <cmath>
+extern "C" void gate(const float* a, const float* b, float* out, long n) {
+    for (long i = 0; i < n; ++i) out[i] = b[i] / (1.0f + std::exp(-a[i]));
+}
+extern "C" void nothing(const float*, const float*, float* out, long n) {
+    for (long i = 0; i < n; ++i) out[i] = 1.0f;
+}
+"""
+if not Path("own.so").exists():
+    Path("own.cpp").write_text(SOURCE)
+    subprocess.run(["g++", "-O1", "-shared", "-fPIC", "own.cpp", "-o", "own.so"], check=True)
+OWN = ctypes.CDLL("./own.so")
+
+
+def launch(name, a, b, out):
+    getattr(OWN, name)(
+        ctypes.c_void_p(a.data_ptr()), ctypes.c_void_p(b.data_ptr()), ctypes.c_void_p(out.data_ptr()),
+        ctypes.c_long(out.numel()),
+    )
+    return out
+'''
+
+TRITON = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def gate(a, b, out, n, SIZE: tl.constexpr):
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    inside = at < n
+    x = tl.load(a + at, mask=inside, other=0.0)
+    y = tl.load(b + at, mask=inside, other=0.0)
+    tl.store(out + at, y / (1.0 + tl.exp(-x)), mask=inside)
+
+
+def launched(a, b):
+    out = torch.empty_like(a)
+    gate[(triton.cdiv(a.numel(), 2048),)](a, b, out, a.numel(), SIZE=2048)
+    return out
+"""

@@ -6,89 +6,12 @@ one of the problems of ``attacked``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from attacked import KERNEL, TRITON, Attack
+from attacks_beyond import BEYOND_A_CALL
 
-from attacked import candidate
+__all__ = ["ATTACKS"]
 
-
-@dataclass(frozen=True)
-class Attack:
-    """``kind`` is what it must be refused for: a word of docs/judge.md."""
-
-    name: str
-    family: str
-    kind: str
-    problem: str
-    body: str
-    twin: str  # the honest twin's body
-    top: str = ""
-    init: str = ""
-    twin_top: str | None = None  # where it is another one
-    twin_init: str | None = None
-    verdict: str = "refused"
-    twin_verdict: str = "right"
-    needs: str = ""  # of the sandbox: where the kernel refuses that, the judgement says so instead
-
-    @property
-    def text(self) -> str:
-        return candidate(self.problem, self.body, self.top, self.init)
-
-    @property
-    def honest(self) -> str:
-        top = self.top if self.twin_top is None else self.twin_top
-        init = self.init if self.twin_init is None else self.twin_init
-        return candidate(self.problem, self.twin, top, init)
-
-
-# Small kernels of a candidate's own, by the C++ compiler: a fifth of a second to build.
-KERNEL = '''
-import ctypes, subprocess
-from pathlib import Path
-
-SOURCE = """
-#include <cmath>
-extern "C" void gate(const float* a, const float* b, float* out, long n) {
-    for (long i = 0; i < n; ++i) out[i] = b[i] / (1.0f + std::exp(-a[i]));
-}
-extern "C" void nothing(const float*, const float*, float* out, long n) {
-    for (long i = 0; i < n; ++i) out[i] = 1.0f;
-}
-"""
-if not Path("own.so").exists():
-    Path("own.cpp").write_text(SOURCE)
-    subprocess.run(["g++", "-O1", "-shared", "-fPIC", "own.cpp", "-o", "own.so"], check=True)
-OWN = ctypes.CDLL("./own.so")
-
-
-def launch(name, a, b, out):
-    getattr(OWN, name)(
-        ctypes.c_void_p(a.data_ptr()), ctypes.c_void_p(b.data_ptr()), ctypes.c_void_p(out.data_ptr()),
-        ctypes.c_long(out.numel()),
-    )
-    return out
-'''
-
-TRITON = """
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def gate(a, b, out, n, SIZE: tl.constexpr):
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    inside = at < n
-    x = tl.load(a + at, mask=inside, other=0.0)
-    y = tl.load(b + at, mask=inside, other=0.0)
-    tl.store(out + at, y / (1.0 + tl.exp(-x)), mask=inside)
-
-
-def launched(a, b):
-    out = torch.empty_like(a)
-    gate[(triton.cdiv(a.numel(), 2048),)](a, b, out, a.numel(), SIZE=2048)
-    return out
-"""
-
-ATTACKS = (
+IN_A_CALL = (
     # ------------------------------------------------------------ answers that are none
     Attack("zeros", "constants", "wrong answer", "norm", "return torch.zeros_like(x)",
            "return torch.zeros_like(x) + self.right(x)"),
@@ -226,8 +149,8 @@ caller._delivered.__code__ = delivered.__code__
            "frame = sys._getframe()\nwhile 'control' not in frame.f_locals:\n    frame = frame.f_back\n"
            "nonce = frame.f_locals['said']['nonce']\n"
            "frame.f_locals['control'].send(('{\"nonce\": \"%s\", \"wrong\": \"\"}' % nonce).encode())\n"
-           "return self.right(a, b)",
-           "frame = sys._getframe()\nreturn self.right(a, b)", top="import sys"),
+           "time.sleep(0.5)\nreturn self.right(a, b)",
+           "frame = sys._getframe()\nreturn self.right(a, b)", top="import sys, time"),
     Attack("the supervisor's memory", "theft", "wrong answer", "norm",
            "others = [p for p in os.listdir('/proc') if p.isdigit() and int(p) != os.getpid()]\n"
            "return self.right(x) if others else torch.zeros_like(x)", "os.listdir('/proc')\nreturn self.right(x)",
@@ -372,3 +295,5 @@ class Own(torch.autograd.Function):
     Attack("silence", "no answer", "no answer", "norm", "time.sleep(3600)", "time.sleep(0.001)\nreturn self.right(x)",
            top="import time"),
 )  # fmt: skip
+
+ATTACKS = (*IN_A_CALL, *BEYOND_A_CALL)

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attacked import PROBLEMS
+from attack_table import PAGE, PART, page
+from attacked import PROBLEMS, problem_in
 from attacks import ATTACKS, Attack
 
-from kernelworks.judge import Budget, judge_all
-from kernelworks.judge.formats import kernelbench
+from kernelworks.judge import Budget
+from kernelworks.judge.formats import read_candidate
 from kernelworks.judge.nursery import Nursery
+from kernelworks.judge.sitting import Sitting
 from kernelworks.records import Ceilings
 from kernelworks.verdicts import Judgement
 
-# Enough calls for each attack to show: what a candidate takes here is its calls.
-BUDGET = Budget(truth_s=1.0, most_cases=6, many=140, many_s=2.0, answer_s=10.0, looks=1, shapes=0)
-Judged = dict[str, tuple[Judgement, Judgement]]
+# Enough calls for each attack to show: what a candidate takes here is its calls, and no limit is one that a busy
+# machine comes near.
+BUDGET = Budget(truth_s=1.0, most_cases=6, many=140, many_s=60.0, answer_s=30.0, looks=1, shapes=0)
+LONG = dataclasses.replace(BUDGET, many=24)
 FIRST = {a.family: a for a in reversed(ATTACKS)}  # of each family, where there is no time for all
 
 
 def _tried(config: pytest.Config) -> list[Attack]:
-    return [a for a in ATTACKS if config.getoption("--all") or a in FIRST.values()]
+    """Those of one problem after each other: its truth is there then."""
+    some = [a for a in ATTACKS if config.getoption("--all") or a in FIRST.values()]
+    return sorted(some, key=lambda a: [*PROBLEMS].index(a.problem))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -29,36 +37,53 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("attack", _tried(metafunc.config), ids=lambda attack: attack.name)
 
 
+class Court:
+    """Attacks and twins before the problems that they are for, in one set of processes."""
+
+    def __init__(self, nursery: Nursery, ceilings: Ceilings, folder: Path, stack: contextlib.ExitStack) -> None:
+        self.nursery, self.folder, self.stack = nursery, folder, stack
+        # A machine that reads at a fourth of the speed: far from what a twin takes, as it is from what an attack does.
+        slow = tuple(dataclasses.replace(b, gbs=b.gbs / 4) for b in ceilings.bandwidth)
+        self.ceilings = dataclasses.replace(ceilings, bandwidth=slow)
+        self.sittings: dict[str, Sitting] = {}
+
+    def judgement(self, attack: Attack, text: str) -> Judgement:
+        name = attack.problem
+        if name not in self.sittings:
+            sitting = Sitting(
+                problem_in(self.folder, name), ceilings=self.ceilings, threads=1, nursery=self.nursery,
+                budget=LONG if name == "long" else BUDGET,
+            )  # fmt: skip
+            self.sittings[name] = self.stack.enter_context(sitting)
+        sitting = self.sittings[name]
+        path = self.folder / "candidate.py"
+        path.write_text(text, encoding="utf-8")
+        return sitting.judge(read_candidate(path, sitting.problem))
+
+
 @pytest.fixture(scope="module")
-def judged(request: pytest.FixtureRequest, ceilings: Ceilings) -> Judged:
-    """Those of one problem in one set of processes."""
-    with Nursery(interpreted=True) as nursery:
-        return _judged(request.config, ceilings, nursery)
+def court(ceilings: Ceilings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Court]:
+    with contextlib.ExitStack() as stack:
+        nursery = stack.enter_context(Nursery(interpreted=True))
+        yield Court(nursery, ceilings, tmp_path_factory.mktemp("attacked"), stack)
 
 
-def _judged(config: pytest.Config, ceilings: Ceilings, nursery: Nursery) -> Judged:
-    found: Judged = {}
-    for name, text in PROBLEMS.items():
-        problem = kernelbench.problem_in(Path(f"{name}.py"), text)
-        some = [a for a in _tried(config) if a.problem == name]
-        candidates = [
-            kernelbench.candidate_in(Path(f"{kind}.py"), source)
-            for a in some
-            for kind, source in (("attack", a.text), ("twin", a.honest))
-        ]
-        records = judge_all(candidates, problem, ceilings=ceilings, budget=BUDGET, threads=1, nursery=nursery)
-        found |= {a.name: pair for a, pair in zip(some, zip(records[::2], records[1::2], strict=True), strict=True)}
-    return found
-
-
-def test_the_attack_is_refused_and_its_twin_is_right(attack: Attack, judged: Judged) -> None:
-    refused, right = judged[attack.name]
+def test_the_attack_is_refused_and_its_twin_is_right(attack: Attack, court: Court) -> None:
+    right = court.judgement(attack, attack.honest)
     assert right.verdict == attack.twin_verdict, right.reasons
+    refused = court.judgement(attack, attack.text)
     if attack.needs and any(line.startswith(f"{attack.needs}:") for line in refused.open_to):
         return  # the kernel of this machine does not keep anything from it, and the judgement says so
     assert refused.verdict == attack.verdict, refused
-    assert attack.kind in {reason.kind for reason in refused.reasons}, refused.reasons
+    said = refused.remarks if attack.verdict == "right" else refused.reasons
+    assert attack.kind in {charge.kind for charge in said}, said
+    assert attack.verdict != "right" or attack.kind not in {charge.kind for charge in right.remarks}, right.remarks
 
 
 def test_every_attack_has_a_name_of_its_own() -> None:
     assert len({a.name for a in ATTACKS}) == len(ATTACKS) >= 45
+
+
+def test_the_table_of_the_page_is_this_one() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert PART.search(text) and page(text) == text, "docs/judge.md is out of date: make docs"

@@ -11,7 +11,7 @@ import torch
 from like_kernelbench import SOUND
 
 from kernelworks.judge.formats import defined as defining
-from kernelworks.judge.formats import kernelbench, read_candidate, read_problem, robust_kbench, rooms
+from kernelworks.judge.formats import kernelbench, ladders, read_candidate, read_problem, robust_kbench, rooms, text
 from kernelworks.judge.problem import Misread, Shape
 
 CANDIDATE = """
@@ -279,6 +279,43 @@ def test_a_wrong_field_of_a_solution_is_named(name: str, tmp_path: Path) -> None
         read_candidate(written(tmp_path, "s.json", json.dumps({**SOLVED, **changed})), problem)
 
 
+# ---------------------------------------------------------------- sizes in a text
+
+SIZED = """
+import torch
+batch = 1 << 4  # rows
+height = width = 12
+depth, channels = 6, 256 * 2
+sides = (7, 9)
+twice = 3
+twice = 4
+both = (batch, 5)
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x
+
+
+def get_inputs():
+    return [torch.zeros(batch, channels, depth, height, width, *sides)]
+"""
+
+
+def test_sizes_are_found_however_they_are_written(tmp_path: Path) -> None:
+    found = text.constants(text.parsed(SIZED, ""))
+    assert found == {
+        "batch": 16, "height": 12, "width": 12, "depth": 6, "channels": 512, "sides[0]": 7, "sides[1]": 9, "both[1]": 5
+    }  # fmt: skip
+    smaller = text.with_constants(SIZED, {"batch": 2, "height": 5, "width": 4, "channels": 1, "sides[1]": 3})
+    assert len(smaller.splitlines()) == len(SIZED.splitlines())
+    names: dict[str, Any] = {}
+    exec(smaller, names)
+    assert names["get_inputs"]()[0].shape == (2, 1, 6, 4, 4, 7, 3)  # of `a = b = 12` the smaller
+    problem = read_problem(written(tmp_path, "sized.py", SIZED))
+    assert {"sides[1]=8", "channels=1", "depth=5"} <= {shape.name for shape in problem.shapes}
+
+
 # ---------------------------------------------------------------- our own rooms
 
 
@@ -295,3 +332,49 @@ def test_a_room_is_named(tmp_path: Path) -> None:
     torch.testing.assert_close(answer, loaded.reference()(*inputs))
     with pytest.raises(Misread, match="no case 'N=-1'; it has"):
         read_problem("rms_norm:N=-1")
+
+
+# ---------------------------------------------------------------- our own ladders
+
+LADDERS = Path(__file__).resolve().parents[2] / "ladders"
+
+
+def test_a_ladder_is_named_or_is_a_folder(tmp_path: Path) -> None:
+    problem = read_problem("cpu-sgemm")
+    assert (problem.name, problem.format, problem.device) == ("cpu-sgemm", "ladder", "cpu")
+    assert problem.shapes[0].sizes == {"M": 512, "N": 512, "K": 512} and "halved" in problem.remarks[0]
+    assert "M=7,N=5,K=3" in {shape.name for shape in problem.shapes} and all(shape.required for shape in problem.shapes)
+    assert read_problem(LADDERS / "cpu-sgemm") == problem
+    sized = read_problem("cpu-sgemm:M=3,N=4,K=5")
+    assert sized.shapes[0].sizes == {"M": 3, "N": 4, "K": 5} and not sized.remarks
+    assert read_problem("cuda-sgemm").device == "cuda"
+    packed = read_problem("cpu-gemv-q8#q8_0")
+    assert packed.entry == "q8_0" and all(shape.sizes["K"] % 32 == 0 for shape in packed.shapes)
+    loaded = ladders.load(packed, packed.shapes[-1], tmp_path)
+    inputs = loaded.inputs()
+    found = loaded.bound(inputs)
+    assert inputs[0].dtype is torch.uint8 and found.truth[0].dtype is torch.float64
+    assert bool(((loaded.reference()(*inputs) - found.truth[0]).abs() <= found.outputs[0]).all())
+
+
+NO_LADDER = {
+    "cpu-gemv-q8": "#FORMAT with one of bf16, q8_0",
+    "cpu-gemv-q8#q4": "got 'q4'",
+    "cpu-sgemm:M=3": "the sizes M, N, K are accepted, got M",
+}
+
+
+@pytest.mark.parametrize("name", NO_LADDER)
+def test_what_a_ladder_has_not_is_said(name: str) -> None:
+    with pytest.raises(Misread, match=NO_LADDER[name]):
+        read_problem(name)
+
+
+def test_what_is_no_rung_is_said(tmp_path: Path) -> None:
+    problem = read_problem("cpu-sgemm")
+    with pytest.raises(Misread, match=r"a file NN_idea\.cpp"):
+        read_candidate(written(tmp_path, "rung.cpp", ""), problem)
+    with pytest.raises(Misread, match="the header must give"):
+        read_candidate(written(tmp_path, "01_rung.cpp", "int x;"), problem)
+    with pytest.raises(Misread, match="--problem cpu-gemv-q8#bf16"):
+        read_candidate(LADDERS / "cpu-gemv-q8" / "01_bf16_naive.cpp", read_problem("cpu-gemv-q8#q8_0"))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from attacked import PROBLEMS, candidate
 from typer.testing import CliRunner
 
@@ -16,6 +17,9 @@ from kernelworks import judge as judging
 from kernelworks.cli import app
 from kernelworks.judge import Budget, pacing, physics
 from kernelworks.judge.arm import LAYOUTS
+from kernelworks.judge.bounds.run import simple
+from kernelworks.judge.draws import DRAWS, like_given, no_ones_and_zeros
+from kernelworks.judge.flow import Flow
 from kernelworks.judge.values import Foreign, leaves, packed, unpacked
 from kernelworks.judge.wire import Memory, tensors_into
 from kernelworks.records import Ceilings, from_json, to_json
@@ -24,6 +28,7 @@ from kernelworks.verdicts import Judgement
 
 LITTLE = Budget(truth_s=0.5, most_cases=6, many=12, many_s=0.5, looks=0, shapes=0)
 EXACT = "return self.right(x)"
+LADDER = Path(__file__).resolve().parents[2] / "ladders" / "cpu-sgemm"
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +81,44 @@ def test_a_time_is_what_is_left_when_an_empty_answer_is_taken_off() -> None:
 
 
 def test_what_is_quicker_than_its_bytes_is_against_physics(ceilings: Ceilings) -> None:
-    work: dict[str, Any] = {"calls": [["aten::add", 1e7, 0.0, "float32", "exp"]], "read": [4e9, 0], "written": 4e9}
-    least = physics.limit(work, 1, ceilings)
-    assert least.broken_by(0.5 * least.moving_s) and not least.broken_by(least.seconds)
-    assert least.seconds > least.moving_s > 0.09  # 4 GB at 42 GB/s
+    work: dict[str, Any] = {
+        "calls": [["aten::add", 1e7, 0.0, "float32", "exp"]], "read": [4e9, 0], "needed": 4e9, "written": 4e9
+    }  # fmt: skip
+    least = physics.limit(work, 2, ceilings)
+    assert least.seconds > least.moving_s > 0.045 and least.alone_s > 0.09  # 4 GB at 80 and at 42 GB/s
+
+    def broken(wall: float, cpu: float, unsure: float = 0.0) -> str:
+        nothing = [0.001 - unsure, 0.001, 0.001 + unsure]
+        return least.broken_by(physics.Took.of([0.001 + wall], [0.001 + cpu], nothing, nothing))
+
+    assert "reading its inputs" in broken(0.5 * least.moving_s, least.alone_s)
+    assert "others work for it" in broken(least.moving_s, 0.5 * least.alone_s)
+    assert not broken(least.moving_s, least.alone_s)
+    assert not broken(0.5 * least.moving_s, 0.5 * least.alone_s, unsure=0.02)  # a neighbour shows in empty answers too
+    assert not physics.limit({**work, "needed": 0}, 2, ceilings).broken_by(physics.Took(0.0, 0.0, 0.0, 0.0))
     products = physics.limit({**work, "calls": [["aten::mm", 1e12, 0.0, "float32", "exp"]]}, 1, ceilings)
     assert products.less_arithmetic(1.0) and not products.less_arithmetic(10.0)
+
+
+PICKED = torch.arange(3)
+READ: dict[str, tuple[Any, list[torch.Tensor], int]] = {
+    "whole": (lambda a, b: a + b, [torch.ones(10, 4), torch.ones(10, 4)], 320),
+    "a part": (lambda a: a[:2] * 2, [torch.ones(10, 4)], 32),
+    "picked from": (lambda a, i: a[i] * 2, [torch.ones(10, 4), PICKED], 0),
+    "thrown away": (lambda a, b: (a.exp().sum(), b * 2)[1], [torch.ones(99), torch.ones(5)], 20),
+    "twice": (lambda a: a.exp() + a.sum(), [torch.ones(10)], 40),
+    "windows apart": (lambda a: F.max_pool2d(a, 1, 2), [torch.ones(1, 1, 8, 8)], 0),
+    "windows side by side": (lambda a: F.avg_pool2d(a, 2, 2), [torch.ones(1, 1, 8, 8)], 256),
+    "a convolution": (lambda a, w: F.conv1d(a, w), [torch.ones(1, 2, 9), torch.ones(3, 2, 3)], 144),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_an_input_is_read_where_an_op_reads_it_whole(name: str) -> None:
+    run, inputs, most = READ[name]
+    with torch.no_grad(), simple(), Flow() as flow:
+        answer = run(*inputs)
+    assert flow.needed([answer], inputs) == most
 
 
 def test_values_pass_as_they_are() -> None:
@@ -108,3 +145,60 @@ def test_other_strides_hold_every_element_once(layout: str) -> None:
     strides, off = LAYOUTS[layout]((3, 4, 5))
     at = {sum(i * s for i, s in zip(index, strides, strict=True)) for index in torch.ones(3, 4, 5).nonzero().tolist()}
     assert len(at) == 60 and off in (0, 1)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_rung_of_a_ladder_is_judged(kept: bool, ceilings: Ceilings, tmp_path: Path) -> None:
+    rung = LADDER / "01_naive.cpp"
+    if not kept:  # a column short
+        rung = tmp_path / "01_naive.cpp"
+        source = (LADDER / "01_naive.cpp").read_text(encoding="utf-8")
+        rung.write_text(
+            source.replace("for (int64_t j = 0; j < N;", "for (int64_t j = 0; j < N - 1;"), encoding="utf-8"
+        )
+    found = judging(rung, "cpu-sgemm:M=24,N=40,K=56", budget=LITTLE, ceilings=ceilings, threads=1)
+    assert found.verdict == ("right" if kept else "refused"), found.reasons
+    assert {r.kind for r in found.reasons} == (set() if kept else {"wrong answer"})
+    if kept:
+        assert found.kernels == ("sgemm",) and "M=131,N=515,K=300" in found.shapes
+
+
+# ---------------------------------------------------------------- other draws
+
+ALWAYS: dict[str, Any] = {
+    "triangle": lambda: torch.rand(20, 20).triu(),
+    "symmetric": lambda: (lambda a: (a + a.mT) / 2)(torch.rand(20, 20)),
+    "in order": lambda: torch.rand(5, 40).sort(-1).values,
+    "shares": lambda: torch.rand(9, 50).softmax(-1),
+    "signs": lambda: torch.randint(0, 2, (400,)).float() * 2 - 1,
+}
+HOLDS: dict[str, Any] = {
+    "triangle": lambda a: bool((a.tril(-1) == 0).all()),
+    "symmetric": lambda a: torch.equal(a, a.mT),
+    "in order": lambda a: bool((a.diff() >= 0).all()),
+    "shares": lambda a: bool(((a.sum(-1) - 1).abs() < 1e-5).all() and (a >= 0).all()),
+    "signs": lambda a: bool((a.abs() == 1).all()),
+}
+
+
+@pytest.mark.parametrize("how", [name for name, draw in DRAWS.items() if draw])
+@pytest.mark.parametrize("name", ALWAYS)
+def test_what_every_input_has_every_draw_has(name: str, how: str) -> None:
+    generator, draw = torch.Generator().manual_seed(3), DRAWS[how]
+    value, other = ALWAYS[name](), ALWAYS[name]()
+    assert draw is not None
+    drawn = like_given(value, other, draw, generator)
+    assert HOLDS[name](drawn) and drawn.shape == value.shape
+    assert name == "signs" or not torch.equal(drawn, value)
+
+
+def test_norms_begin_otherwise_and_everywhere_alike() -> None:
+    made = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        with no_ones_and_zeros() as drawn:
+            made.append(torch.nn.LayerNorm(30))
+        assert drawn == [60]
+    assert torch.equal(made[0].weight, made[1].weight) and torch.equal(made[0].bias, made[1].bias)
+    assert all(float(p.detach().std()) > 0.1 for p in made[0].parameters())
+    assert bool((torch.nn.LayerNorm(30).weight == 1).all())

@@ -14,7 +14,7 @@ from kernelworks.cli import app
 from kernelworks.judge.examiner import examined
 from kernelworks.judge.formats import read_problem
 from kernelworks.judge.lint import lint
-from kernelworks.lints import NOT_WORTH, WEAK, WORTH, Finding, Lint
+from kernelworks.lints import NOT_LOOKED, NOT_WORTH, WEAK, WORTH, Finding, Lint
 from kernelworks.records import from_json
 
 MOST_BYTES, MOST_FLOP = 2.0**26, 1e9
@@ -108,6 +108,25 @@ def test_what_cannot_be_looked_at_is_said(tmp_path: Path) -> None:
         lint(path, device="tpu")
 
 
+def test_what_does_not_come_to_an_end_is_too_slow(tmp_path: Path) -> None:
+    path = tmp_path / "sleeps.py"
+    path.write_text(Written("__import__('time').sleep(3600)\nreturn x", "torch.rand(8, 8)").text)
+    found = lint(path, most_s=2.0)
+    assert (found.verdict, [f.kind for f in found.findings]) == (NOT_LOOKED, ["too slow"])
+    assert "within 2 s" in found.findings[0].said and found.seconds > 2
+
+
+def test_what_needs_more_memory_than_there_is_is_too_large(tmp_path: Path) -> None:
+    found = seen(Written("return x + torch.ones(1 << 50)[0]", "torch.rand(8, 8)"), tmp_path)
+    assert [f["kind"] for f in found["findings"]] == ["too large"]
+
+
+def test_sides_that_are_one_size_are_halved_together(tmp_path: Path) -> None:
+    square = Written("return x * y", "torch.rand(rows, *shape), torch.rand(rows)", sizes="rows = 4096\nshape = (4096,)",
+                     takes_forward="x, y")  # fmt: skip
+    assert seen(square, tmp_path, 2.0**20)["sizes"] == {"rows": 256, "shape[0]": 256}
+
+
 def test_verdicts() -> None:
     empty: dict[str, Any] = json.loads(
         '{"name": "p", "format": "", "device": "cpu", "sizes": {}, "bytes": 0, "flop": 0, "least_s": 0, "ops": 0, '
@@ -115,6 +134,7 @@ def test_verdicts() -> None:
     )
     lists: dict[str, Any] = dict.fromkeys(("inputs", "outputs", "guesses", "bound", "unknown"), ())
     for findings, verdict in (
-        ((), WORTH), ((Finding("dead code", False, ""),), WEAK), ((Finding("zeros", True, ""),), NOT_WORTH)
+        ((), WORTH), ((Finding("dead code", False, ""),), WEAK), ((Finding("zeros", True, ""),), NOT_WORTH),
+        ((Finding("too slow", False, ""),), NOT_LOOKED),
     ):  # fmt: skip
         assert Lint(**empty, **lists, findings=findings).verdict == verdict

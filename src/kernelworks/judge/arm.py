@@ -28,9 +28,13 @@ __all__ = ["LAYOUTS", "Answer", "Arm", "alike"]
 BAND = 256  # bytes on either side of each tensor
 POISON = 0xFF  # of every byte: NaN in every floating dtype, -1 in every integer
 READ_AT_ONCE = 192  # elements of each answer
-SETTLE_S, LOOK_S = 0.03, 0.02  # when work that goes on after an answer is looked for, and for how long
+# When work that goes on after an answer is looked for: a first look, and where that sees some a second one, by when
+# threads that only wait for more of the same work (OpenMP's spin for up to a fifth of a second) have given up.
+LOOKS_S = ((0.03, 0.02), (0.5, 0.3))  # from the answer or the look before, and for how long
+GLANCES = 6  # of a look
 CPU_CLOCK = 2  # of a process, as clock_getcpuclockid makes its number
 WORKING = 0.3  # of a core, from which it is work
+STOPPED_NS = 2_000_000  # of CPU time that a stopped process has not used: it is counted a little later than it is used
 
 
 @dataclass
@@ -125,9 +129,15 @@ class Arm:
         self.laid = [] if layout else laid
         outs = [[memory.tensor(spot).view(-1) for spot in one.outs] for one in laid]
         reads = [[_drawn(place, self.draw) for place in c.places] for c in cases]
+        idle = self.cpu_ns()
         self._write(memory, cases, laid)
+        ran = not self.born.stopped() or self.cpu_ns() - idle > STOPPED_NS
         answer, at_once = self._timed(outs, reads, len(cases), look=look)
         self.born.stop()
+        if ran:
+            answer.working = "ran while it was stopped: something lets it go on"
+        elif not answer.working and (left := self.born.others()):
+            answer.working = f"left {len(left)} processes of its own"
         if answer.raised:
             return answer
         whole = [[o.clone() for o in one] for one in outs]
@@ -184,15 +194,19 @@ class Arm:
         return ""
 
     def _working(self) -> str:
-        """Whether it uses the cores once it has answered."""
-        time.sleep(SETTLE_S)
-        before = self.cpu_ns()
-        time.sleep(LOOK_S)
-        share = (self.cpu_ns() - before) / (LOOK_S * 1e9)
-        if share > WORKING:
-            return f"goes on working after its answer: {share:.1f} cores"
-        others = self.born.others()
-        return f"left {len(others)} processes of its own" if others else ""
+        """Whether it uses the cores once it has answered. A thread that wants one and never gets it, since others use
+        them, works too."""
+        share = 0.0
+        for wait, look in LOOKS_S:
+            time.sleep(wait)
+            begin, before, waits = time.monotonic_ns(), self.cpu_ns(), True
+            for _ in range(GLANCES):
+                time.sleep(look / GLANCES)
+                waits = waits and self.born.running()
+            share = (self.cpu_ns() - before) / (time.monotonic_ns() - begin)
+            if share < WORKING and not waits:
+                return ""
+        return f"goes on working after its answer: {share:.1f} cores"
 
     def cpu_ns(self) -> int:
         """CPU time of its threads, of those that have ended too: the kernel's clock for another process."""

@@ -17,9 +17,9 @@ from typing import Any
 
 from kernelworks.judge.arm import Arm
 from kernelworks.judge.cases import Case, case_of
+from kernelworks.judge.draws import DRAWS
 from kernelworks.judge.nursery import Born, Ended, Nursery
 from kernelworks.judge.problem import Candidate, Problem, Shape
-from kernelworks.judge.truth import DRAWS
 from kernelworks.verdicts import Charge
 
 __all__ = ["Bench", "Budget", "NoVerdict"]
@@ -71,6 +71,7 @@ class Bench:
         self.visiting: list[Arm] = []  # of the candidate that is on trial
         self.remarks: list[Charge] = []
         self.backward: list[Case] | None = None
+        self.weighted: set[str] = set()  # shapes with weights in the place of ones and zeros
 
     def __enter__(self) -> Bench:
         return self
@@ -90,10 +91,12 @@ class Bench:
         if shape.name not in self.courts:
             papers = {"problem": self.problem, "shape": shape, "weights": self.weights, "threads": self.threads}
             born = self.nursery.born("truth", papers, cpu_s=ALL_DAY_S)
-            _, descriptors = self.asked(born, {"do": "given"})
+            said, descriptors = self.asked(born, {"do": "given"})
             with open(descriptors[0], "rb") as file:
                 file.seek(0)
                 self.courts[shape.name] = born, file.read()
+            if said["weighted"]:
+                self.weighted.add(shape.name)
         return self.courts[shape.name]
 
     def asked(self, born: Born, what: dict[str, Any]) -> tuple[Any, list[int]]:

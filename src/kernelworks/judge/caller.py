@@ -12,6 +12,7 @@ they were held against the truth. So it does not matter what a candidate does to
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import socket
@@ -23,13 +24,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelworks.judge.state import State
+from kernelworks.judge.draws import no_ones_and_zeros
+from kernelworks.judge.state import State, replaced
 from kernelworks.judge.values import Foreign, gradients, leaves, unpacked
 from kernelworks.judge.wire import Memory, hear, say
 
 __all__ = ["serve"]
 
 MOST_TEXT = 4000
+MOST_SAID = 20  # operators
 KEPT = 8  # answers that are held, to be asked for again
 
 
@@ -70,12 +73,12 @@ class Caller:
         given = torch.load(io.BytesIO(papers["given"]), weights_only=False)
         loader = importlib.import_module(problem.loader)
         if candidate is None:
-            torch.manual_seed(papers["weights"])
-            made = loader.load(problem, shape, folder).reference(*given["init"])
+            make = loader.load(problem, shape, folder).reference
         else:
-            built = loader.load_candidate(problem, shape, candidate, folder)
-            torch.manual_seed(papers["weights"])
-            made = built.make(*given["init"])
+            make = loader.load_candidate(problem, shape, candidate, folder).make
+        torch.manual_seed(papers["weights"])
+        with no_ones_and_zeros() if shape.weighted else contextlib.nullcontext():
+            made = make(*given["init"])
         self.weights = _take(made, given["state"])
         if papers["arm"] == "compiled":
             made = torch.compile(made)
@@ -181,4 +184,4 @@ def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
             say(control, caller.prepare(said, memory))
         elif do == "state":
             muted = [] if caller.muted is None else caller.muted.called
-            say(control, {"changed": caller.state.changes(), "muted": muted})
+            say(control, {"changed": [*caller.state.changes(), *replaced()[:MOST_SAID]], "muted": muted})

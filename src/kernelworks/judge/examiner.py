@@ -27,6 +27,7 @@ __all__ = ["examined", "serve"]
 WEIGHTS, FIRST, SECOND = 20, 21, 22  # seeds
 MOST_TEXT = 400
 ALIKE = 0.95  # share of elements that are one value
+NO_MEMORY = ("can't allocate memory", "not enough memory")  # as torch says it
 EATEN = 0.5  # share of elements that are no larger than their bound
 
 
@@ -156,7 +157,8 @@ class _Examined:
         torch.manual_seed(1)
         try:
             with torch.no_grad():
-                self.bound = bound_of(self.model, self.inputs)
+                own = getattr(self.loaded, "bound", None)  # of a format that derives its bounds itself
+                self.bound = bound_of(self.model, self.inputs) if own is None else own(self.inputs)
         except Unbounded as error:
             self.found("no bound", f"no bound can be derived: {error}", fatal=True)
             return None
@@ -291,7 +293,12 @@ def examined(problem: Problem, folder: Path, most_bytes: float, most_flop: float
         court = _Examined(loader.load(problem, shape, folder), problem.tolerance)
         go_on = court.answers()
     except Exception as error:
-        seen["findings"] = [{"kind": "raises", "fatal": True, "said": f"the reference raises {_text(error)}"}]
+        large = isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
+        seen["findings"] = [
+            {"kind": "too large", "fatal": False, "said": f"it takes more memory than there is: {_text(error)}"}
+            if large
+            else {"kind": "raises", "fatal": True, "said": f"the reference raises {_text(error)}"}
+        ]
         return seen
     seen["inputs"] = [_described(v) for v in court.inputs]
     seen["outputs"] = [_described(t) for t in court.native]

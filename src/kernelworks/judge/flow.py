@@ -20,6 +20,18 @@ FEW = 20  # but among so few ops, where each is a launch that counts
 MOVES = {"clone", "_to_copy", "to", "contiguous", "copy", "reshape", "_unsafe_view", "lift_fresh", "detach", "expand"}
 
 
+# Ops that may pass over much of what they are given, or hand it to one that does: nothing of it must be read.
+PARTS = MOVES | {
+    "where", "masked_fill", "masked_select", "masked_scatter", "index", "index_select", "index_put", "gather", "take",
+    "scatter", "tril", "triu", "cat", "stack", "slice_scatter", "select_scatter", "native_dropout",
+}  # fmt: skip
+# How their names begin -> where their window and its step stand among their arguments, (0, 0) where any step is wide.
+WINDOWS = {
+    "convolution": (1, 3), "max_pool": (1, 2), "avg_pool": (1, 2), "upsample": (0, 0), "_upsample": (0, 0),
+    "embed": (0, 0), "_embed": (0, 0), "grid_sampler": (0, 0),
+}  # fmt: skip
+
+
 @dataclass
 class _Step:
     label: str
@@ -28,6 +40,7 @@ class _Step:
     elements: int
     unchanged: bool
     key: Any
+    needs: dict[int, int]  # storage -> bytes of it that cannot be passed over
 
 
 def _at(tensor: Tensor) -> int:
@@ -73,6 +86,7 @@ class Flow(TorchDispatchMode):
                 f"{name}{list(made[0].shape) if made else ''}", read, frozenset((*map(_at, new), *mutable)), elements,
                 not mutable and name not in MOVES and _unchanged(given, new),
                 None if mutable or random or not given else (str(func), versions, tuple(plain)),
+                _needs(name, args, given),
             )
         )  # fmt: skip
         return result
@@ -87,6 +101,17 @@ class Flow(TorchDispatchMode):
             elif self._weighs(step):
                 found.append(step.label)
         return _counted(reversed(found))
+
+    def needed(self, outputs: Sequence[Tensor], inputs: Iterable[Tensor]) -> int:
+        """Bytes of the inputs that any implementation must read: what an op reads whole whose result reaches an
+        output. Of several ops on one input the largest counts, since they may read the same part of it."""
+        live, most = {_at(t) for t in outputs}, dict[int, int]()
+        for step in reversed(self.steps):
+            if step.writes & live:
+                live |= step.reads
+                for at, size in step.needs.items():
+                    most[at] = max(size, most.get(at, 0))
+        return sum(most.get(at, 0) for at in {_at(t) for t in inputs})
 
     def unchanged(self) -> list[str]:
         """Ops that gave back what they were given."""
@@ -105,6 +130,27 @@ class Flow(TorchDispatchMode):
     def _weighs(self, step: _Step) -> bool:
         of_all = sum(other.elements for other in self.steps)
         return step.elements >= WEIGHS * of_all or (len(self.steps) <= FEW and step.elements > FEW)
+
+
+def _needs(name: str, args: Sequence[Any], given: list[Tensor]) -> dict[int, int]:
+    if name in PARTS or _passes_over(name, args):
+        return {}
+    found: dict[int, int] = {}
+    for t in given:
+        size = min(t.numel() * t.element_size(), t.untyped_storage().nbytes())
+        found[_at(t)] = max(size, found.get(_at(t), 0))
+    return found
+
+
+def _passes_over(name: str, args: Sequence[Any]) -> bool:
+    """Whether its windows lie apart: a step that is wider than a window."""
+    for word, (window, step) in WINDOWS.items():
+        if name.startswith(word):
+            if len(args) <= step or window == step:
+                return True
+            sizes = args[window].shape[2:] if isinstance(args[window], Tensor) else args[window]
+            return any(s > k for s, k in zip(args[step], sizes, strict=False))
+    return False
 
 
 def _unchanged(given: list[Tensor], new: list[Tensor]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from kernelworks.judge.formats import read_problem
-from kernelworks.judge.nursery import Ended, Nursery
+from kernelworks.judge.nursery import Ended, Nursery, Slow
 from kernelworks.judge.problem import Problem
 from kernelworks.lints import Finding, Guess, Lint
 
@@ -37,12 +38,15 @@ RATES = {"cuda": _Rates(5.5e-6, 4.2e12, 50e12), "cpu": _Rates(1e-6, 40e9, 250e9)
 LAUNCHES = 4.0  # of the device's floors: work of less than that is not what is timed
 
 
-def lint(problem: Problem | str | Path, *, device: str | None = None, threads: int | None = None) -> Lint:
+def lint(
+    problem: Problem | str | Path, *, device: str | None = None, threads: int | None = None, most_s: float = MOST_S
+) -> Lint:
     """Looks at a problem, in a process apart.
 
     Args:
         problem: it, or a file with it in a format that is known.
         device: for whose rates its sizes are judged, "cpu" or "cuda"; the problem's own without it.
+        most_s: seconds after which it is too slow to be looked at.
 
     Raises:
         Misread: the file is not of its format.
@@ -59,7 +63,11 @@ def lint(problem: Problem | str | Path, *, device: str | None = None, threads: i
     }  # fmt: skip
     with Nursery() as nursery:
         try:
-            seen, _ = nursery.born("examiner", papers).hear(MOST_S)
+            cpu_s = 60 + 2 * most_s * (os.cpu_count() or 1)  # the clock ends it, not this
+            seen, _ = nursery.born("examiner", papers, cpu_s=cpu_s).hear(most_s)
+        except Slow:
+            said = f"it was not looked at to the end within {most_s:.0f} s: no smaller sizes of it are quick enough"
+            seen = {"findings": [{"kind": "too slow", "fatal": False, "said": said}]}
         except Ended as error:
             seen = {"raised": f"the process that ran it {error}"}
     return _recorded(known, device, seen, time.perf_counter() - start)

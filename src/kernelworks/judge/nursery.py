@@ -20,15 +20,20 @@ from typing import Any
 from kernelworks import environment
 from kernelworks.judge.wire import hear, pair, say, wrapped
 
-__all__ = ["Born", "Ended", "Nursery"]
+__all__ = ["Born", "Ended", "Nursery", "Slow"]
 
-START_S = 60.0  # torch is loaded in a few seconds, on a busy machine in some more
-STOP_S = 5.0
+# Long enough for the busiest machine: who waits for these is told at once where the other end is gone.
+START_S = 300.0  # torch is loaded in seconds, from a cold disk beside others in a minute
+STOP_S = 30.0  # a thread stops once it has a core
 NAP_S = 2e-5  # a thread that runs is stopped within some microseconds, one without a core once it has one
 
 
 class Ended(Exception):
     """A process is gone, or was ended because it did not answer; the text says which."""
+
+
+class Slow(Ended):
+    """It did not answer in time."""
 
 
 @dataclass
@@ -57,9 +62,10 @@ class Born:
         """What it answers. Raises Ended where it does not; it is gone then."""
         try:
             return hear(self.control, seconds)
-        except TimeoutError:
+        except TimeoutError as error:
             self.end()
             self.gone = f"did not answer within {seconds:.0f} s"
+            raise Slow(self.gone) from error
         except (EOFError, OSError):
             self.gone = self.why()
         except ValueError as error:
@@ -90,22 +96,33 @@ class Born:
                 self.end()
                 raise Ended("could not be stopped")
             time.sleep(NAP_S)
+            self._signal(signal.SIGSTOP)  # something may have let it go on
 
     def stopped(self) -> bool:
-        """Raises Ended."""
+        """A thread that has just ended does not run any more either. Raises Ended."""
         try:
             for task in os.scandir(f"/proc/{self.pid}/task"):
-                with open(f"{task.path}/stat", "rb") as file:
-                    state = file.read().rpartition(b")")[2].split()[0]
-                if state in (b"Z", b"X"):
-                    raise Ended(self.why())
-                if state not in (b"T", b"t"):
+                if _state(f"{task.path}/stat") not in (b"T", b"t", b"Z", b"X"):
                     return False
         except (FileNotFoundError, ProcessLookupError) as error:
             if not self.alive():
                 raise Ended(self.why()) from error
             return False
+        if not self.alive():
+            raise Ended(self.why())
         return True
+
+    def running(self) -> bool:
+        """Whether a thread of it has a core, or waits for one. Raises Ended."""
+        try:
+            tasks = list(os.scandir(f"/proc/{self.pid}/task"))
+        except OSError as error:
+            raise Ended(self.why()) from error
+        for task in tasks:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one that has just ended
+                if _state(f"{task.path}/stat") == b"R":
+                    return True
+        return False
 
     def go_on(self) -> None:
         self._signal(signal.SIGCONT)
@@ -122,10 +139,17 @@ class Born:
 
     def others(self) -> list[int]:
         """Processes in its namespace, or its descendants where it has none, beside itself; none once it is gone."""
-        if not self.alive():
+        if not self.alive() or not self._parent():
             return []
         found = [pid for pid in _related(self.pid, apart="processes" in self.kept) if pid != self.pid]
         return found if self.alive() else []
+
+    def _parent(self) -> bool:
+        """Whether it may have children: in a namespace of its own each process there descends from one of them."""
+        try:
+            return any(Path(task.path, "children").read_bytes() for task in os.scandir(f"/proc/{self.pid}/task"))
+        except OSError:  # a kernel that does not list them, or a thread that has just ended
+            return True
 
     def end(self) -> None:
         """Ends it and all that it started (what is in a namespace of its own ends with it); what it has written is
@@ -142,6 +166,12 @@ class Born:
         self.status.close()
         if not self.shared:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _state(stat: str) -> bytes:
+    """Of a thread, as its line in /proc has it."""
+    with open(stat, "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0]
 
 
 def _related(pid: int, *, apart: bool) -> Iterator[int]:
@@ -184,7 +214,12 @@ class Nursery:
             start_new_session=True,
         )  # fmt: skip
         theirs.close()
-        hear(self._end, START_S)
+        try:
+            hear(self._end, START_S)
+        except BaseException:
+            self._process.kill()  # nothing is left of what does not come up
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -2,12 +2,15 @@
 measured to do.
 
 The bytes are the inputs' and the answers', once each, from the innermost cache that holds them. The arithmetic is that
-of the reference's products, which another algorithm may need less of: so only the bytes refuse by themselves.
+of the reference's products, which another algorithm may need less of. An input that the reference only picks from, or
+throws away, need not be read. So what refuses by itself is the bytes of inputs that an op must read whole: no clock may
+show less than reading them takes, and no process has read them in less time of its cores than one core takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,27 +18,59 @@ from kernelworks.ceilings import bound
 from kernelworks.ceilings.bound import Bound, regime
 from kernelworks.records import Ceilings, GpuCeilings
 
-__all__ = ["Limit", "limit"]
+__all__ = ["Limit", "Took", "limit"]
 
+UNSURE = 3.0  # median deviations of an empty answer's time, within which a difference of two times is none
 CLOCKS_DIFFER = 0.8  # of a limit, above which two clocks and two measurements may differ
 
 
 @dataclass(frozen=True)
+class Took:
+    """What a call took by the clock and of the cores, each less what an empty answer takes, and how far that may be
+    off: what is around a machine shows in the times of empty answers too."""
+
+    seconds: float
+    unsure_s: float
+    cpu_s: float
+    cpu_unsure_s: float
+
+    @classmethod
+    def of(
+        cls, wall: Sequence[float], cpu: Sequence[float], nothing: Sequence[float], nothing_cpu: Sequence[float]
+    ) -> Took:
+        """Seconds of calls, by the clock and of the cores, and of empty answers."""
+        return cls(*_apart(wall, nothing), *_apart(cpu, nothing_cpu))
+
+
+def _apart(of: Sequence[float], nothing: Sequence[float]) -> tuple[float, float]:
+    middles = [statistics.median(times) for times in (of, nothing)]
+    off = [statistics.median(abs(t - m) for t in times) for times, m in zip((of, nothing), middles, strict=True)]
+    return max(0.0, middles[0] - middles[1]), UNSURE * sum(off)
+
+
+@dataclass(frozen=True)
 class Limit:
-    """``seconds`` is the least of the whole; ``moving_s`` what reading the inputs alone takes."""
+    """``seconds`` is the least of the whole; ``moving_s`` what reading the inputs alone takes, and ``alone_s`` what it
+    takes one core."""
 
     whole: Bound
     moving_s: float
+    alone_s: float
     arithmetic_s: float
 
     @property
     def seconds(self) -> float:
         return self.whole.seconds
 
-    def broken_by(self, seconds: float) -> str:
+    def broken_by(self, took: Took) -> str:
         """Which law of nature a time is against, "" for none."""
-        if seconds < CLOCKS_DIFFER * self.moving_s:
-            return f"{seconds:.3g} s a call, and reading its inputs once takes {self.moving_s:.3g} s on this machine"
+        if took.seconds + took.unsure_s < CLOCKS_DIFFER * self.moving_s:
+            return f"{took.seconds:.3g} s a call, and reading its inputs takes {self.moving_s:.3g} s on this machine"
+        if took.cpu_s + took.cpu_unsure_s < CLOCKS_DIFFER * self.alone_s:
+            return (
+                f"{took.cpu_s:.3g} s of a core a call, and reading its inputs takes one {self.alone_s:.3g} s on this "
+                "machine: others work for it"
+            )
         return ""
 
     def less_arithmetic(self, seconds: float) -> str:
@@ -64,5 +99,5 @@ def limit(work: Mapping[str, Any], threads: int, ceilings: Ceilings | GpuCeiling
         flop, sum(c[2] for c in calls), moved, moved, busiest[3], threads, ceilings,
         written_bytes=written, function=str(called[4]),
     )  # fmt: skip
-    near = bound(0.0, 0.0, inputs, inputs, "float32", threads, ceilings)
-    return Limit(whole, near.terms["memory"], whole.terms["compute"])
+    near, alone = (bound(0.0, 0.0, work["needed"], inputs, "float32", n, ceilings) for n in (threads, 1))
+    return Limit(whole, near.terms["memory"], alone.terms["memory"], whole.terms["compute"])

@@ -15,11 +15,13 @@ class Misread(ValueError):
 @dataclass(frozen=True)
 class Shape:
     """One set of sizes at which a problem can be built: ``sizes`` stand in place of its own constants. A wrong answer
-    at one that is not ``required`` is a remark: the problem does not promise that a candidate takes it."""
+    at one that is not ``required`` is a remark: the problem does not promise that a candidate takes it. ``weighted``:
+    norms have other weights than the ones and zeros that they begin with."""
 
     name: str  # "own", "batch_size=3"
     sizes: Mapping[str, int] = field(default_factory=dict)
     required: bool = True
+    weighted: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Problem:
 
 @dataclass(frozen=True)
 class Candidate:
-    """``language`` is "torch", "triton", "c++" or "cuda", as its text says; shown only."""
+    """``language`` is "torch", "triton", "c++", "cuda" or "python" (operators of its own), as its text says: whether
+    it has kernels that can be silenced, and what runs them."""
 
     name: str
     files: Mapping[str, str]

@@ -27,7 +27,8 @@ PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
 CAPABILITIES = 0x20080522  # the version of the kernel's header
 FILE_BYTES = 2 << 30  # of one file that it writes: compilers' are smaller
 FILES = 512
-MEMORY = 0.6  # of what is free
+ENDLESS = 1 << 62  # bytes
+MEMORY = 0.6  # of what is available, beside what the process begins with
 
 INSIDE = Path("/tmp/judged")  # where its folder is, as it sees it
 
@@ -49,6 +50,10 @@ class Apart:
             return False
         self.kept.append(what)
         return True
+
+    def not_tried(self, why: str, *words: str) -> None:
+        """What a process is not kept from, since a step before it was refused."""
+        self.open += [f"{what}: {why}" for what in words]
 
 
 def _done(result: int) -> None:
@@ -98,6 +103,8 @@ def enclose(folder: Path, apart: Apart, cpu_s: float) -> Path:
     seen = folder
     if "files" in apart.kept:
         seen = _own_files(folder, apart)
+    else:
+        apart.not_tried("no files of its own", "writing elsewhere", "seeing processes")
     with contextlib.suppress(OSError):
         os.chdir(seen)
     _limits(cpu_s)
@@ -115,10 +122,15 @@ def die_with_parent() -> None:
 
 def _own_files(folder: Path, apart: Apart) -> Path:
     inside = os.open(folder, os.O_PATH)
-    shown = apart.tried("mounts", lambda: _mount("none", "/", None, MS_REC | MS_PRIVATE))
-    readable = shown and apart.tried("writing elsewhere", lambda: _attributes("/", AT_RECURSIVE, ATTR_RDONLY, 0))
+    if not apart.tried("mounts", lambda: _mount("none", "/", None, MS_REC | MS_PRIVATE)):
+        os.close(inside)
+        apart.not_tried("no mounts of its own", "writing elsewhere", "seeing processes")
+        return folder  # what is mounted now would be everybody's
+    readable = apart.tried("writing elsewhere", lambda: _attributes("/", AT_RECURSIVE, ATTR_RDONLY, 0))
     if "processes" in apart.kept:
         apart.tried("seeing processes", lambda: _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC))
+    else:
+        apart.not_tried("no processes of its own", "seeing processes")
     for place in filter(_spare, ("/dev/shm", str(Path.home()), "/tmp")):
         apart.tried(f"others' {place}", lambda p=place: _mount("none", p, "tmpfs", MS_NOSUID | MS_NODEV))  # type: ignore[misc]
     seen = INSIDE if "others' /tmp" in apart.kept else folder
@@ -150,19 +162,25 @@ def _spare(place: str) -> bool:
 
 
 def _limits(cpu_s: float) -> None:
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    begun, available = _kilobytes("/proc/self/status", "VmData"), _kilobytes("/proc/meminfo", "MemAvailable")
     wanted = (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, FILE_BYTES),
         (resource.RLIMIT_NOFILE, FILES),
         (resource.RLIMIT_CPU, max(1, round(cpu_s))),
-        (resource.RLIMIT_DATA, round(MEMORY * free)),
+        (resource.RLIMIT_DATA, 1024 * (begun + round(MEMORY * available)) if begun and available else ENDLESS),
     )
     for what, most in wanted:
         hard = resource.getrlimit(what)[1]
         least = most if hard == resource.RLIM_INFINITY else min(most, hard)
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(what, (least, least))
+
+
+def _kilobytes(file: str, name: str) -> int:
+    """A line of /proc: files that the kernel could drop are available too, though they are not free."""
+    with open(file, encoding="ascii") as lines:
+        return next((int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
 
 
 def caches(folder: Path) -> None:

@@ -69,12 +69,15 @@ def fitting(
         if not able:
             break
         name = max(able, key=lambda n: able[n])
-        tried = sizes | {name: able[name] // 2}
-        smaller = measured(tried)
-        if smaller is None or math.isclose(smaller.bytes, size.bytes if size else 0.0):
-            fixed.add(name)  # it does not run with less of it, or is no size
+        alike = [n for n, v in able.items() if v == able[name]]  # a square's sides may have a name each
+        for some in ([name], alike) if len(alike) > 1 else ([name],):
+            tried = sizes | {n: able[n] // 2 for n in some}
+            smaller = measured(tried)
+            if smaller is not None and not math.isclose(smaller.bytes, size.bytes if size else 0.0):
+                sizes, size = tried, smaller
+                break
         else:
-            sizes, size = tried, smaller
+            fixed.add(name)  # it does not run with less of it, or is no size
     return (own if sizes == dict(own.sizes) else Shape("smaller", sizes, required=False)), first
 
 

@@ -26,7 +26,7 @@ import torch
 
 from kernelworks import environment
 
-__all__ = ["State"]
+__all__ = ["State", "replaced"]
 
 _C: Any = torch._C
 _backends: Any = torch.backends
@@ -121,6 +121,22 @@ def _settings() -> dict[str, Any]:
         except (AttributeError, RuntimeError):
             found[name] = "unknown"
     return found
+
+
+# What of torch's own operators runs on a CPU or for a graph; a kernel in whose place another one was put is kept below
+# it, and said to be inactive.
+REPLACED = tuple(f"\n{key} (inactive)" for key in (
+    "CPU", "AutogradCPU", "Autograd[alias]", "CompositeImplicitAutograd[alias]", "CompositeExplicitAutograd[alias]",
+))  # fmt: skip
+
+
+def replaced() -> list[str]:
+    """Operators of torch's in whose place somebody has put kernels of their own."""
+    names = (n for n in _C._dispatch_get_all_op_names() if n.startswith("aten::"))
+    usual = (n for n in names if "backward" not in n and not n.endswith("out") and "_foreach_" not in n)
+    return [
+        f"{name} is another operator" for name in usual if any(mark in _C._dispatch_dump(name) for mark in REPLACED)
+    ]
 
 
 class State:

@@ -3,6 +3,7 @@ truth. What is found is charged once for each kind."""
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from kernelworks.judge.arm import LAYOUTS, Answer, Arm, alike
 from kernelworks.judge.bench import Bench, NoVerdict
 from kernelworks.judge.cases import Case
 from kernelworks.judge.nursery import Ended
+from kernelworks.judge.physics import Took
 from kernelworks.judge.problem import Candidate, Shape
 from kernelworks.verdicts import Charge
 
@@ -20,7 +22,7 @@ __all__ = ["Trial", "Tried"]
 GROUP_S, MOST_GROUP = 0.002, 8  # short calls are handed over together, until they take so long
 SEEN = 0.5  # of the least CPU time of inputs that were not seen before
 SEEN_LEAST_S = 0.001  # of that time, below which delivering an answer is much of it
-SEEN_CALLS = 6
+SEEN_CALLS, SEEN_PAIRS = 6, 3
 
 
 @dataclass
@@ -34,6 +36,7 @@ class Tried:
     elements: int = 0
     seconds: dict[str, list[float]] = field(default_factory=dict)  # arm -> of each hand-over, paired by place
     nothing_s: float = 0.0
+    took: Took | None = None
     weights: str = ""
     kernels: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
@@ -85,7 +88,7 @@ class Trial:
         steps = (
             (self._build, "building"), (self._calls, "calling and timing"), (self._gradients, "gradients"),
             (self._otherwise_laid, "other strides"), (self._left, "what it leaves"), (self._silenced, "decoys"),
-            (self._shapes, "other sizes"),
+            (self._shapes, "other sizes"), (self._otherwise_weighted, "other weights"),
         )  # fmt: skip
         for step, what in steps:
             self.say(what)
@@ -192,6 +195,16 @@ class Trial:
                 wanted = self.tried.charge if shape.required else self.remark
                 wanted("other sizes", f"at {shape.name}: {said}")
 
+    def _otherwise_weighted(self) -> None:
+        """Norms begin with ones and zeros, and have others in use. Which weights of other names are those, nobody can
+        say."""
+        if self.tried.reasons or self.tried.weights == "drawn from the same seed":
+            return
+        shape = dataclasses.replace(self.shape, name="other weights", weighted=True)
+        self.bench.court(shape)
+        if shape.name in self.bench.weighted and (said := self._at(shape)):
+            self.tried.charge("other weights", f"where norms have other weights than ones and zeros: {said}")
+
     def _at(self, shape: Shape) -> str:
         """What is wrong at a shape. A candidate may refuse one that is not required."""
         try:
@@ -225,7 +238,7 @@ class Trial:
 
     def _race(self, arms: list[Arm], cases: list[Case], group: int) -> None:
         """Each case once in each arm, in turns; an empty answer between. Nothing that is timed was seen before."""
-        tried, nothing = self.tried, list[float]()
+        tried, nothing = self.tried, list[Answer]()
         tried.seconds = {arm.name: [] for arm in arms}
         shuffled = cases[:]
         self.bench.draw.shuffle(shuffled)
@@ -243,8 +256,10 @@ class Trial:
                     return
                 self.fresh.append(answer.cpu_s)
                 tried.seconds[arm.name].append(answer.seconds)
-            nothing.append(_theirs(arms[0], some, "nothing").seconds)
-        tried.nothing_s = statistics.median(nothing)
+            nothing.append(_theirs(arms[0], some, "nothing"))
+        empty, empty_cpu = [a.seconds for a in nothing], [a.cpu_s for a in nothing]
+        tried.nothing_s = statistics.median(empty)
+        tried.took = Took.of(tried.seconds[arms[-1].name], self.fresh, empty, empty_cpu)
 
     def _seen(self, arm: Arm, cases: list[Case], group: int) -> None:
         """The same contents once more, elsewhere: they take as much of the cores as when they were seen for the first
@@ -255,9 +270,21 @@ class Trial:
             self.tried.take(answer, f"call {arm.number}")
             again.append(answer.cpu_s)
         least, usual = min(self.fresh), statistics.median(again)
-        if least > SEEN_LEAST_S and usual < SEEN * least:
+        if least > SEEN_LEAST_S and usual < SEEN * least and self._remembers(arm):
             said = f"inputs that it has seen take {usual:.3g} s of a core, others {least:.3g} s at least"
             self.tried.charge("answers from memory", said)
+
+    def _remembers(self, arm: Arm) -> bool:
+        """Whether it is so once more, in pairs of calls that follow each other: the machine's mood is the same for
+        both."""
+        for _ in range(SEEN_PAIRS):
+            case = self.bench.case(self.shape)
+            fresh, again = arm.call([case]), arm.call([case])
+            case.close()
+            self.tried.take(again, f"call {arm.number}")
+            if again.cpu_s >= SEEN * fresh.cpu_s:
+                return False
+        return True
 
     def _many(self, arm: Arm, cases: list[Case]) -> None:
         """Many calls, in no order: still right."""

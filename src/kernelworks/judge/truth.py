@@ -9,7 +9,7 @@ import io
 import math
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,49 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from kernelworks.judge.bounds import Bound, Unbounded, bound_of
+from kernelworks.judge.bounds.run import simple
+from kernelworks.judge.draws import DRAWS, like_given, no_ones_and_zeros
+from kernelworks.judge.flow import Flow
 from kernelworks.judge.values import differentiable, given_leaves, gradients, leaves, packed
 from kernelworks.judge.wire import hear, say, tensors_into
 from kernelworks.observe.timeline import surveyed
 from kernelworks.work.costs import work
 
-__all__ = ["DRAWS", "Court", "serve"]
+__all__ = ["Court", "serve"]
 
 MOST_TEXT = 4000
 MOST_SURVEYED = 20_000  # calls of a reference whose work is counted
-
-Draw = Callable[[Tensor, torch.Generator], Tensor]
-
-
-# ---------------------------------------------------------------- other values than those that are given
-
-
-def _uneven(value: Tensor, generator: torch.Generator) -> Tensor:
-    """In the range that was given, most of it near one end."""
-    low, high = value.min(), value.max()
-    return low + (high - low) * torch.rand(value.shape, generator=generator) ** 3
-
-
-def _outliers(value: Tensor, generator: torch.Generator) -> Tensor:
-    """All near the middle but for a few elements, which are the range's ends."""
-    low, high = value.min(), value.max()
-    middle = (low + high) / 2 + (high - low) * 0.01 * (torch.rand(value.shape, generator=generator) - 0.5)
-    which = torch.rand(value.shape, generator=generator)
-    return torch.where(which < 0.01, low, torch.where(which > 0.99, high, middle))
-
-
-def _apart(value: Tensor, generator: torch.Generator) -> Tensor:
-    """Each slice of the first dimension in a part of the range of its own: no two have one mean or one spread."""
-    if value.dim() == 0:
-        return value.clone()
-    low, high = value.min(), value.max()
-    shape = (value.shape[0], *(1 for _ in value.shape[1:]))
-    at, size = (torch.rand(shape, generator=generator) for _ in range(2))
-    return low + (high - low) * (at * (1 - size) + size * torch.rand(value.shape, generator=generator))
-
-
-# Every draw keeps to the range of what the problem gives: a problem whose inputs are probabilities stays one.
-DRAWS: dict[str, Draw | None] = {"given": None, "uneven": _uneven, "outliers": _outliers, "apart": _apart}
-
 
 # ---------------------------------------------------------------- the court
 
@@ -75,7 +44,9 @@ class Court:
         torch.manual_seed(papers["weights"])
         self.init = self.loaded.init()
         torch.manual_seed(papers["weights"])
-        self.reference = self.loaded.reference(*self.init)
+        with no_ones_and_zeros() if shape.weighted else contextlib.nullcontext([0]) as drawn:
+            self.reference = self.loaded.reference(*self.init)
+        self.weighted = drawn[0]
         self.module = self.reference if isinstance(self.reference, nn.Module) else None
         self.state = {} if self.module is None else {k: v.clone() for k, v in self.module.state_dict().items()}
 
@@ -87,17 +58,16 @@ class Court:
 
     def inputs(self, seed: int, draw: str) -> list[Any]:
         torch.manual_seed(seed)
-        given = self.loaded.inputs()
+        given = list(self.loaded.inputs())
         how, generator = DRAWS[draw], torch.Generator().manual_seed(seed ^ 0x5DEECE66D)
         if how is None:
-            return list(given)
-
-        def redrawn(value: Any) -> Any:
-            if isinstance(value, Tensor) and value.is_floating_point() and value.numel():
-                return how(value.float(), generator).to(value.dtype).contiguous()
-            return value
-
-        return [value if number in self.fixed else redrawn(value) for number, value in enumerate(given)]
+            return given
+        torch.manual_seed(seed ^ 0x1B873593)
+        others = self.loaded.inputs()
+        return [
+            like_given(value, other, how, generator) if number not in self.fixed and differentiable(value) else value
+            for number, (value, other) in enumerate(zip(given, others, strict=True))
+        ]
 
     @contextlib.contextmanager
     def as_it_was(self, seed: int) -> Iterator[None]:
@@ -113,10 +83,13 @@ class Court:
 
     def bound(self, args: list[Any], seed: int) -> Bound:
         with torch.no_grad(), self.as_it_was(seed):
-            return bound_of(self.reference, args)
+            own = getattr(self.loaded, "bound", None)  # of a format that derives its bounds itself
+            return bound_of(self.reference, args) if own is None else own(args)
 
     def flows(self, args: list[Any], seed: int) -> list[Tensor]:
         """A gradient to send into each floating answer, none where no answer has a graph."""
+        if hasattr(self.loaded, "bound"):
+            return []  # it bounds no gradients
         with torch.enable_grad(), self.as_it_was(seed):
             found = [
                 o for o in leaves(self.reference(*given_leaves(args))) if isinstance(o, Tensor) and o.requires_grad
@@ -193,9 +166,11 @@ def _case(court: Court, asked: dict[str, Any]) -> tuple[dict[str, Any], int]:
 def _work(court: Court, asked: dict[str, Any]) -> dict[str, Any]:
     """What the reference's calls must do, each by itself, and the bytes of what goes in and comes out of the whole."""
     args = court.inputs(int(asked["seed"]), "given")
+    flow = Flow()
     with torch.no_grad():
         trace, _ = surveyed(lambda: court.reference(*args), MOST_SURVEYED)
-        outputs = leaves(court.reference(*args))
+        with simple(), flow:
+            outputs = [o for o in leaves(court.reference(*args)) if isinstance(o, Tensor)]
     held: list[Tensor] = []
     for value in args:
         packed(value, held)
@@ -208,8 +183,10 @@ def _work(court: Court, asked: dict[str, Any]) -> dict[str, Any]:
             calls.append([call.name, its.flop, its.transcendental, its.dtype, its.function])
     weights = [] if court.module is None else [*court.module.parameters()]
     sizes = [sum({t.untyped_storage().data_ptr(): t.nbytes for t in of}.values()) for of in (held, weights)]
-    written = sum(t.nbytes for t in outputs if isinstance(t, Tensor))
-    return {"calls": calls[:500], "uncounted": sorted(set(lost))[:20], "read": sizes, "written": written}
+    return {
+        "calls": calls[:500], "uncounted": sorted(set(lost))[:20], "read": sizes,
+        "needed": flow.needed(outputs, held), "written": sum(t.nbytes for t in outputs),
+    }  # fmt: skip
 
 
 def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
@@ -223,7 +200,7 @@ def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
             if court is None:
                 court = Court(papers, folder)
             if asked["do"] == "given":
-                said, descriptors = {"module": court.module is not None}, (_bytes(court.given()),)
+                said, descriptors = {"weighted": court.weighted}, (_bytes(court.given()),)
             elif asked["do"] == "case":
                 said, descriptor = _case(court, asked)
                 descriptors = (descriptor,)

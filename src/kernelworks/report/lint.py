@@ -10,12 +10,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kernelworks.lints import NOT_WORTH, WEAK, WORTH, Guess, Lint
+from kernelworks.lints import NOT_LOOKED, NOT_WORTH, WEAK, WORTH, Guess, Lint
 from kernelworks.report import quantity
 
 __all__ = ["lint", "lints", "sentence"]
 
-STYLES = {WORTH: "green", WEAK: "yellow", NOT_WORTH: "red"}
+STYLES = {WORTH: "green", WEAK: "yellow", NOT_WORTH: "red", NOT_LOOKED: "yellow"}
 
 
 def sentence(found: Lint) -> str:
@@ -90,4 +90,4 @@ def lints(records: Sequence[Lint]) -> RenderableType:
 def counted(records: Sequence[Lint]) -> str:
     """How many of each verdict."""
     verdicts = [one.verdict for one in records]
-    return ", ".join(f"{verdicts.count(v)} {v}" for v in (WORTH, WEAK, NOT_WORTH) if v in verdicts)
+    return ", ".join(f"{verdicts.count(v)} {v}" for v in STYLES if v in verdicts)

@@ -11,6 +11,7 @@ runs foreign code (``load``, ``load_candidate``) is called in processes of the j
 | ``kernelbook`` | ``ROWS.jsonl#3``: ``python_code``, ``entry_point`` | the row's ``triton_code``, or a file |
 | ``flashinfer-bench``, ``sol-execbench`` | a definition, its workloads | a solution, or a file with ``run`` |
 | ``room`` | an op's name, ``rms_norm`` or ``rms_norm:CASE`` | a file with a function of that name |
+| ``ladder`` | a ladder's name or folder, ``cpu-sgemm`` | a rung in C++ |
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import importlib
 from pathlib import Path
 from types import ModuleType
 
-from kernelworks.judge.formats import defined, kernelbench, kernelbook, robust_kbench, rooms, text
+from kernelworks.judge.formats import defined, kernelbench, kernelbook, ladders, robust_kbench, rooms, text
 from kernelworks.judge.problem import Candidate, Misread, Problem
 
 __all__ = ["FORMATS", "candidate_of", "read_candidate", "read_problem"]
@@ -36,11 +37,13 @@ def _split(path: str | Path) -> tuple[Path, str]:
 
 
 def read_problem(path: str | Path) -> Problem:
-    """The problem in a file, or of an op's name.
+    """The problem in a file, of an op's name, or of a ladder's.
 
     Raises:
         Misread: no format takes it, or a field of it is not what the format has there.
     """
+    if ladders.named(str(path)):
+        return ladders.problem_of(str(path))
     file, which = _split(path)
     if not file.exists() and rooms.named(str(path)):
         return rooms.problem_of(str(path))
@@ -75,6 +78,8 @@ def candidate_of(name: str, source: str, problem: Problem, language: str) -> Can
         suffix = ".json"
     elif problem.format == robust_kbench.NAME and language in ("c++", "cuda") and "import " not in source:
         suffix = ".cpp" if language == "c++" else ".cu"
+    elif problem.format == ladders.NAME:
+        suffix = ".cpp"
     if problem.format == kernelbook.NAME:
         return kernelbook.candidate_in(Path(f"{name}{suffix}"), source, problem)
     format = importlib.import_module(problem.loader)

@@ -54,7 +54,8 @@ def _others(tree: ast.Module, functions: dict[str, ast.FunctionDef]) -> list[Sha
     made_with = text.names_in(functions["get_init_inputs"], tree) if "get_init_inputs" in functions else set()
     found = []
     for name, value in text.constants(tree).items():
-        if name in read and name not in made_with and value > 1:
+        its = name.partition("[")[0]
+        if its in read and its not in made_with and value > 1:
             others = dict.fromkeys(v for v in (*OTHERS, value - 1) if 0 < v < value)
             found += [Shape(f"{name}={v}", {name: v}, required=False) for v in others]
     return found

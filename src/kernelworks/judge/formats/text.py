@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from kernelworks.judge.problem import Misread
@@ -48,10 +50,27 @@ def functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
     return {s.name: s for s in _top(tree) if isinstance(s, ast.FunctionDef)}
 
 
-def constants(tree: ast.Module) -> dict[str, int]:
-    """Whole numbers that the module names at its top, once each."""
-    found: dict[str, int] = {}
-    twice: set[str] = set()
+def _number(value: ast.expr | None) -> int | None:
+    """A whole number that is written out, ``2048`` or ``1 << 16`` or ``256 * 8``."""
+    if isinstance(value, ast.Constant):
+        return value.value if type(value.value) is int else None
+    if isinstance(value, ast.BinOp) and type(value.op) in OPERATORS:
+        left, right = _number(value.left), _number(value.right)
+        if left is not None and right is not None and 0 <= left < 1 << 32 and 0 <= right < 1 << 32:
+            return OPERATORS[type(value.op)](left, right)
+    return None
+
+
+OPERATORS: dict[type[ast.operator], Callable[[int, int], int | None]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.LShift: lambda a, b: a << b if b < 32 else None,
+    ast.Pow: lambda a, b: a**b if b < 32 else None,
+    ast.FloorDiv: lambda a, b: a // b if b else None,
+}  # fmt: skip
+
+
+def _named(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """What the module's statements at its top give names to: ``x = 3``, ``a, b = 3, 4``."""
     for statement in tree.body:
         if isinstance(statement, ast.Assign):
             targets: Sequence[ast.expr] = statement.targets
@@ -59,26 +78,36 @@ def constants(tree: ast.Module) -> dict[str, int]:
             targets = [statement.target]
         else:
             continue
+        value = statement.value
         for target in targets:
-            if not isinstance(target, ast.Name):
-                continue
-            value = statement.value
-            if target.id in found:
-                twice.add(target.id)
-            if isinstance(value, ast.Constant) and type(value.value) is int:
-                found[target.id] = value.value
-    return {name: value for name, value in found.items() if name not in twice}
+            if isinstance(target, ast.Name) and value is not None:
+                yield target.id, value
+            elif isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
+                pairs = zip(target.elts, value.elts, strict=False)
+                yield from ((t.id, v) for t, v in pairs if isinstance(t, ast.Name))
+
+
+def _places(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Names with what is written out for them; of a tuple each element, as ``name[0]``."""
+    for name, value in _named(tree):
+        each = {name: value}
+        if isinstance(value, (ast.Tuple, ast.List)):
+            each = {f"{name}[{place}]": element for place, element in enumerate(value.elts)}
+        yield from ((n, v) for n, v in each.items() if isinstance(v, ast.Constant) or _number(v) is not None)
+
+
+def constants(tree: ast.Module) -> dict[str, int]:
+    """Whole numbers that the module names at its top, once each; those of tuples as ``name[0]``."""
+    often = Counter(name for name, _ in _named(tree))
+    found = ((name, _number(value)) for name, value in _places(tree) if often[name.partition("[")[0]] == 1)
+    return {name: number for name, number in found if number is not None}
 
 
 def names_in(tree: ast.AST, module: ast.Module) -> set[str]:
     """Names that a function reads, and those that the module's constants it reads are made of."""
     made_of: dict[str, set[str]] = {}
-    for statement in module.body:
-        if isinstance(statement, ast.Assign) and statement.value is not None:
-            inside = {n.id for n in ast.walk(statement.value) if isinstance(n, ast.Name)}
-            for target in statement.targets:
-                if isinstance(target, ast.Name):
-                    made_of[target.id] = inside
+    for name, value in _named(module):
+        made_of[name] = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
     found = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
     while True:
         more = {name for known in found for name in made_of.get(known, ())} - found
@@ -92,19 +121,17 @@ def with_constants(text: str, sizes: Mapping[str, int | float | str]) -> str:
     if not sizes:
         return text
     lines = text.splitlines(keepends=True)
-    for statement in reversed(ast.parse(text).body):
-        if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or not isinstance(statement.value, ast.Constant):
-            continue
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        name = next((t.id for t in targets if isinstance(t, ast.Name) and t.id in sizes), None)
-        value = statement.value
-        if name is None or value.end_col_offset is None:
-            continue
-        if value.end_lineno != value.lineno:
-            continue
-        line = lines[value.lineno - 1].encode()
-        changed = line[: value.col_offset] + repr(sizes[name]).encode() + line[value.end_col_offset :]
-        lines[value.lineno - 1] = changed.decode()
+    places: dict[tuple[int, int, int], int | float | str] = {}
+    for name, value in _places(ast.parse(text)):
+        if name in sizes and value.end_col_offset is not None and value.end_lineno == value.lineno:
+            place, its = (value.lineno, value.col_offset, value.end_col_offset), sizes[name]
+            other = places.get(place, its)
+            places[place] = (
+                min(its, other) if isinstance(its, int) and isinstance(other, int) else its
+            )  # of `a = b = 3`
+    for (number, start, end), new in sorted(places.items(), reverse=True):
+        line = lines[number - 1].encode()
+        lines[number - 1] = (line[:start] + repr(new).encode() + line[end:]).decode()
     return "".join(lines)
 
 
@@ -114,6 +141,7 @@ LANGUAGES = (
     ("triton", ("@triton.jit", "import triton", "@triton.autotune")),
     ("c++", ("cpp_sources", "load_inline", "CppExtension", "torch/extension.h", "CDLL(", "LoadLibrary(",
              "tvm_ffi", "kernelworks.search.variants")),
+    ("python", ("torch.library", "custom_op(")),
 )  # fmt: skip
 
 
