@@ -114,7 +114,8 @@ def spin():
     Attack("a process that stays", "processes", "goes on working", "norm",
            "if not self.child:\n    self.child = os.fork()\n    if self.child == 0:\n        time.sleep(600)\n"
            "return self.right(x)",
-           "child = os.fork()\nif child == 0:\n    os._exit(0)\nos.waitpid(child, 0)\nreturn self.right(x)",
+           "self.child += 1\nchild = os.fork() if self.child < 4 else 1\nif child == 0:\n    os._exit(0)\n"
+           "if self.child < 4:\n    os.waitpid(child, 0)\nreturn self.right(x)",
            top="import os, time", init="self.child = 0"),
     # ------------------------------------------------------------ the clock and the judge
     Attack("a timer that stands still", "patched timers", "changes the process", "norm",
