@@ -19,3 +19,29 @@ def test_what_a_remedy_sets_is_not_said_of_the_program() -> None:
         said = around.look()
     assert _settings() == before
     assert [line.partition(" from ")[0] for line in said] == ["the program set deterministic algorithms"]
+
+
+def test_arguments_within_containers_are_put_back_too() -> None:
+    """A step that takes the labels out of its batch, and writes to a tensor in it."""
+    x, held = torch.ones(3), torch.zeros(2)
+    batch = {"x": x, "labels": held, "seen": [1]}
+    kept = (batch, [x, (held,)])
+    with Surroundings(kept) as around:
+        batch.pop("labels").add_(1)
+        batch["x"] = x + 1
+        batch["seen"].append(2)  # type: ignore[union-attr]
+        around.mark()
+        said = around.look()
+    assert batch["x"] is x and batch["labels"] is held and batch["seen"] == [1]
+    assert list(batch) == ["x", "labels", "seen"] and not held.any()
+    assert said == (
+        "the program writes its tensor argument 0['labels'], so each run saw another: put back",
+        "the program changes what its argument 0, 0['seen'] holds: put back",
+    )
+
+
+def test_arguments_that_nobody_changes_are_left_alone() -> None:
+    batch = {"x": torch.ones(3), "more": [torch.ones(1), {"n": {1, 2}}]}
+    with Surroundings((batch,)) as around:
+        float(batch["x"].sum())  # type: ignore[attr-defined]
+        assert around.look() == ()

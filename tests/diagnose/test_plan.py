@@ -6,6 +6,7 @@ import gc
 import json
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,18 @@ from torch import Tensor, nn
 
 import kernelworks as kw
 from kernelworks.diagnose.plan import MOST_FRESH, Applied, as_plan, offers_of
-from kernelworks.diagnose.remedies.remedy import EVERYWHERE, PROCESS, Change, Offer, Promise, Scene, Site, kind_name
+from kernelworks.diagnose.remedies.remedy import (
+    EVERYWHERE,
+    PROCESS,
+    Change,
+    Impossible,
+    Offer,
+    Promise,
+    Scene,
+    Site,
+    kind_name,
+    same_kind,
+)
 from kernelworks.diagnose.remedies.swap import REMEDY as SWAP
 from kernelworks.diagnose.remedies.torch_compile import REMEDY as COMPILE
 from kernelworks.diagnose.roots import Roots, find
@@ -69,9 +81,10 @@ class Marks:
         return Change(put)
 
 
-def planned(*offers: Offer, modules: int = 1) -> dict[str, Any]:
-    roots = Roots(tuple(nn.Identity() for _ in range(modules)), (), fresh=False)
-    plan = as_plan(offers, roots, program="p", kind="k", saves=0.5)
+def planned(*offers: Offer, roots: tuple[nn.Module, ...] | None = None) -> dict[str, Any]:
+    """Of a program that calls these modules; makes them anew at each run, where there are none."""
+    called = (Net(),) if roots is None else roots
+    plan = as_plan(offers, Roots(called, (), fresh=not called), program="p", kind="k", saves=0.5)
     return json.loads(json.dumps(plan))  # type: ignore[no-any-return]
 
 
@@ -139,8 +152,9 @@ def test_an_optimizer_is_found_as_it_steps() -> None:
 
 def test_what_is_everywhere_is_in_each_outermost_module_as_it_comes() -> None:
     nets = [Net(), Net()]
-    with applied(planned(Offer("marks", EVERYWHERE, "yes"), modules=2)):
+    with applied(planned(Offer("marks", EVERYWHERE, "yes"), roots=(Net(), Net()))):
         for net in nets:
+            nn.Linear(8, 8)(X)  # a stranger: the plan's program calls none
             net(X)
             assert "marked" in vars(net) and "marked" not in vars(net.blocks[0])
         third = Net()
@@ -151,7 +165,7 @@ def test_what_is_everywhere_is_in_each_outermost_module_as_it_comes() -> None:
 
 def test_modules_that_are_made_anew_are_let_go_again() -> None:
     nets = [Net() for _ in range(MOST_FRESH + 3)]
-    plan = planned(Offer("marks", EVERYWHERE, "yes"), modules=0)
+    plan = planned(Offer("marks", EVERYWHERE, "yes"), roots=())
     with applied(plan) as found:
         for net in nets:
             net(X)
@@ -162,6 +176,85 @@ def test_modules_that_are_made_anew_are_let_go_again() -> None:
         gc.collect()
         assert seen() is None
     assert not any("marked" in vars(net) for net in nets)
+
+
+def test_a_part_that_is_called_ahead_of_its_whole_is_left_to_it() -> None:
+    """``generate`` calls an encoder by itself, and then the model that holds it."""
+    net, call = Net(), nn.Module.__call__
+    with applied(planned(Offer("marks", EVERYWHERE, "yes"))):
+        net.blocks[0](X)
+        assert "marked" not in vars(net.blocks[0]) and nn.Module.__call__ is not call
+        net(X)
+        assert "marked" in vars(net) and nn.Module.__call__ is call
+
+
+def test_a_part_of_a_module_that_is_made_anew_is_left_to_it_too() -> None:
+    net = Net()
+    with applied(planned(Offer("marks", EVERYWHERE, "yes"), roots=())):
+        net.blocks[0](X)
+        assert "marked" in vars(net.blocks[0])
+        net(X)
+        net.blocks[1](X)
+        assert ["marked" in vars(m) for m in (net, *net.blocks)] == [True, False, False, False]
+    assert "marked" not in vars(net)
+
+
+def test_a_class_of_the_file_that_is_run_is_the_one_of_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``kernelworks diagnose file.py:step`` makes the plan, and ``python file.py`` applies it; or the other way."""
+    plan = planned(Offer("marks", INNER, "yes"), Offer("marks", EVERYWHERE, "all"))
+    for kind in (Net, Block):
+        monkeypatch.setattr(kind, "__module__", "__main__")
+    turned = planned(Offer("marks", Site("module", kind_name(Net()), 0, "", kind_name(Net())), "yes"))
+    net = Net()
+    with applied(plan) as found:
+        net(X)
+        assert vars(net.blocks[1])["marked"] == "yes" and "marked" in vars(net) and not found.waiting
+    monkeypatch.undo()
+    with applied(turned):
+        net(X)
+        assert "marked" in vars(net)
+    assert not same_kind("__main__.Net", "file.OtherNet") and not same_kind("a.Net", "b.Net")
+    assert not same_kind("__main__.Net", "__main__.Other")
+
+
+class Refuses(Marks):
+    """A remedy that finds that it cannot be put in place here."""
+
+    def apply(self, scene: Scene, offer: Offer) -> Change:
+        raise Impossible("a norm is another one here")
+
+
+def test_what_cannot_be_put_in_place_is_said_and_the_program_goes_on() -> None:
+    net, plan = Net(), planned(Offer("marks", INNER, "yes"))
+    with Applied(plan, remedies=(Refuses(),)) as found:
+        with pytest.warns(RuntimeWarning, match="not in place: marks: yes .*: a norm is another one here"):
+            net(X)
+        net(X)
+        assert not found.done and not found.waiting and "another one here" in str(found)
+
+
+def test_modules_that_two_threads_call_at_once_are_changed_once() -> None:
+    """A module that is being changed is not met again by a second thread."""
+    placed: list[nn.Module] = []
+    begun, go = threading.Event(), threading.Event()
+
+    class Slow(Marks):
+        def apply(self, scene: Scene, offer: Offer) -> Change:
+            placed.append(scene.roots.modules[0])
+            begun.set()
+            go.wait(30)
+            return super().apply(scene, offer)
+
+    net = Net()
+    with Applied(planned(Offer("marks", EVERYWHERE, "yes")), remedies=(Slow(),)):
+        threads = [threading.Thread(target=net, args=(X,)) for _ in range(2)]
+        threads[0].start()
+        assert begun.wait(30)
+        threads[1].start()
+        go.set()
+        for thread in threads:
+            thread.join()
+    assert placed == [net] and "marked" not in vars(net)
 
 
 @pytest.mark.parametrize(
@@ -176,6 +269,17 @@ def test_modules_that_are_made_anew_are_let_go_again() -> None:
 def test_what_is_no_plan_is_refused_in_words(plan: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         kw.apply(plan)
+
+
+def test_the_record_of_a_fix_or_of_a_diagnosis_holds_its_plan(tmp_path: Path) -> None:
+    plan, path = planned(Offer("swap", EVERYWHERE, "ops")), tmp_path / "fix.json"
+    for record in ({"before_s": 1.0, "plan": plan}, {"wall_s": 1.0, "fix": {"plan": plan}}):
+        path.write_text(json.dumps(record))
+        with kw.apply(path, Net()) as found:
+            assert found.done == ["swap: ops (all modules)"]
+    path.write_text(json.dumps({"fix": None, "plan": {}}))
+    with pytest.raises(ValueError, match="must be one of version"):
+        kw.apply(path)
 
 
 def test_a_file_is_read_and_none_is_no_plan(tmp_path: Path) -> None:

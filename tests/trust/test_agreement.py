@@ -51,6 +51,13 @@ class Wrapped:
     count: int = 3
 
 
+class Held:
+    """What a module returns, or a cache of its own that it moves along in."""
+
+    def __init__(self, hidden: Tensor | None = None) -> None:
+        self.hidden, self.at, self.rows, self.seen = hidden, 0, torch.zeros(3, 16), [0.0]
+
+
 class Pair(NamedTuple):
     first: Tensor
     rest: dict[str, Any]
@@ -104,6 +111,14 @@ def _remembers(self: Net, x: Tensor) -> Tensor:
     return self.cache
 
 
+def _moves_on(self: Net, x: Tensor) -> Tensor:
+    """In a cache with room for the program's two calls and one more."""
+    self.held.rows[self.held.at] = self.middle(x)[0].detach()
+    self.held.at += 1
+    self.held.seen.append(1.0)
+    return self.middle(x) + self.held.rows.sum() + len(self.held.seen)
+
+
 def _python_random(self: Net, x: Tensor) -> Tensor:
     return self.middle(x) * random.random()
 
@@ -146,6 +161,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "counter and list": (of(_counts, calls=lambda: 0, seen=list), FLOAT64),
     "writes its input, returns None": (of(_writes), FLOAT64),
     "stateful cache": (of(_remembers, cache=lambda: None), FLOAT64),
+    "cache in an object of its own": (of(_moves_on, held=Held), FLOAT64),
     "python's random": (of(_python_random), FLOAT64),
     "argmax": (lambda: Net(after=lambda x: x.argmax(-1)), FLOAT64),
     "bool": (lambda: Net(after=lambda x: x > 0), FLOAT64),
@@ -155,6 +171,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "sparse": (lambda: Net(after=lambda x: x.to_sparse()), FLOAT64),
     "nested dict": (lambda: Net(after=lambda x: {"a": [{"b": (x, None, "text")}], "n": 3}), FLOAT64),
     "dataclass": (lambda: Net(after=Wrapped), FLOAT64),
+    "object": (lambda: Net(after=Held), FLOAT64),
+    "distribution": (lambda: Net(after=lambda x: torch.distributions.Normal(x, x.exp())), FLOAT64),
     "named tuple": (lambda: Net(after=lambda x: Pair(x, {"y": x + 1})), FLOAT64),
     "dropout": (lambda: Net(after=nn.Dropout(0.5)), FLOAT64),
     "functional dropout": (lambda: Net(after=lambda x: F.dropout(x, 0.5, True)), FLOAT64),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelworks.diagnose.copies import State, duplicate, seeded, widened
-from kernelworks.diagnose.leaves import leaves
+from kernelworks.diagnose.leaves import leaves, returned
 from kernelworks.diagnose.roots import Sample
 
 __all__ = ["Answers", "answers", "in_place_of", "tensors"]
@@ -49,7 +49,7 @@ def answers(sample: Sample, state: State, *, wide: bool = False, inside: bool = 
         if inside:
             stack.enter_context(_watched(module, found.inside))
         output = module(*args, **kwargs)
-        outputs = leaves(output)
+        outputs = returned(output)
         if sample.training:
             loss = output.get("loss") if isinstance(output, Mapping) else None
             if isinstance(loss, Tensor) and loss.requires_grad and loss.numel() == 1:

@@ -29,6 +29,8 @@ CONTAINERS = (dict, list, set, collections.deque)
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
 SEED = 20
 MOST_BYTES = 1 << 30
+OTHERS = {"kernelworks", "torch", *sys.stdlib_module_names} - {"__main__"}
+DEEPEST, MOST_OBJECTS = 4, 1024  # objects in each other, and in all, whose attributes are put back
 
 
 def duplicate(value: Any) -> Any:
@@ -124,23 +126,25 @@ class _Saved:
 
 
 class State:
-    """What a module is before we run it: attributes, buffers, parameters, modes. ``restore()`` puts all of it back.
+    """What a module is before we run it: attributes, buffers, parameters, modes, and what objects hold that it keeps
+    (a cache with a position, say). ``restore()`` puts all of it back.
 
     Memory: a copy of its tensors; of parameters only where they hold less than a gigabyte.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._large = sum(p.nbytes for p in module.parameters()) > MOST_BYTES
-        self._spaces: list[tuple[nn.Module, dict[str, Any]]] = []
+        self._spaces: list[tuple[Any, dict[str, Any]]] = []
         self._contents: list[tuple[Any, Any]] = []
         self._tensors: dict[int, _Saved] = {}
         self._generators: list[tuple[torch.Generator, Tensor]] = []
+        self._objects: set[int] = set()
         for each in module.modules():
             self._spaces.append((each, dict(each.__dict__)))
             for value in each.__dict__.values():
                 self._see(value)
 
-    def _see(self, value: Any) -> None:
+    def _see(self, value: Any, depth: int = 0) -> None:
         if isinstance(value, Tensor):
             if id(value) not in self._tensors:
                 with torch.inference_mode(value.is_inference()), torch.no_grad():
@@ -152,8 +156,13 @@ class State:
         elif isinstance(value, CONTAINERS):
             self._contents.append((value, copy.copy(value)))
             for item in value.values() if isinstance(value, dict) else value:
-                if isinstance(item, Tensor):
-                    self._see(item)
+                if isinstance(item, Tensor) or _keeps(item):
+                    self._see(item, depth)
+        elif depth < DEEPEST and _keeps(value) and id(value) not in self._objects and len(self._objects) < MOST_OBJECTS:
+            self._objects.add(id(value))
+            self._spaces.append((value, dict(value.__dict__)))
+            for item in value.__dict__.values():
+                self._see(item, depth + 1)
 
     def restore(self) -> None:
         for saved in self._tensors.values():
@@ -172,10 +181,10 @@ class State:
             elif not _same(container, content):
                 container.clear()
                 (container.extend if isinstance(container, collections.deque) else container.update)(content)
-        for module, space in self._spaces:
-            if not _same(module.__dict__, space):
-                module.__dict__.clear()
-                module.__dict__.update(space)
+        for holder, space in self._spaces:
+            if not _same(holder.__dict__, space):
+                holder.__dict__.clear()
+                holder.__dict__.update(space)
 
     def widen(self) -> None:
         """Every tensor of the module in float64, in place, so that whoever holds the module or its parameters sees
@@ -190,6 +199,14 @@ class State:
     def tensors(self) -> list[Tensor]:
         """The tensors that are no parameters: what a run may have changed."""
         return [s.tensor for s in self._tensors.values() if not isinstance(s.tensor, nn.Parameter)]
+
+
+def _keeps(value: Any) -> bool:
+    """Whether it is a plain object of attributes. Those of the standard library (a lock, a queue, a logger) and of
+    torch's have users of their own."""
+    if isinstance(value, (*AS_THEY_ARE, Tensor)) or not isinstance(getattr(value, "__dict__", None), dict):
+        return False
+    return type(value).__module__.partition(".")[0] not in OTHERS
 
 
 def _unwritten(saved: _Saved) -> bool:

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["leaves"]
+__all__ = ["leaves", "returned"]
 
 
 def leaves(value: Any, path: str = "", depth: int = 0) -> dict[str, Tensor]:
-    """The tensors and numbers in nested sequences, mappings and dataclasses, by path; numbers as tensors too.
+    """The tensors and numbers in nested sequences, mappings, dataclasses and distributions (of torch), by path; numbers
+    as tensors too.
 
     What is in other objects (caches that a call grew, say) is their affair.
     """
@@ -35,4 +36,11 @@ def leaves(value: Any, path: str = "", depth: int = 0) -> dict[str, Tensor]:
         items = iter(enumerate(value))
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         items = ((f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value))
+    elif isinstance(value, torch.distributions.Distribution):
+        items = ((name, vars(value)[name]) for name in value.arg_constraints if name in vars(value))
     return {name: tensor for key, item in items for name, tensor in leaves(item, f"{path}[{key!r}]", depth + 1).items()}
+
+
+def returned(value: Any) -> dict[str, Tensor]:
+    """The leaves of what a module or a program returns; of an object of another kind alone, those of its attributes."""
+    return leaves(value) or leaves(getattr(value, "__dict__", None))

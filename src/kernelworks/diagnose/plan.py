@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -21,7 +23,17 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from kernelworks.diagnose.remedies import REMEDIES
-from kernelworks.diagnose.remedies.remedy import Change, Impossible, Offer, Remedy, Scene, Site
+from kernelworks.diagnose.remedies.remedy import (
+    Change,
+    Impossible,
+    Offer,
+    Remedy,
+    Scene,
+    Site,
+    Together,
+    kind_name,
+    same_kind,
+)
 from kernelworks.diagnose.roots import Roots, outermost
 
 __all__ = ["Applied", "apply", "as_plan", "offers_of"]
@@ -39,7 +51,7 @@ def as_plan(offers: Sequence[Offer], roots: Roots, *, program: str, kind: str, s
         "kind": kind,
         "torch": str(torch.__version__),
         "saves": saves,
-        "modules": 0 if roots.fresh else len(roots.models),  # after so many nobody else is waited for
+        "roots": [] if roots.fresh else [kind_name(m) for m in roots.models],  # nobody else is waited for
         "offers": [
             {
                 "remedy": offer.remedy, "site": dataclasses.asdict(offer.site), "says": offer.says, "code": offer.code,
@@ -51,16 +63,19 @@ def as_plan(offers: Sequence[Offer], roots: Roots, *, program: str, kind: str, s
 
 
 def read(plan: Plan) -> Mapping[str, Any]:
-    """A plan, from a file's path too. Raises OSError, and ValueError where it is none."""
-    if isinstance(plan, Mapping):
-        found = plan
-    else:
+    """A plan, from a file's path too, and out of the record of a fix or of a diagnosis. Raises OSError, and ValueError
+    where it is none."""
+    found: Any = plan
+    if not isinstance(plan, Mapping):
         try:
             found = json.loads(Path(plan).read_text(encoding="utf-8"))
         except UnicodeDecodeError as error:
             raise ValueError(f"{plan} is no plan: {error}") from error
         except json.JSONDecodeError as error:
             raise ValueError(f"{plan} is no plan: {error}") from error
+    for holder in ("fix", "plan"):
+        if isinstance(found, Mapping) and "kernelworks_plan" not in found and isinstance(found.get(holder), Mapping):
+            found = found[holder]
     if type(found) is not dict or found.get("kernelworks_plan") != VERSION or "offers" not in found:
         raise ValueError(f"plan must be one of version {VERSION}, as a fix writes it, got {str(found)[:80]}")
     return found
@@ -85,26 +100,30 @@ def offers_of(plan: Plan, remedies: Sequence[Remedy] = REMEDIES) -> list[tuple[R
 class Applied:
     """A plan that is being put in place; ``undo()`` takes all of it out again. Also a context that does so on leaving.
 
-    ``done`` are lines on what is in place by now, ``waiting`` on what waits for its module or optimizer.
+    ``done`` are lines on what is in place by now, ``waiting`` on what waits for its module or optimizer, ``failed`` on
+    what cannot be put in place here, and why: a warning says so too.
     """
 
     def __init__(self, plan: Plan, modules: Sequence[nn.Module] = (), *, remedies: Sequence[Remedy] = REMEDIES) -> None:
         self.plan = read(plan)
-        self._most = int(self.plan.get("modules", 0))
+        self._awaited = [str(kind) for kind in self.plan.get("roots", ())]  # of modules that were not called yet
+        self._anew = not self._awaited and not modules  # the program makes them at each run: any may be one
         self._offers = offers_of(self.plan, remedies)
         self._placed: set[int] = set()  # of them, by number
         self._scene = Scene(Roots((), (), fresh=False))
         self._inside: list[Change] = []
         self._theirs: list[tuple[nn.Module, list[Change]]] = []  # of what is for every module, by module
         self.done: list[str] = []
+        self.failed: list[str] = []
         self._watch = contextlib.ExitStack()
+        self._lock = threading.RLock()  # of a program that calls its modules in several threads
         self._active = True
         try:
             self._place(None)
             for module in modules:
-                self._met(module)
+                self._take(module)
             if modules:
-                self._most = len(modules)
+                self._awaited = []
             if not self._complete():
                 self._look_out()
         except BaseException:
@@ -126,10 +145,11 @@ class Applied:
 
     def undo(self) -> None:
         """Gives everything back as it was. A second call does nothing."""
-        self._active = False
-        self._watch.close()
-        while self._inside:
-            self._inside.pop().__exit__(None, None, None)
+        with self._lock:
+            self._active = False
+            self._watch.close()
+            inside, self._inside = self._inside, []
+            Together(inside, entered=True).__exit__(None, None, None)
 
     def _look_out(self) -> None:
         self._watch.enter_context(outermost(lambda module, args, kwargs: self._met(module)))
@@ -139,23 +159,41 @@ class Applied:
 
     def _complete(self) -> bool:
         kinds = {offer.site.kind for n, (_, offer) in enumerate(self._offers) if n not in self._placed}
-        seen = bool(self._most) and len(self._scene.roots.modules) >= self._most
-        return not kinds or (kinds == {"everywhere"} and seen)
+        return not kinds or (kinds == {"everywhere"} and not self._awaited and not self._anew)
 
     def _met(self, thing: Any) -> None:
         """A module that nothing else calls, or an optimizer that steps: once each."""
+        with self._lock:
+            scene = self._scene
+            if isinstance(thing, Optimizer):
+                if not any(thing is one for one in scene.optimizers):
+                    scene.optimizers = (*scene.optimizers, thing)
+                    self._place(None)
+            elif not any(thing is one for one in scene.roots.modules) and self._expected(thing):
+                self._take(thing)
+            if self._complete():
+                self._watch.close()
+
+    def _expected(self, module: nn.Module) -> bool:
+        """Whether the plan's program called such a module. Others are strangers, or parts that are called by themselves
+        ahead of their whole, as ``generate`` calls an encoder."""
+        if self._anew:
+            return not any(module is part for root in self._scene.roots.modules for part in root.modules())
+        found = next((kind for kind in self._awaited if same_kind(kind, kind_name(module))), None)
+        if found is not None:
+            self._awaited.remove(found)
+        return found is not None
+
+    def _take(self, module: nn.Module) -> None:
         scene = self._scene
-        if isinstance(thing, Optimizer):
-            if not any(thing is one for one in scene.optimizers):
-                scene.optimizers = (*scene.optimizers, thing)
-                self._place(None)
-        elif not any(thing is one for one in scene.roots.modules):
-            scene.roots = dataclasses.replace(scene.roots, modules=(*scene.roots.modules, thing))
-            self._place(thing)
-            if not self._most and len(self._theirs) > MOST_FRESH:
-                self._let_go(*self._theirs.pop(0))
-        if self._complete():
-            self._watch.close()
+        parts = {id(part) for part in module.modules()} if self._anew else set()
+        for root, changes in [held for held in self._theirs if id(held[0]) in parts]:
+            self._theirs = [held for held in self._theirs if held[0] is not root]
+            self._let_go(root, changes)
+        scene.roots = dataclasses.replace(scene.roots, modules=(*scene.roots.modules, module))
+        self._place(module)
+        if self._anew and len(self._theirs) > MOST_FRESH:
+            self._let_go(*self._theirs.pop(0))
 
     def _let_go(self, module: nn.Module, changes: Sequence[Change]) -> None:
         """Takes out what is in the oldest of the modules that a program makes anew again and again: nobody else may
@@ -179,18 +217,27 @@ class Applied:
                     scene.at(offer.site)
                 except Impossible:
                     continue
-            change = remedy.apply(scene, offer)
-            change.__enter__()
-            self._inside.append(change)
+            if not everywhere:
+                self._placed.add(number)
             done = f"{offer.remedy}: {offer.says} ({offer.site})"
+            try:
+                change = remedy.apply(scene, offer)
+                change.__enter__()
+            except Impossible as why:  # within a call of the program's, which goes on without it
+                self._fail(f"{done}: {why}")
+                continue
+            self._inside.append(change)
             if everywhere:
                 theirs.append(change)
-            else:
-                self._placed.add(number)
             if not everywhere or done not in self.done:
                 self.done.append(done)
         if module is not None:
             self._theirs.append((module, theirs))
+
+    def _fail(self, line: str) -> None:
+        if line not in self.failed:
+            self.failed.append(line)
+            warnings.warn(f"kernelworks: not in place: {line}", RuntimeWarning, stacklevel=2)
 
     def __enter__(self) -> Applied:
         return self
@@ -199,19 +246,23 @@ class Applied:
         self.undo()
 
     def __str__(self) -> str:
-        return "\n".join([*self.done, *(f"waiting: {line}" for line in self.waiting)]) or "the plan holds no remedy"
+        lines = [*self.done, *(f"not in place: {line}" for line in self.failed)]
+        lines += [f"waiting: {line}" for line in self.waiting]
+        return "\n".join(lines) or "the plan holds no remedy"
 
 
 def apply(plan: Plan, *modules: nn.Module) -> Applied:
     """Puts the plan of a fix in place, without searching or measuring anything.
 
     Args:
-        plan: what ``kernelworks.fix(...).plan`` holds, or the path of the file that it was written to.
+        plan: what ``kernelworks.fix(...).plan`` holds, or the path of the file that it, the fix or the diagnosis was
+            written to.
         *modules: the modules that the program calls, in the order in which it first calls them; they are changed at
             once. By default they are met as they are called, optimizers as they step.
 
     Returns:
-        Applied: ``done``, ``waiting`` and ``undo()``; a context manager too.
+        Applied: ``done``, ``waiting``, ``failed`` (what cannot be put in place here, and why; warned of too) and
+        ``undo()``; a context manager too.
 
     Raises:
         OSError, ValueError: ``plan`` cannot be read, or is none of this version.

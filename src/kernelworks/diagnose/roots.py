@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from kernelworks.diagnose.copies import duplicate
 from kernelworks.diagnose.functions import Function
 from kernelworks.diagnose.leaves import leaves
+from kernelworks.diagnose.sampling import Look, look_of, standing_for
 from kernelworks.models.swap import Swap, swap_beside
 from kernelworks.observe.budget import Budget, Over
 
@@ -41,6 +42,7 @@ class Sample:
     modes: tuple[bool, ...] = ()  # ``training`` of each of ``module.modules()``
     autocast: Mapping[str, torch.dtype] = field(default_factory=dict)  # by type of device, where it was on
     recording: bool = False  # gradients were on, whether or not any was wanted
+    stands: int = 1  # for so many calls of a run, itself among them
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Roots:
 
 def find(run: Callable[[], Any], budget: Budget | None = None, functions: Sequence[Function] = ()) -> Roots:
     """Runs the program twice, ``functions`` called as modules meanwhile: to count the calls of outermost modules, and
-    to copy the arguments of the first and the last of each; of modules that are alike but for their values, of some.
+    to copy the arguments of those that stand for all of each; of modules that are alike but for their values, of some.
     Raises Over where the ``budget`` ends meanwhile; the program's run goes on to its end then, with nothing looking at
     it."""
     with contextlib.ExitStack() as stack:
@@ -77,31 +79,31 @@ def find(run: Callable[[], Any], budget: Budget | None = None, functions: Sequen
 
 def _found(run: Callable[[], Any], budget: Budget | None) -> Roots:
     first: dict[int, nn.Module] = {}
-    each: Counter[int] = Counter()
+    looks: dict[int, list[Look]] = defaultdict(list)
     seconds: dict[int, float] = defaultdict(float)
 
     def count(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        each[id(module)] += 1
+        looks[id(module)].append(look_of(module, args, kwargs))
         first.setdefault(id(module), module)
 
     stepped: list[list[Optimizer]] = [[], []]
     with _stepping(stepped[0]):
         _look(run, count, budget, seconds)
+    stands = {its: standing_for(calls) for its, calls in looks.items()}
     modules: dict[int, nn.Module] = {}
     samples: list[Sample] = []
     kinds: Counter[Any] = Counter()
     seen: Counter[int] = Counter()
 
     def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        its = id(module)
+        its, at = id(module), seen[id(module)]
         seen[its] += 1
         if its not in modules:
             modules[its] = module
             kinds[kind_of(module)] += 1
-        elif seen[its] != each[its]:
-            return
-        if kinds[kind_of(module)] <= MOST_OF_A_KIND:
-            samples.append(_sample(module, args, kwargs))
+        count = stands.get(its, {0: 1}).get(at)  # of a module that is new its first call
+        if count is not None and kinds[kind_of(module)] <= MOST_OF_A_KIND:
+            samples.append(_sample(module, args, kwargs, count))
 
     with _stepping(stepped[1]):
         _look(run, keep, budget)
@@ -111,7 +113,8 @@ def _found(run: Callable[[], Any], budget: Budget | None) -> Roots:
     sampled = {id(s.module) for s in samples}
     lasting = _lasting(*stepped)
     return Roots(
-        tuple(settled), tuple(samples), not modules.keys() <= first.keys(), len(known - sampled), each, seconds,
+        tuple(settled), tuple(samples), not modules.keys() <= first.keys(), len(known - sampled),
+        {its: len(calls) for its, calls in looks.items()}, seconds,
         lasting, () if lasting else tuple(stepped[1]),
     )  # fmt: skip
 
@@ -159,13 +162,14 @@ def _settled(modules: list[nn.Module]) -> list[nn.Module]:
     return [m for m in modules if id(m) not in parts]
 
 
-def _sample(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sample:
+def _sample(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], stands: int) -> Sample:
     kept = duplicate((args, kwargs))
     recording = torch.is_grad_enabled()
     training = recording and any(t.requires_grad for t in itertools.chain(module.parameters(), leaves(kept).values()))
     autocast = {kind: torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
     modes = tuple(m.training for m in module.modules())
-    return Sample(module, kept[0], kept[1], torch.is_inference_mode_enabled(), training, modes, autocast, recording)
+    inference = torch.is_inference_mode_enabled()
+    return Sample(module, kept[0], kept[1], inference, training, modes, autocast, recording, stands)
 
 
 @contextlib.contextmanager

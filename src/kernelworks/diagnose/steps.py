@@ -23,7 +23,7 @@ from kernelworks.contract import UNIT_ROUNDOFF
 from kernelworks.diagnose.agree import ROUNDING, SAYS_NOTHING, SHARE_OF_MEMORY, Agreement, available_bytes
 from kernelworks.diagnose.arms import Perturbed
 from kernelworks.diagnose.copies import State, seeded
-from kernelworks.diagnose.leaves import leaves
+from kernelworks.diagnose.leaves import returned
 from kernelworks.diagnose.remedies.remedy import Scene, Together
 
 __all__ = ["STEPS", "same_steps"]
@@ -87,7 +87,7 @@ def _stepped(scene: Scene, start: _Start, seed: int | None) -> _Learned:
     try:
         with seeded(), mode:
             for step in range(STEPS):
-                for name, value in leaves(scene.program.run()).items():
+                for name, value in returned(scene.program.run()).items():
                     named[f"what step {step + 1} returns{name}"] = value.detach().clone()
         for name, parameter in start.parameters.items():
             named[name] = parameter.detach().clone()

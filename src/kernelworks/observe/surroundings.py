@@ -7,7 +7,8 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -23,13 +24,19 @@ MOST_BYTES = 1 << 30  # of arguments that are kept to be put back
 
 
 class Surroundings:
-    """As a context: the process's settings, its random numbers and the arguments' values are as they were on leaving.
+    """As a context: the process's settings, its random numbers and the arguments' values are as they were on leaving:
+    those of tensors, and what lists, dictionaries and sets among the arguments and in each other hold.
 
     Raises RuntimeError on entering where a profiler of torch's is running: ours would end it.
     """
 
     def __init__(self, args: Sequence[Any] = ()) -> None:
-        self.args = [a for a in args if isinstance(a, Tensor) and not a.is_inference()]
+        places: dict[int, tuple[str, Any]] = {}
+        for name, value in _held(args):
+            places.setdefault(id(value), (name, value))
+        found = list(places.values())
+        self.args = [(name, a) for name, a in found if isinstance(a, Tensor) and not a.is_inference()]
+        self.containers = [(name, c) for name, c in found if isinstance(c, CONTAINERS)]
         self._marked: tuple[dict[str, Any], dict[int, Any]] | None = None
 
     def __enter__(self) -> Surroundings:
@@ -39,8 +46,9 @@ class Surroundings:
         self._random = _random_state()
         self._signals = _signals()
         self._environment = environment.variables()
-        small = sum(a.nbytes for a in self.args if _plain(a)) <= MOST_BYTES
-        self._values = [(a, a._version, a.detach().clone() if small and _plain(a) else None) for a in self.args]
+        small = sum(a.nbytes for _, a in self.args if _plain(a)) <= MOST_BYTES
+        self._values = [(a, a._version, a.detach().clone() if small and _plain(a) else None) for _, a in self.args]
+        self._contents = [(c, list(c.items() if isinstance(c, dict) else c)) for _, c in self.containers]
         return self
 
     def mark(self) -> None:
@@ -58,11 +66,16 @@ class Surroundings:
         changed = [signal.Signals(n).name for n, was in self._signals.items() if handlers.get(n) is not was]
         if changed:
             lines.append(f"the program set handlers of {', '.join(changed)}: put back")
-        written = [str(i) for i, (a, version, _) in enumerate(self._values) if a._version != version]
+        names = [name for name, _ in self.args]
+        written = [name for name, (a, version, _) in zip(names, self._values, strict=True) if a._version != version]
         if written:
             kept = all(value is not None for _, _, value in self._values)
             end = "put back" if kept else "too large to be put back"
             lines.append(f"the program writes its tensor argument {', '.join(written)}, so each run saw another: {end}")
+        names = [name for name, _ in self.containers]
+        other = [name for name, (c, was) in zip(names, self._contents, strict=True) if not _same(c, was)]
+        if other:
+            lines.append(f"the program changes what its argument {', '.join(other)} holds: put back")
         return tuple(lines)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -80,6 +93,40 @@ class Surroundings:
             if value is not None and tensor._version != version:
                 with torch.no_grad():
                     tensor.copy_(value)
+        for container, was in self._contents:
+            if not _same(container, was):
+                container.clear()
+                (container.update if isinstance(container, (dict, set)) else container.extend)(was)
+
+
+CONTAINERS = (dict, list, set, deque)
+DEEPEST = 8  # containers in each other
+
+
+def _held(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """The tensors and the containers among arguments, each by its place: ``0``, ``1['ids']``."""
+    if depth > DEEPEST:
+        return
+    if isinstance(value, (Tensor, *CONTAINERS)):
+        yield name, value
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if isinstance(item, (Tensor, tuple, *CONTAINERS)):
+                yield from _held(item, f"{name}[{key!r}]", depth + 1)
+    elif isinstance(value, (list, tuple, deque)):
+        for at, item in enumerate(value):
+            if isinstance(item, (Tensor, tuple, *CONTAINERS)):
+                yield from _held(item, f"{name}[{at}]" if depth else str(at), depth + 1)
+
+
+def _same(container: Any, was: list[Any]) -> bool:
+    """Whether it holds the very objects that it held."""
+    now = list(container.items() if isinstance(container, dict) else container)
+    if isinstance(container, dict):
+        return len(now) == len(was) and all(a is c and b is d for (a, b), (c, d) in zip(now, was, strict=True))
+    if isinstance(container, set):
+        return container == set(was)
+    return len(now) == len(was) and all(a is b for a, b in zip(now, was, strict=True))
 
 
 def _plain(tensor: Tensor) -> bool:

@@ -32,11 +32,12 @@ from kernelworks.observe.program import Program
 
 __all__ = [
     "EVERYWHERE", "PROCESS", "PROGRAM", "Change", "Impossible", "Offer", "Promise", "Remedy", "Scene", "Site",
-    "Together", "kind_name",
+    "Together", "kind_name", "same_kind",
 ]  # fmt: skip
 
 T = TypeVar("T")
 Say = Callable[[str], None]
+MAIN = "__main__"
 
 
 class Impossible(Exception):
@@ -77,6 +78,18 @@ EVERYWHERE, PROCESS, PROGRAM = Site("everywhere"), Site("process"), Site("progra
 def kind_name(thing: object) -> str:
     """A type by its module and name."""
     return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+
+def same_kind(kind: str, other: str) -> bool:
+    """Whether two such names are of one type: a file that is run is the module ``__main__``, by whatever name another
+    process imports it."""
+    if kind == other:
+        return True
+    main = f"{MAIN}."
+    return any(
+        a.startswith(main) and not b.startswith(main) and b.endswith(f".{a.removeprefix(main)}")
+        for a, b in ((kind, other), (other, kind))
+    )
 
 
 # ---------------------------------------------------------------- what
@@ -148,11 +161,11 @@ class Change:
 
 
 class Together:
-    """Several changes as one: put in place in their order, taken out in the reverse."""
+    """Several changes as one: put in place in their order, taken out in the reverse. ``entered``: they are in place."""
 
-    def __init__(self, changes: Iterable[Change]) -> None:
+    def __init__(self, changes: Iterable[Change], *, entered: bool = False) -> None:
         self.changes = tuple(changes)
-        self._inside: list[Change] = []
+        self._inside: list[Change] = list(self.changes) if entered else []
 
     @property
     def random(self) -> Together | None:
@@ -283,14 +296,14 @@ class Scene:
             if function is not None:
                 return function
         elif site.kind == "optimizer":
-            alike = [o for o in self.optimizers if kind_name(o) == site.type]
+            alike = [o for o in self.optimizers if same_kind(kind_name(o), site.type)]
             if site.number < len(alike):
                 return alike[site.number]
         elif site.kind == "module":
-            roots = [m for m in self.roots.modules if kind_name(m) == site.root]
+            roots = [m for m in self.roots.modules if same_kind(kind_name(m), site.root)]
             if site.number < len(roots):
                 found = dict(roots[site.number].named_modules()).get(site.path)
-                if found is not None and kind_name(found) == site.type:
+                if found is not None and same_kind(kind_name(found), site.type):
                     return found
         raise Impossible(f"there is no {site.type} at {site.path or site.root or 'that place'}")
 

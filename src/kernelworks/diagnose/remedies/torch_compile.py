@@ -275,12 +275,16 @@ def asking(impls: list[Impl], budget: Budget) -> list[Impl]:
     return [(module, asked(impl)) for module, impl in impls]
 
 
+_limits: list[int] = []  # dynamo's own, once for each that is in place: the last one to leave puts it back
+
+
 def placed(impls: list[Impl]) -> Callable[[], None]:
     """Has each called in its module's place; returns what takes that back."""
     import torch._dynamo.config as config  # takes seconds: only where something is compiled
 
-    before, limit = [module.__dict__.get(IMPL) for module, _ in impls], config.recompile_limit
-    config.recompile_limit = max(limit, GRAPHS)
+    before = [module.__dict__.get(IMPL) for module, _ in impls]
+    _limits.append(_limits[0] if _limits else config.recompile_limit)
+    config.recompile_limit = max(config.recompile_limit, GRAPHS)
     bound = []
     for module, impl in impls:
         module.__dict__[IMPL] = impl
@@ -288,7 +292,8 @@ def placed(impls: list[Impl]) -> Callable[[], None]:
             bound.append(module.bind(impl))
 
     def back() -> None:
-        config.recompile_limit = limit
+        limit = _limits.pop()
+        config.recompile_limit = limit if not _limits else config.recompile_limit
         for unbind in bound:
             unbind()
         for (module, impl), was in zip(impls, before, strict=True):

@@ -17,7 +17,7 @@ import torch
 from kernelworks.ceilings.quiet import sift
 from kernelworks.diagnose.answers import in_place_of
 from kernelworks.diagnose.copies import State, duplicate
-from kernelworks.diagnose.leaves import leaves
+from kernelworks.diagnose.leaves import leaves, returned
 from kernelworks.diagnose.remedies.remedy import Change, Promise, Scene, Together
 from kernelworks.diagnose.roots import Roots, Sample
 
@@ -112,12 +112,11 @@ def race(
         samples = [s for s in roots.samples if s.module is module]
         if not samples:
             continue
-        calls = roots.calls.get(id(module), len(samples))
-        counts = [1] * (len(samples) - 1) + [max(1, calls - len(samples) + 1)]
         state = State(module)
-        for sample, count in zip(samples, counts, strict=True):
+        for sample in samples:
             seconds, now, took = _raced(sample, state, (was, changed), whole, backward=backward)
-            before, after, first = before + seconds * count, after + now * count, first + max(0.0, took - now)
+            before, after = before + seconds * sample.stands, after + now * sample.stands
+            first += max(0.0, took - now)
     return Raced(before, after, first)
 
 
@@ -169,7 +168,7 @@ def _step(sample: Sample, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     output = sample.module(*args, **kwargs)
     if not sample.training:
         return
-    outputs = leaves(output)
+    outputs = returned(output)
     loss = outputs.get("['loss']")
     if loss is not None and loss.requires_grad and loss.numel() == 1:
         outputs = {"loss": loss}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernelworks.diagnose.arms import Perturbed
 from kernelworks.diagnose.copies import seeded
-from kernelworks.diagnose.leaves import leaves
+from kernelworks.diagnose.leaves import returned
 from kernelworks.diagnose.remedies.remedy import Change, Impossible, Scene, Together
 
 __all__ = ["Turns", "check_numbers", "in_turns"]
@@ -79,8 +79,8 @@ def check_numbers(scene: Scene, change: Change) -> None:
 def _numbers(scene: Scene, arm: Together) -> dict[str, Tensor]:
     assert scene.program is not None
     with arm, seeded():
-        returned: Any = scene.program.run()
-    return {n: t.cpu() for n, t in leaves(returned).items() if not t.is_floating_point() and not t.is_complex()}
+        answer: Any = scene.program.run()
+    return {n: t.cpu() for n, t in returned(answer).items() if not t.is_floating_point() and not t.is_complex()}
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
