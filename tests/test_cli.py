@@ -45,7 +45,7 @@ def patch(monkeypatch: pytest.MonkeyPatch, module: str, name: str, value: Callab
 
 def test_the_verbs_are_those_of_the_design() -> None:
     measuring = {"diagnose", "machine", "prove", "bench", "explain", "settle", "swap", "tune", "climb"}
-    assert set(VERBS) == measuring | {"map", "compare", "truth", "judge", "lint-problem", "search"}
+    assert set(VERBS) == measuring | {"map", "compare", "truth", "judge", "lint-problem", "search", "export"}
     assert cli("--version").stdout.startswith("kernelworks ")
     assert cli().exit_code == 2  # without a verb: the help, as for a wrong command line
 

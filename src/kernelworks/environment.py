@@ -6,6 +6,7 @@
 | ``KERNELWORKS_CXX`` | the C++ compiler | ``g++`` |
 | ``KERNELWORKS_CHOOSE`` | ``timed``: rows run where a timing says so; ``listed``: the first proved one | ``timed`` |
 | ``KERNELWORKS_COMPILE_SECONDS`` | how long one compile may take before its compiler is given up | 120 |
+| ``KERNELWORKS_MODEL_KEY`` | what a language model's endpoint is shown; a search may name another variable | unset |
 | ``KERNELWORKS_NATIVE`` | calls through C++ where verbs ``build`` that, where it is ``found``, or ``0`` | ``build`` |
 | ``NO_COLOR`` | any value: no colours in the terminal | unset |
 | ``TRITON_INTERPRET`` | ``1``: Triton's interpreter runs kernels on CPU tensors (Triton reads it too) | unset |
@@ -16,17 +17,23 @@ Values are read when they are asked for, never at import, so a test or a program
 from __future__ import annotations
 
 import os
+import re
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import platformdirs
 
 __all__ = [
     "beside_others", "cache_dir", "choosing", "compile_seconds", "compiler", "interpreting", "native", "no_color",
-    "put_back", "variables", "write_whole",
+    "put_back", "secret", "variables", "without_secrets", "write_lines", "write_whole",
 ]  # fmt: skip
 
 COMPILE_S = 120.0  # the largest room takes 4 s on a quiet core
+
+# Words of names whose values are nobody else's business; and names that were read as such here.
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL")
+_read_as_secrets: set[str] = set()
 
 
 def cache_dir(kind: str) -> Path:
@@ -40,11 +47,17 @@ def write_whole(path: Path, text: str, prefix: str) -> None:
 
     ``prefix`` begins the name of what a kill may leave beside it. Makes the folder. Raises OSError.
     """
+    write_lines(path, (text,), prefix)
+
+
+def write_lines(path: Path, texts: Iterable[str], prefix: str) -> None:
+    """``write_whole`` of texts one after the other, each as it comes: a file that need not fit in memory. What an
+    iterator raises leaves the file as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=prefix)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+            file.writelines(texts)
         os.replace(scratch, path)
     except BaseException:
         Path(scratch).unlink(missing_ok=True)
@@ -76,6 +89,21 @@ def compile_seconds() -> float:
 def variables() -> dict[str, str]:
     """All variables as they are, to be put back after a program of somebody else's."""
     return dict(os.environ)
+
+
+def secret(name: str) -> str:
+    """What a variable that the user names holds, "" where it is unset; no process of a candidate's is handed it."""
+    _read_as_secrets.add(name)
+    return os.environ.get(name, "")
+
+
+def without_secrets() -> dict[str, str]:
+    """All variables but those whose names say that they hold a secret, and those that were read as one."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _read_as_secrets and not SECRET.search(name.upper())
+    }
 
 
 def beside_others() -> dict[str, str]:

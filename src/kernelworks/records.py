@@ -6,6 +6,7 @@ Units are in the names: ``_s`` seconds, ``_us`` microseconds, ``gbs`` GB/s (10^9
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import types
 import typing
@@ -450,10 +451,15 @@ def from_json(cls: type[T], text: str) -> T:
     return typing.cast(T, _build(cls, json.loads(text)))
 
 
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
 def _build(kind: Any, value: Any) -> Any:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        hints = typing.get_type_hints(kind)
+        hints = _hints(kind)
         try:
             return kind(**{name: _build(hints[name], item) for name, item in value.items()})
         except (TypeError, KeyError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""The verb that looks for kernels.
+"""The verb that looks for kernels, and the one that hands on what was found.
 
 | exit code | meaning |
 |---|---|
@@ -11,7 +11,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -43,6 +44,14 @@ def search(
         typer.Option("--store", help="The file that keeps the search.", metavar="FILE", show_default="in the cache"),
     ] = None,
     over: Annotated[str, typer.Option("--over", help="The baseline: eager, compiled or ours.")] = "eager",
+    endpoint: Annotated[
+        str | None, typer.Option("--endpoint", help="Where a language model is asked for candidates.", metavar="URL")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Its name there.", metavar="NAME")] = None,
+    command: Annotated[
+        str | None,
+        typer.Option("--command", help="Or a command that reads a prompt.", metavar="CMD"),
+    ] = None,
     option: Annotated[
         list[str] | None, typer.Option("--with", help="An option of a proposer's.", metavar="PROPOSER.NAME=VALUE")
     ] = None,
@@ -75,7 +84,7 @@ def search(
             over=over,
             threads=threads,
             seed=seed,
-            options=_options(option or ()),
+            options=_options(option or (), {"endpoint": endpoint, "model": model, "command": command}),
             progress=progress,
         )
     if out is not None and found.best is not None:
@@ -89,11 +98,44 @@ def search(
     raise typer.Exit(INTERRUPTED if found.stopped == "interrupted" else CODES[found.outcome])
 
 
-def _options(given: Sequence[str]) -> dict[str, str]:
+def _options(given: Sequence[str], of_model: Mapping[str, str | None]) -> dict[str, str]:
     for one in given:
         if "=" not in one:
             fail(f"--with takes PROPOSER.NAME=VALUE, got {one!r}", USAGE)
-    return {name: value for name, _, value in (one.partition("=") for one in given)}
+    named = {f"model.{name}": value for name, value in of_model.items() if value is not None}
+    return named | {name: value for name, _, value in (one.partition("=") for one in given)}
 
 
-VERBS: dict[str, Callable[..., None]] = {"search": search}
+def export(
+    store: Annotated[Path, typer.Argument(help="What a search was kept in: `kernelworks search` says where.")],
+    format: Annotated[
+        str, typer.Option("--format", help="kernelbook, kevin or sft-jsonl.", metavar="FORMAT")
+    ] = "sft-jsonl",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The file; stdout without it.", metavar="FILE", show_default="stdout")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="With --out: print what was written as one JSON document.")
+    ] = False,
+) -> None:
+    """A search as rows of JSON to train models on: problem, candidate, the judge's word, what came next, reward.
+
+    kernelbook: problems and right candidates. kevin: turns of conversations, with scores and discounted rewards.
+    sft-jsonl: a prompt and the better candidate that answers it, as messages.
+    """
+    from kernelworks.report import terminal as console
+    from kernelworks.search.export import export as run
+
+    if json and out is None:
+        fail("--json needs --out FILE: without it the rows themselves go to stdout", USAGE)
+    with faults((ValueError, FileNotFoundError)):
+        done = run(store, format, sys.stdout.write if out is None else out)
+    if json:
+        told(done)
+        return
+    left = ", ".join(f"{count} {why}" for why, count in done.left_out.items())
+    said = f"{done.rows} rows of {done.candidates} candidates for {done.problem}{f'; left out: {left}' if left else ''}"
+    console.stderr().print(said, highlight=False, markup=False, soft_wrap=True)
+
+
+VERBS: dict[str, Callable[..., None]] = {"search": search, "export": export}

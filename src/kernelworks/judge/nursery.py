@@ -206,8 +206,9 @@ class Nursery:
         self.root = Path(tempfile.mkdtemp(prefix="kernelworks-judge-"))
         self.children: list[Born] = []
         self._end, theirs = pair()
+        # A process shows in /proc what it was started with, whatever is unset later: so secrets are left out here.
         command = [sys.executable, "-m", "kernelworks.judge.birth", str(theirs.fileno()), str(self.root)]
-        known = environment.variables() | ({"TRITON_INTERPRET": "1"} if self.interpreted else {})
+        known = environment.without_secrets() | ({"TRITON_INTERPRET": "1"} if self.interpreted else {})
         paths = os.pathsep.join(p for p in sys.path if p)
         self._process = subprocess.Popen(  # in a session of its own: a key that interrupts the supervisor is not for it
             command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env={**known, "PYTHONPATH": paths},

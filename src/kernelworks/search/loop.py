@@ -100,9 +100,9 @@ def search(
         raise ValueError(f"most takes a whole number above 0, got {most!r}")
     count = threads or torch.get_num_threads()
     given = [_given(Path(path), asked) for path in parents] or _own(asked)
-    setting = Setting(asked, over, count, seed)
-    chosen(proposers, setting, options or {})  # a wrong name is said before anything is made
     place = Path(store) if store is not None else place_of(asked, over, count)
+    setting = Setting(asked, over, count, seed, store=place)
+    chosen(proposers, setting, options or {})  # a wrong name is said before anything is made
     with Store.open(place, asked, over=over, threads=count, machine=machine().kind) as kept:
         run = _Run(kept, judging, ceilings, say)
         with Stopping(budget_s, most, run.say) as stop, contextlib.ExitStack() as stack:

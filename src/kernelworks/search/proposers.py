@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from kernelworks.judge.problem import Problem
 from kernelworks.search.proposer import Proposer
@@ -19,7 +20,7 @@ class Unfit(ValueError):
 class Setting:
     """What a proposer is made for. ``least_s`` is the least time of a call on a number of threads, by what the machine
     was measured to do (None where the problem allows no verdict). ``options`` are those of the command line that were
-    given for this proposer, by name."""
+    given for this proposer, by name. Beside the ``store`` a proposer may keep files of its own."""
 
     problem: Problem
     over: str
@@ -27,6 +28,7 @@ class Setting:
     seed: int
     least_s: Callable[[int], float] | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    store: Path | None = None
 
 
 def _parameters(setting: Setting) -> Proposer:
@@ -35,9 +37,16 @@ def _parameters(setting: Setting) -> Proposer:
     return Parameters(setting)
 
 
+def _model(setting: Setting) -> Proposer:
+    from kernelworks.search.model import made
+
+    return made(setting)
+
+
 # A factory raises Unfit where its proposer has nothing to work with.
 PROPOSERS: dict[str, Callable[[Setting], Proposer]] = {
     "parameters": _parameters,
+    "model": _model,
 }
 
 
@@ -58,9 +67,8 @@ def chosen(
     made, left = [], []
     for name in dict.fromkeys(names) if names is not None else PROPOSERS:
         its = {word.partition(".")[2]: value for word, value in options.items() if word.partition(".")[0] == name}
-        given = Setting(setting.problem, setting.over, setting.threads, setting.seed, setting.least_s, its)
         try:
-            made.append(PROPOSERS[name](given))
+            made.append(PROPOSERS[name](replace(setting, options=its)))
         except Unfit as error:
             if names is not None:
                 raise Unfit(f"{name}: {error}") from error
