@@ -46,13 +46,14 @@ def run(
     return seen
 
 
-def made(**more: Any) -> Parameters:
-    return Parameters(Setting(PROBLEM, "eager", 2, 0, **more))
+def made(seed: int = 0, **more: Any) -> Parameters:
+    return Parameters(Setting(PROBLEM, "eager", 2, seed, **more))
 
 
-def test_it_finds_the_bottom_in_a_part_of_the_space() -> None:
-    seen = run(made(), [WIDE], 80, bowl, [])  # of 384 points
-    assert max(s.ratio() or 0.0 for s in seen) > 6
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_it_finds_the_bottom_in_a_part_of_the_space(seed: int) -> None:
+    seen = run(made(seed=seed), [WIDE], 40, bowl, [])  # of 384 points
+    assert max(s.ratio() or 0.0 for s in seen) == 10.0
     codes = [s.draft.code for s in seen]
     assert len(set(codes)) == len(codes)
 
@@ -74,15 +75,13 @@ def test_a_draft_says_where_it_is_from() -> None:
 
 
 def test_another_one_knows_what_the_first_one_knew() -> None:
-    seen = run(made(), [WIDE], 40, bowl, [])
-    before = len(seen)
-    again = made()
-    run(again, [], 40, bowl, seen)
+    seen = run(made(), [WIDE], 12, bowl, [])
+    first, best = len(seen), max(seen, key=lambda s: s.ratio() or 0.0)
+    run(made(seed=1), [], 20, bowl, seen)
     codes = [s.draft.code for s in seen]
-    assert len(set(codes)) == len(codes) > before
-    later = [s.ratio() or 0.0 for s in seen[before:]]
-    drawn = [bowl(space.text_at(p)).speeds[0].ratio for space in [space_in(WIDE)] if space for p in space.points()]
-    assert sum(later) / len(later) > 2 * sum(drawn) / len(drawn)  # better than points at random
+    assert len(set(codes)) == len(codes) > first
+    assert seen[first].draft.parents == (best.id,)
+    assert max(s.ratio() or 0.0 for s in seen[first:]) > (best.ratio() or 0.0)
 
 
 def test_what_is_wrong_is_avoided() -> None:

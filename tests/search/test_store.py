@@ -46,7 +46,7 @@ def test_a_verdict_stays_what_it_was(tmp_path: Path) -> None:
         store.keep(id, judgement(ratio=1.5), cost_s=1.0)
         assert store.keep(id, judgement("refused"), cost_s=1.0).right
         store.keep(id, judgement(ratio=1.4), cost_s=1.0, round=1)
-        assert store.ratio(id, 0) == 1.5 and store.ratio(id, 1) == 1.4 and store.judged() == 1
+        assert store.low(id, 0) == 1.5 * 0.98 and store.low(id, 1) == 1.4 * 0.98 and store.judged() == 1
 
 
 def test_a_child_wins_by_more_than_both_intervals(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_hundred_thousand_candidates_stay_quick(tmp_path: Path) -> None:
         ids = store.add([Draft(f"x = {i}", "torch", f"p{i % 3}") for i in range(MANY)])
         record = judgement()
         rows = [
-            (id, 0, "right", "", 1 + i / MANY, 1.0, 2.0, 1e-3, i % 2, "w", 1.0, "", json.dumps({}))
+            (id, 0, "right", "", 1 + i / MANY, 1 + i / MANY, 2.0, 1e-3, i % 2, "w", 1.0, "", json.dumps({}))
             for i, id in enumerate(ids[:-1])
         ]
         store._db.execute("BEGIN")

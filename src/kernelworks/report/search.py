@@ -142,7 +142,8 @@ def _quickest(found: Search) -> Table:
 
 def parts(found: Search) -> tuple[str, ...]:
     """What stands on the page."""
-    context = (found.format, f"{found.threads} threads", found.machine, found.date, found.store)
+    threads = f"{found.threads} thread{'s' if found.threads > 1 else ''}"
+    context = (found.format, threads, found.machine, found.date, found.store)
     body = [
         "<h1>kernelworks search</h1>",
         f'<p class="sentence">{escape(sentence(found))}</p>',
@@ -238,7 +239,10 @@ def _climbed(found: Search, width: float) -> str:
     axes.set_xlabel("candidate, in the order of judging", color=ink("muted"))
     axes.set_ylabel(f"times as quick as {found.over}", color=ink("muted"))
     if len(colours) > 1:
-        axes.legend(loc="upper left", frameon=False, labelcolor=ink("ink"), fontsize=9.5)
+        axes.legend(
+            loc="lower left", bbox_to_anchor=(0, 1), ncol=3 if narrow else 8, frameon=False, labelcolor=ink("ink"),
+            fontsize=9.5, borderpad=0, handletextpad=0.2,
+        )  # fmt: skip
     return plot.svg_text(figure, "Candidates in the order of judging, and the roof")
 
 
@@ -272,7 +276,7 @@ def _region(found: Search, one: Tried) -> Region:
     achieved = found.limit_s / seconds if found.limit_s and seconds else None
     return Region(
         op=f"#{one.number}", module=one.proposer, source=one.note, shapes="", calls=1, seconds=seconds, share=1.0,
-        regime=found.ceiling.split(" ")[0] if found.ceiling else "", ceiling=found.ceiling, achieved=achieved,
+        regime=found.best.first.waits_on if found.best else "", ceiling=found.ceiling, achieved=achieved,
         low_s=0.0, high_s=0.0, action="", flop=found.flop, bytes=found.bytes, modelled=True,
     )  # fmt: skip
 

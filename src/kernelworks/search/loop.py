@@ -295,7 +295,10 @@ class _Run:
         if not held or held[0].low is None:
             return None
         rivals = [one for one in held[:AGAIN] if one.high is not None and one.high >= held[0].low]
-        return next((one for one in rivals if self.store.ratio(one.id, 1) is None), None)
+        twice = [one for one in rivals if self.store.low(one.id, 1) is not None]
+        if twice and self.stop.seconds > self.stop.budget_s:
+            return None
+        return next((one for one in rivals if one not in twice), None)
 
     def _once_more(self, sitting: Sitting, one: Tried) -> None:
         seen = self.store.seen(one.id)
@@ -333,11 +336,11 @@ def result(store: Store, run: _Run | None = None) -> Search:
 
 
 def _best(store: Store) -> Found | None:
-    """The quickest of those that are right twice, as they were the second time; without any the quickest so far."""
+    """Of those that are right twice what is surely the quickest by the second time; without any by the first."""
     held = [one for one in store.quickest(MOST_REFUSED) if not store.failed_again(one.id)]
     if not held:
         return None
-    twice = {one.id: ratio for one in held if (ratio := store.ratio(one.id, 1)) is not None}
+    twice = {one.id: low for one in held if (low := store.low(one.id, 1)) is not None}
     one = max(held, key=lambda t: twice.get(t.id, 0.0)) if twice else held[0]
     seen, first = store.seen(one.id), store.judgement(one.id)
     assert seen is not None and first is not None

@@ -2,7 +2,9 @@
 
 Spaces are those of ``space``. Every text that declares one is a family with all others that differ from it in those
 constants alone, whoever wrote it; each family has a study of its own, made anew from the verdicts of the store, so a
-search that goes on knows what it knew. What is wrong or does not load counts as worst there.
+search that goes on knows what it knew. What is wrong or does not load counts as worst there. Every other point is a
+neighbour of the best so far, in one constant: what somebody has tuned by hand is seldom far from a better one, and a
+space of many constants is mostly wrong or slow.
 
 What is pruned, by the model of time: a family that has come within a twentieth of the least time of a call (what the
 bytes and the arithmetic take at this machine's rates) has nothing left to be found; a point whose ``THREADS`` are so
@@ -133,18 +135,25 @@ class Parameters:
         family.told.add(seen.id)
         if inside:
             family.study.add_trial(self._trial(family, point, seen))
-        if seen.seconds is not None and (family.best is None or (family.best.seconds or math.inf) > seen.seconds):
+        if self._cost(seen) < self._cost(family.best):
             family.best = seen
 
+    def _cost(self, seen: Seen | None) -> float:
+        """What is to become less: the time as a share of the baseline's on the same inputs, which a busy machine hits
+        as much."""
+        ratio = seen.ratio(self.setting.over) if seen is not None else None
+        return 1 / ratio if ratio else math.inf
+
     def _trial(self, family: _Family, point: Point, seen: Seen) -> Any:
-        """A finished trial of the study's: the logarithm of its time, or none where it has none."""
-        right = seen.seconds is not None and seen.seconds > 0
+        """A finished trial of the study's: the logarithm of its cost, or none where it has none."""
+        cost = self._cost(seen)
+        right = math.isfinite(cost)
         states = self.optuna.trial.TrialState
         return self.optuna.trial.create_trial(
             state=states.COMPLETE if right else states.PRUNED,
             params={name: self._coded(family.space.choices[name], value) for name, value in point.items()},
             distributions=self._distributions(family.space),
-            value=math.log(seen.seconds) if right and seen.seconds else None,
+            value=math.log(cost) if right else None,
         )
 
     # ------------------------------------------------------------ numbers keep their order, words have none
@@ -174,7 +183,7 @@ class Parameters:
         least = min(open, key=lambda f: f.asked)
         if sum(f.asked for f in open) % 2:
             return least
-        return min(open, key=lambda f: (f.best.seconds or math.inf) if f.best else math.inf)
+        return min(open, key=lambda f: self._cost(f.best))
 
     def _open(self, family: _Family) -> bool:
         return not self._closed(family)
@@ -190,12 +199,26 @@ class Parameters:
 
     def _next(self, family: _Family) -> Point | None:
         """A point that was not tried; each that is taken up or left out counts as known."""
-        point = self._sampled(family) or self._left(family)
+        beside = self._beside(family) if family.asked % 2 == 0 else None
+        point = beside or self._sampled(family) or self._left(family)
         if point is None:
             family.over = True
             return None
         family.known.add(family.key(point))
         return None if self._hopeless(family, point) else point
+
+    def _beside(self, family: _Family) -> Point | None:
+        """The best with one constant at the value before or behind it, of words at any other one."""
+        space = space_in(family.best.draft.code) if family.best is not None else None
+        if space is None:
+            return None
+        found = []
+        for name, values in family.space.choices.items():
+            at = values.index(space.at[name]) if space.at[name] in values else -1
+            near = values[max(0, at - 1) : at] + values[at + 1 : at + 2] if _ordered(values) and at >= 0 else values
+            found += [dict(space.at) | {name: value} for value in near]
+        fresh = [point for point in found if family.key(point) not in family.known]
+        return self._draw.choice(fresh) if fresh else None
 
     def _sampled(self, family: _Family) -> Point | None:
         distributions = self._distributions(family.space)

@@ -53,7 +53,7 @@ CREATE TABLE IF NOT EXISTS verdict (
     candidate TEXT NOT NULL REFERENCES candidate (id), round INTEGER NOT NULL, verdict TEXT NOT NULL, why TEXT NOT NULL,
     ratio REAL, low REAL, high REAL, seconds REAL, won INTEGER NOT NULL, worker TEXT NOT NULL, cost_s REAL NOT NULL,
     date TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (candidate, round));
-CREATE INDEX IF NOT EXISTS quickest ON verdict (round, verdict, ratio);
+CREATE INDEX IF NOT EXISTS quickest ON verdict (round, verdict, low);
 """
 PARENTS = "(SELECT json_group_array(parent) FROM (SELECT parent FROM parent WHERE child = c.id ORDER BY place))"
 SEEN = f"""SELECT c.number, c.id, c.code, c.language, c.proposer, {PARENTS}, c.note, c.detail, v.record
@@ -254,9 +254,10 @@ class Store:
         return int(self._db.execute("SELECT count(*) FROM verdict WHERE round = 0").fetchone()[0])
 
     def quickest(self, most: int = 1) -> list[Tried]:
-        """Those that are right and timed, the quickest first."""
+        """Those that are right and timed, first the one that is surely the quickest: by the lower ends of their
+        intervals."""
         rows = self._db.execute(
-            f"{TRIED} WHERE v.verdict = 'right' AND v.ratio IS NOT NULL ORDER BY v.ratio DESC LIMIT ?", (most,)
+            f"{TRIED} WHERE v.verdict = 'right' AND v.ratio IS NOT NULL ORDER BY v.low DESC LIMIT ?", (most,)
         )
         return [_tried(row) for row in rows]
 
@@ -270,10 +271,10 @@ class Store:
         ).fetchone()  # fmt: skip
         return None if row is None else from_json(Judgement, row[0])
 
-    def ratio(self, id: str, round: int) -> float | None:
-        """Over the baseline, of a round's verdict; None where that is not right."""
+    def low(self, id: str, round: int) -> float | None:
+        """The lower end of the ratio over the baseline, of a round's verdict; None where that is not right."""
         row = self._db.execute(
-            "SELECT ratio FROM verdict WHERE candidate = ? AND round = ?", (id, round)
+            "SELECT low FROM verdict WHERE candidate = ? AND round = ?", (id, round)
         ).fetchone()  # fmt: skip
         return None if row is None else row[0]
 
