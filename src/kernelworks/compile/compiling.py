@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from kernelworks.compile.algebra import simplified
 from kernelworks.compile.choice import Races, chosen
 from kernelworks.compile.frozen import gains, weights_of
 from kernelworks.compile.parts import Parts, reason, stops, twin
@@ -28,6 +29,9 @@ def compiled(graph: fx.GraphModule, inputs: Sequence[Any], mode: str | None, opt
     budget_s *= min(1.0, told.nodes / MANY)
     before = twin(graph)
     try:
+        gone = simplified(graph.graph)
+        told.simpler = len(gone)
+        told.notes += [f"{gone.count(line)} x {line}" for line in dict.fromkeys(gone)]
         places = weights_of(graph, inputs)
         share = 0.5 if places else 1.0  # of the time, for regions: weights as constants are raced with what is left
         own = dict(zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True))
@@ -55,8 +59,8 @@ def _by_inductor(
         if stops(error):
             raise
         because = reason(error)
-    if told.replaced:
-        told.notes.append(f"inductor failed with rows of ours in the graph, and compiles it without them ({because})")
+    if told.replaced or told.simpler:
+        told.notes.append(f"inductor failed with what we made of the graph, and compiles it without that ({because})")
         told.without_rows()
         try:
             return settings(twin(before), inputs)

@@ -37,6 +37,7 @@ class Graph:
     calls: list[Call] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0  # spent on races
+    simpler: int = 0  # products that were made simpler before all that
 
     def add(self, call: Call) -> None:
         """Calls of which the same is to be said are one line."""
