@@ -351,6 +351,53 @@ def test_ties_of_an_argmax_are_said() -> None:
     assert "ties" in found.note or found.after == 0
 
 
+class Rounded(nn.Module):
+    """What it returns is rounding alone: of a norm the mean, which is its bias, or a number less its own mean."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.linear, self.norm = kind, nn.Linear(16, 64), nn.LayerNorm(64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        if self.kind == "a norm's mean":
+            return self.norm(y).mean(-1)
+        y = y.amax(-1, keepdim=True)
+        return F.gelu(y - y.mean(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("kind", ["a norm's mean", "less its own mean"])
+def test_an_answer_that_is_rounding_alone_is_proved_where_the_modules_inside_are_not_seen(kind: str) -> None:
+    """As when all of it is compiled into one."""
+    torch.manual_seed(0)
+    net, x = Rounded(kind).eval(), torch.randn(32, 16)
+    parameters = {name: p.clone() for name, p in net.state_dict().items()}
+    with torch.no_grad():
+        samples = find(lambda: net(x)).samples
+
+        @contextlib.contextmanager
+        def whole(module: nn.Module, by: float = 1.0) -> Iterator[None]:
+            """Its forward by functions alone, in another order of summation."""
+
+            def forward(x: Tensor) -> Tensor:
+                y = (x.flip(-1) @ net.linear.weight.flip(-1).T + net.linear.bias) * by
+                if kind == "a norm's mean":
+                    return F.layer_norm(y, (64,), net.norm.weight, net.norm.bias * by).sum(-1) / 64
+                y = y.amax(-1, keepdim=True)
+                return F.gelu(y - y.mean(-1, keepdim=True))
+
+            module.forward = forward  # type: ignore[method-assign]
+            yield
+            del module.forward
+
+        found = compare(samples, changed=whole)
+        assert found.agrees and found.against, found
+        assert ("other values" in found.note) == (kind == "a norm's mean") and "rounding" in found.note
+        if kind == "a norm's mean":
+            assert not compare(samples, changed=lambda module: whole(module, 1.01)).agrees
+    assert all(torch.equal(p, parameters[name]) for name, p in net.state_dict().items())
+
+
 def test_under_autocast_it_is_compared_under_autocast() -> None:
     net = Net()
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from kernelworks.contract import UNIT_ROUNDOFF
 from kernelworks.diagnose.answers import Answers, answers
 from kernelworks.diagnose.arms import ROUNDINGS, InFloat64, Perturbed
-from kernelworks.diagnose.copies import State
+from kernelworks.diagnose.copies import State, moved_parameters
 from kernelworks.diagnose.roots import Sample, kind_of
 from kernelworks.models.swap import swap
 from kernelworks.roundings import SUMMED
@@ -185,7 +185,9 @@ class _Trial:
             truth = self._truth(before)
             worst = self._judged(before.named, after.named, truth.named if truth else {})
         if worst is None:  # no answer says anything: all of them are rounding, NaN or empty
-            worst = self._inside()
+            worst = self._inside() or self._very_same(before, after) or self._of_other_parameters()
+        if worst is None:
+            raise _Nothing("returns nothing but rounding errors, NaN or empty tensors, which say nothing")
         if not worst.agrees and not self._repeats(before):
             raise _Nothing("does not repeat itself: two runs of the original differ by more")
         note = "; ".join(n for n in (worst.note, *self.notes) if n)
@@ -312,22 +314,48 @@ class _Trial:
         answer, or where rounding has eaten it, to the magnitudes that the rounding came from."""
         agrees = now <= bound
         if agrees and not max(was, now, own):
-            return Agreement(0.0, 0.0, True, "", against)  # the very same values
+            return Agreement(0.0, 0.0, True, "", against)  # the very same values, and no rounding moves them
         if agrees and bound > SAYS_NOTHING * size:
             return None
         eaten = own / (ROUNDINGS * SUMMED * unit) if unit and own > SAYS_NOTHING * size else 0.0
         scale = max(size, eaten, 1e-300)
         return Agreement(was / scale, now / scale, agrees, "" if agrees else f"worst in {name}", against)
 
-    def _inside(self) -> Agreement:
-        """Where the module's own answers say nothing, those of the modules in it do."""
+    def _very_same(self, before: Answers, after: Answers) -> Agreement | None:
+        """Where rounding would hide what is wrong in an answer (a number less its own mean), equal bits are equal."""
+        if not any(bool(t.isfinite().any()) for t in before.named.values()):
+            return None
+        if not all(_equal(value, after.named[name]) for name, value in before.named.items()):
+            return None
+        return Agreement(0.0, 0.0, True, "its outputs are rounding alone, and the same to the bit", ROUNDING)
+
+    def _inside(self) -> Agreement | None:
+        """Where the module's own answers say nothing, those of the modules in it may."""
         before, after = self._as_it_is(inside=True), self._when_changed(inside=True)
         truth = self._truth(before, inside=True)
         both = {n: t for n, t in before.inside.items() if n in after.inside and after.inside[n].shape == t.shape}
         found = self._judged(both, after.inside, truth.inside if truth else {}, inside=True)
         if found is None:
-            raise _Nothing("returns nothing but rounding errors, NaN or empty tensors, which say nothing")
+            return None
         note = "its outputs are rounding errors, NaN or empty: compared by the outputs of the modules in it"
+        return dataclasses.replace(found, note="; ".join(n for n in (note, found.note) if n))
+
+    def _of_other_parameters(self) -> Agreement | None:
+        """What is compiled shows nothing of the modules in it. The mean of what a norm made is its bias, 0 in a model
+        that was never trained: with other parameters it says something."""
+        with moved_parameters(self.sample.module) as moved:
+            if not moved:
+                return None
+            trial = _Trial(self.sample, State(self.sample.module), self.changed, self.before)
+            before, after = trial._as_it_is(), trial._when_changed()
+            wrong = _unlike(before, after)
+            if wrong:
+                return Agreement(0.0, 1.0, False, wrong, ROUNDING)
+            truth = trial._truth(before)
+            found = trial._judged(before.named, after.named, truth.named if truth else {})
+        if found is None:
+            return None
+        note = "its outputs are rounding errors, NaN or empty: compared with other values in its parameters"
         return dataclasses.replace(found, note="; ".join(n for n in (note, found.note) if n))
 
     def _repeats(self, before: Answers) -> bool:
@@ -368,6 +396,13 @@ def _unlike(before: Answers, after: Answers) -> str:
         if value.is_floating_point() and not _same_kinds(value, other):
             return f"changed, NaN or infinities stand elsewhere in {name}"
     return ""
+
+
+def _equal(value: Tensor, other: Tensor) -> bool:
+    """To the bit, but that one NaN is as good as another."""
+    if not value.is_floating_point():
+        return torch.equal(value, other)
+    return _same_kinds(value, other) and torch.equal(value.nan_to_num(), other.nan_to_num())
 
 
 def _same_kinds(value: Tensor, other: Tensor) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["NARROW", "State", "changed", "duplicate", "seeded", "wide", "widened"]
+__all__ = ["NARROW", "State", "changed", "duplicate", "moved_parameters", "seeded", "wide", "widened"]
 
 AS_THEY_ARE = (
     str, bytes, int, float, complex, bool, type(None), type, torch.dtype, torch.device, torch.Size, FunctionType,
@@ -226,6 +226,31 @@ def _same(container: Any, content: Any) -> bool:
     if isinstance(content, dict):
         return len(container) == len(content) and all(k in container and container[k] is v for k, v in content.items())
     return len(container) == len(content) and all(a is b for a, b in zip(container, content, strict=True))
+
+
+MOVED = 0.25  # of a parameter's mean size, by which its values are moved; where all are 0, of 1
+
+
+@contextlib.contextmanager
+def moved_parameters(module: nn.Module) -> Iterator[bool]:
+    """Other values in a module's parameters of floating point, of the same size; their own again afterwards. Gives
+    whether there are any. Of a large module, whose parameters ``State`` does not copy either, none are moved."""
+    held = {id(p): p for p in module.parameters() if p.is_floating_point() and not p.is_inference()}.values()
+    if sum(p.nbytes for p in held) > MOST_BYTES:
+        held = {}.values()
+    before = [(p, p.detach().clone()) for p in held]
+    generator = torch.Generator().manual_seed(SEED)
+    try:
+        with torch.no_grad():
+            for p, value in before:
+                size = value.abs().mean().item() or 1.0
+                noise = torch.rand(p.shape, generator=generator) - 0.25  # a mean of its own, which sums show
+                p.add_((MOVED * size * noise).to(p))
+        yield bool(before)
+    finally:
+        with torch.no_grad():
+            for p, value in before:
+                p.copy_(value)
 
 
 # ---------------------------------------------------------------- the process's state
