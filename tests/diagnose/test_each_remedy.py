@@ -156,6 +156,15 @@ def test_blocks_are_compiled_as_far_as_all_of_them_fit_the_budget() -> None:
 # ---------------------------------------------------------------- folded norms
 
 
+def test_gradients_are_answers_where_the_program_asks_for_them() -> None:
+    """One that leaves them on and runs no backward would have compilers make it for the proof alone."""
+    model = net()
+    left_on, learns = scene_of(Case(model, lambda: model(X))), scene_of(trained(net()))
+    assert [sample.training for sample in left_on.roots.samples] == [True] and left_on.training
+    assert [(sample.training, sample.recording) for sample in left_on.answered] == [(False, True)]
+    assert all(sample.training for sample in learns.answered) and learns.answered == learns.roots.samples
+
+
 def test_norms_are_folded_where_nothing_else_reads_what_is_normed() -> None:
     (offer,) = folded_norms.REMEDY.offers(scene_of(asked(net())))
     assert [list(pair) for pair in offer.option("pairs")] == FOLDABLE

@@ -238,6 +238,18 @@ def test_each_is_predicted_of_the_program_as_it_is_by_then(model: nn.Module, mon
     assert "within the noise" in found.remedies[2].why and found.remedies[2].gain_s is None
 
 
+@pytest.mark.parametrize(("again", "kept"), [(True, ["compiled", "layout"]), (False, ["compiled"])])
+def test_what_brings_nothing_by_itself_is_asked_again_on_top_of_what_is_kept(
+    again: bool, kept: list[str], model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touches = {"touches": frozenset({"ops"})}
+    layout = Stand("layout", -0.1, upon={"compiled": 0.4}, offer={"again": again, **touches})
+    compiled = Stand("compiled", 0.3, offer=touches)
+    found = fixed(model, monkeypatch, layout, compiled)
+    assert sorted(in_place(found)) == kept
+    assert found.after_s == pytest.approx(WALL * 0.7 * (0.6 if again else 1.0))
+
+
 def test_of_one_group_one_is_in_place(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     modes = [Stand(name, share, offer={"group": "mode"}) for name, share in (("first", 0.2), ("second", 0.4))]
     found = fixed(model, monkeypatch, *modes)

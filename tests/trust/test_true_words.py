@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,11 @@ from kernelworks.diagnose.account import account, footer
 from kernelworks.diagnose.on_cpu import HOST, NATIVE, OTHERS, PARTS, UNSEEN, WAITING, Cpu
 from kernelworks.diagnose.patterns import GATE, NORM
 from kernelworks.diagnose.races import Promise, Raced, Races
-from kernelworks.diagnose.regions import _at_hand, regions, settled, unpromised
+from kernelworks.diagnose.regions import _advice, _at_hand, regions, settled, unpromised
+from kernelworks.diagnose.remedies import REMEDIES
 from kernelworks.diagnose.rules import RULES, Advice, Rule, View
 from kernelworks.diagnose.words import Rough, sentence
+from kernelworks.fixes import Tried
 from kernelworks.models.outlook import NOT_TIMED, TORCH_WON
 from kernelworks.observe.on_cpu import settle
 from kernelworks.observe.overhead import Floors
@@ -247,6 +250,28 @@ def test_table_and_headline_promise_what_the_fix_predicts(fix: Fix, high: float,
     assert found[0].action.startswith("swap in" if high else "nothing to be had")
     text = sentence({"useful at ceiling": 0.5, "unexplained": 0.0}, found, 1.0, fix)
     assert says in text
+
+
+@pytest.mark.parametrize(
+    ("outcome", "promised", "says"),
+    [
+        ({}, True, "try model.to"),
+        ({"taken": True, "gain_s": 0.1}, True, "try model.to"),
+        ({"gain_s": -0.1, "why": "with it the program is slower"}, False, "no part of the fix, as with it the program"),
+        ({"predicted_gain_s": -0.1, "why": "it is predicted to lose 100 ms"}, False, "as it is predicted to lose"),
+        ({"why": "the budget was over"}, True, "try model.to"),
+    ],
+)
+def test_what_a_fix_has_tried_in_vain_is_not_advised(outcome: dict[str, Any], promised: bool, says: str) -> None:
+    """That convolutions with their channels last are slower here has been seen: nobody is told to try."""
+    shapes, strides = ((4, 64, 56, 56), (64, 64, 3, 3)), ((200704, 3136, 56, 1), (576, 9, 3, 1))
+    view = View("conv2d", "M", "m.py:1", shapes, ("float32",) * 2, 1, 1.0, 1.0, "compute", 0.1, strides=strides)
+    tried = Tried("channels_last", "", "", "", **{"taken": False, "why": "", **outcome})
+    fix = dataclasses.replace(FIX, remedies=(tried,)) if outcome else None
+    group: Any = SimpleNamespace(modelled=True, gap="", parts={})
+    found = _advice(view, group, Promise(), Races(0.0, 2), fix)
+    assert (found.high > 0) == promised and says in found.action
+    assert {rule.remedy for rule in RULES if rule.remedy} <= {remedy.name for remedy in REMEDIES}
 
 
 # ---------------------------------------------------------------- rows are raced, not presumed

@@ -124,7 +124,7 @@ class Search:
             except Impossible as why:
                 self.impossible.append(Tried(remedy.name, "", "", "", False, str(why)))
         waiting, later = self._asked(tuple(self.tried), [])
-        while waiting or later:
+        while waiting or later or (waiting := self._again()):
             if not waiting:
                 waiting, later = self._asked(later, [])
                 continue
@@ -229,6 +229,16 @@ class Search:
         if found.saves <= LEAST_NOISE:  # runs may be noisier: then turns decide, in which both have it alike
             wall = self.scene.wall
             one.why = expected(found.saves * wall, LEAST_NOISE * wall, wall)
+
+    def _again(self) -> list[Try]:
+        """What was predicted to bring nothing by itself, and may on top of what is kept by now: a layout that costs
+        more to change than it saves, until a compiler changes it but once."""
+        late = [
+            one
+            for one in self.tried
+            if one.offer.again and one.saves is not None and one.found is None and set(one.upon) != set(self.kept)
+        ]
+        return [one for one in late if self._predicted(one, self.kept)]
 
     def _rivals(self, one: Try) -> list[Try]:
         """What was kept and cannot stay, or may not be worth as much, where this one is in place."""
@@ -397,7 +407,7 @@ class Search:
             )
             together = together.random
         one.agreement = found = compare(
-            scene.roots.samples, PART * self.budget_s, PART * self.budget_s + JUDGING * scene.wall,
+            scene.answered, PART * self.budget_s, PART * self.budget_s + JUDGING * scene.wall,
             changed=lambda module: together, untouched=together.untouched, before=self._allowed(one, together),
         )  # fmt: skip
         if not found.agrees and not (one.offer.changes and found.against and found.after <= ALLOWED):

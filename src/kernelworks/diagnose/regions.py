@@ -56,16 +56,17 @@ def regions(
     groups: Sequence[Group],
     wall: float,
     races: Races,
+    fix: Fix | None = None,
 ) -> tuple[tuple[Region, ...], dict[str, Problem]]:
     """One region a group, and the problems that were found. ``races`` says which rows a swap would bring, and how much
-    they do."""
+    they do; a ``fix`` which remedies the whole program was tried with."""
     siblings, shares = _siblings(groups), _shares(groups)
     found, problems = [], dict[str, Problem]()
     for group in groups:
         near = siblings.get((group.place.module, group.place.path), frozenset())
         promise = Promise() if group.gap else races.of(group.typical.call)
         view = _view(group, wall, near, races, promise.row, shares[id(group)])
-        advice = _advice(view, group, promise, races)
+        advice = _advice(view, group, promise, races, fix)
         region = _region(group, view, advice)
         if advice.problem:
             its = problems.setdefault(advice.problem, Problem())
@@ -136,7 +137,7 @@ def _view(
     )
 
 
-def _advice(view: View, group: Group, promise: Promise, races: Races) -> Advice:
+def _advice(view: View, group: Group, promise: Promise, races: Races, fix: Fix | None) -> Advice:
     """The first rule that applies, with what is predicted of its remedy; else what the bound alone says."""
     if not group.modelled:
         part = max(group.parts, key=lambda name: group.parts[name], default="")
@@ -146,7 +147,8 @@ def _advice(view: View, group: Group, promise: Promise, races: Races) -> Advice:
     for rule in RULES:
         advice = rule.applies(view) if view.device in rule.devices else None
         if advice is not None:
-            return _at_hand(view, rule, advice, promise, races)
+            out = _out(rule, fix)
+            return Advice("", out, 0.0, 0.0) if out else _at_hand(view, rule, advice, promise, races)
     excess = min(view.excess(), most)
     if group.gap or most < 0.1 * view.seconds:
         beside = "" if group.gap else "not on the critical path: "
@@ -161,6 +163,15 @@ def _advice(view: View, group: Group, promise: Promise, races: Races) -> Advice:
     elif promise.may:
         why = "a row of ours may serve it, and no timing says yet whether it is quicker (`kernelworks settle`)"
     return Advice("", f"{why}; only a kernel at {at} would give this back", 0.0, 0.0)
+
+
+def _out(rule: Rule, fix: Fix | None) -> str:
+    """That a fix tried what a rule advises, and why it is out; "" where it is in, or nobody knows what it brings."""
+    tried = [one for one in fix.remedies if one.remedy == rule.remedy] if fix is not None and rule.remedy else []
+    known = [one for one in tried if one.gain_s is not None or one.predicted_gain_s is not None]
+    if not known or any(one.taken for one in tried):
+        return ""
+    return f"{NOTHING_TO_BE_HAD}: {rule.remedy} is no part of the fix, as {known[-1].why}"
 
 
 def _at_hand(view: View, rule: Rule, advice: Advice, promise: Promise, races: Races) -> Advice:

@@ -38,7 +38,7 @@ def told(
     with without_collection():
         groups = account(timeline, device)
         parts = footer(groups, wall, device.parts)
-        found, problems = regions(groups, wall, races or device.races(0.0, None))
+        found, problems = regions(groups, wall, races or device.races(0.0, None), fix)
         gpu, more = device.told(timeline)
         more = (*said(timeline, groups), *more)
     marked = Rough(timeline.noise, min(timeline.walls), max(timeline.walls)) if timeline.loud and rough else None

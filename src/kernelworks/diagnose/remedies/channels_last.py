@@ -30,7 +30,7 @@ class _Remedy:
             return
         yield Offer(
             self.name, EVERYWHERE, "convolutions with their channels last",
-            code="model.to(memory_format=torch.channels_last)", touches=frozenset({"ops", "layout"}),
+            code="model.to(memory_format=torch.channels_last)", touches=frozenset({"ops", "layout"}), again=True,
         )  # fmt: skip
 
     def predict(self, scene: Scene, offer: Offer) -> Promise:

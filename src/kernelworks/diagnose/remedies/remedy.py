@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 from kernelworks.diagnose.forecast import Forecaster
 from kernelworks.diagnose.functions import Function, named
 from kernelworks.diagnose.leaves import leaves
-from kernelworks.diagnose.roots import Roots
+from kernelworks.diagnose.roots import Roots, Sample
 from kernelworks.observe.budget import Budget
 from kernelworks.observe.program import Program
 
@@ -109,6 +109,7 @@ class Offer:
     group: str = ""  # of offers of one remedy and one group only one can be in place: ``mode`` of one module
     cores: bool = False  # it changes how many are used: measured while others use them, it says nothing
     touches: frozenset[str] = frozenset()  # what is gained with others that touch it is not the sum: tried together
+    again: bool = False  # predicted to bring nothing by itself, it may on top of others: asked again once they are kept
 
     def option(self, name: str, default: Any = None) -> Any:
         return dict(self.options).get(name, default)
@@ -238,8 +239,17 @@ class Scene:
     @property
     def backward(self) -> bool:
         """Whether the program runs what it computes backwards too: many that want gradients never ask for them."""
-        seen = self.forecaster is None or any(call.backward for call in self.forecaster.timeline.calls)
+        timeline = getattr(self.forecaster, "timeline", None)
+        seen = timeline is None or any(call.backward for call in timeline.calls)
         return self.training and (seen or bool(self.optimizers or self.roots.passing))
+
+    @property
+    def answered(self) -> tuple[Sample, ...]:
+        """The samples, of which gradients are answers only where the program asks for some: one that leaves them on and
+        runs no backward would have a compiler make it for the proof alone."""
+        if self.backward:
+            return self.roots.samples
+        return tuple(dataclasses.replace(sample, training=False) for sample in self.roots.samples)
 
     @property
     def on_gpu(self) -> bool:

@@ -312,7 +312,7 @@ def _guess(scene: Scene, module: nn.Module) -> float:
         size = PER_CALL_S * _calls_of(scene, module)
     else:
         size = PER_MODULE_S * sum(bool(m._parameters) for m in module.modules())
-    return (LEAST_S + size) * (BACKWARD if scene.training else 1.0)
+    return (LEAST_S + size) * (BACKWARD if scene.backward else 1.0)
 
 
 def _calls_of(scene: Scene, function: Function) -> float:

@@ -25,6 +25,7 @@ __all__ = ["Raced", "race", "raced", "run_s", "share_saved"]
 
 ROUNDS = 25  # at the most, of one sample; each in both states, of those that nobody disturbs
 ENOUGH_S, PATIENCE_S, WINDOW_S = 0.5, 2.0, 0.05  # for one sample; where it is loud; what is thrown away at once
+FEW = 5  # rounds, which a long call gets too, as far as patience goes: one of it says little
 LONG_S, MOST_IN_A_ROW = 2e-3, 64  # what is timed at once takes so long, in so many calls at the most
 FIRST = 3  # calls that are not counted: what compiles once more when sizes change, or captures a graph
 RUNS = 3  # of the program, for what it takes in the same minute
@@ -127,7 +128,8 @@ def _raced(
     step, first = _step if backward else _call, 0.0
     for _ in range(FIRST):
         first += _seconds(step, sample, state, arms[1], whole)
-    in_a_row = min(MOST_IN_A_ROW, math.ceil(LONG_S / _seconds(step, sample, state, arms[0], whole)))
+    took = _seconds(step, sample, state, arms[0], whole)
+    in_a_row, enough_s = min(MOST_IN_A_ROW, math.ceil(LONG_S / took)), max(ENOUGH_S, FEW * 2 * took)
     turns = itertools.count()
 
     def turn() -> tuple[float, float]:
@@ -135,7 +137,9 @@ def _raced(
         took = {arm: _seconds(step, sample, state, arms[arm], whole, in_a_row) for arm in order}
         return took[0], took[1]
 
-    found = sift(turn, ROUNDS, tries=ROUNDS, window_s=WINDOW_S, deadline_s=PATIENCE_S, enough_s=ENOUGH_S)
+    found = sift(
+        turn, ROUNDS, tries=ROUNDS, window_s=WINDOW_S, deadline_s=PATIENCE_S, enough_s=min(PATIENCE_S, enough_s)
+    )
     was, now = (statistics.median(pair[arm] for pair in found.samples) for arm in (0, 1))
     return was, now, first - (FIRST - 1) * now
 

@@ -25,4 +25,4 @@ def applies(view: View) -> Advice | None:
     return Advice(PROBLEM, action, 0.0, min(0.25 * view.seconds, excess))
 
 
-RULE = Rule("channels_first", applies, ("cpu",))
+RULE = Rule("channels_first", applies, ("cpu",), remedy="channels_last")

@@ -21,4 +21,4 @@ def applies(view: View) -> Advice | None:
     return Advice("page faults in fresh outputs", action, 0.7 * faults, max(faults, view.excess()))
 
 
-RULE = Rule("fresh_pages", applies, ("cpu",))
+RULE = Rule("fresh_pages", applies, ("cpu",), remedy="allocator")

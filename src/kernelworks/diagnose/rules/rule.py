@@ -106,8 +106,10 @@ def instead(pattern: str) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class Rule:
     """One problem. ``applies`` gives the advice, or None where the region does not have this problem; it is asked about
-    programs on these ``devices`` only."""
+    programs on these ``devices`` only. ``remedy`` is the one that does what it says: where a fix has tried that on the
+    whole program and it is out, nothing is promised of it."""
 
     name: str
     applies: Callable[[View], Advice | None]
     devices: tuple[str, ...] = ("cpu", "cuda")
+    remedy: str = ""

@@ -22,4 +22,4 @@ def applies(view: View) -> Advice | None:
     return Advice(PROBLEM, ACTION, 0.6 * high, high)
 
 
-RULE = Rule("unfused_optimizer", applies)
+RULE = Rule("unfused_optimizer", applies, remedy="fused optimizer")
