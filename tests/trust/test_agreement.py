@@ -482,6 +482,53 @@ def test_narrow_products_are_seen_and_another_order_of_summation_is_none(
     assert found.agrees == agrees and found.against == FLOAT64, found
 
 
+class Of(nn.Module):
+    """A function of one argument, that another may be put in the place of."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+    @contextlib.contextmanager
+    def by(self, function: Callable[[Tensor], Tensor]) -> Iterator[None]:
+        was, self.function = self.function, function
+        yield
+        self.function = was
+
+
+def _one_by_one(x: Tensor) -> Tensor:
+    total = torch.zeros(len(x))
+    for column in x.unbind(1):
+        total += column
+    return total
+
+
+@pytest.mark.parametrize(
+    ("function", "other", "size", "agrees"),
+    [
+        (lambda x: x.sum(1), _one_by_one, (4, 4096), True),
+        (lambda x: x.mean(1), lambda x: _one_by_one(x) / 4096, (4, 4096), True),
+        (lambda x: F.mse_loss(x, -x), lambda x: _one_by_one((2 * x).square().view(1, -1))[0] / 16384, (4, 4096), True),
+        (torch.norm, lambda x: x.double().square().sum().sqrt().float(), (1, 1 << 22), True),  # truer than torch's own
+        (lambda x: x.sum(1), lambda x: narrowed(x, 16).sum(1), (64, 512), False),
+        (lambda x: x.sum(1), lambda x: x[:, :-1].sum(1), (64, 512), False),
+        (torch.norm, lambda x: torch.norm(x) * 1.02, (1, 1 << 22), False),
+    ],
+)  # fmt: skip
+def test_another_order_of_a_reduction_is_none(
+    function: Callable[[Tensor], Tensor], other: Callable[[Tensor], Tensor], size: tuple[int, int], *, agrees: bool
+) -> None:
+    """torch's sums are truer than a plain loop's, and one of its norms is much less true than a compiler's."""
+    module, x = Of(function), torch.randn(size, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        samples = find(lambda: module(x)).samples
+        found = compare(samples, changed=lambda changed: module.by(other))
+    assert found.agrees == agrees and found.against, found
+
+
 def test_a_model_made_in_inference_mode_is_compared_with_float64_and_stays_one() -> None:
     with torch.inference_mode():  # as where the function that makes and keeps the model is first called in it
         model, x = Net().eval(), torch.randn(4, 16)
