@@ -1,4 +1,4 @@
-"""Answers that are sums, or rounding alone: what another order of summation may do to them, and narrower arithmetic not."""
+"""Answers that are sums, or rounding alone: what another order of summation may do, and narrower arithmetic may not."""
 
 from __future__ import annotations
 
@@ -148,6 +148,10 @@ def _one_by_one(x: Tensor) -> Tensor:
         (lambda x: x.sum(1), _one_by_one, (4, 4096), True),
         (lambda x: x.mean(1), lambda x: _one_by_one(x) / 4096, (4, 4096), True),
         (lambda x: F.mse_loss(x, -x), lambda x: _one_by_one((2 * x).square().view(1, -1))[0] / 16384, (4, 4096), True),
+        (
+            lambda x: F.cross_entropy(x, x.softmax(1)),
+            lambda x: _one_by_one((-x.softmax(1) * x.log_softmax(1)).view(1, -1))[0] / 4, (4, 4096), True,
+        ),
         (torch.norm, lambda x: x.double().square().sum().sqrt().float(), (1, 1 << 22), True),  # truer than torch's own
         (lambda x: x.sum(1), lambda x: narrowed(x, 16).sum(1), (64, 512), False),
         (lambda x: x.sum(1), lambda x: x[:, :-1].sum(1), (64, 512), False),

@@ -92,7 +92,7 @@ class _Sum(NamedTuple):
             return cls(weight[0].numel(), 1 - weight.dim())
         if name == "batch_norm" and first.dim() > 1:
             return cls(first.numel() // max(1, first.shape[1]), 1 - first.dim())
-        if name in REDUCTIONS and isinstance(result, Tensor):
+        if (name in REDUCTIONS or name.endswith(LOSSES)) and isinstance(result, Tensor):
             return cls(max(1, first.numel() // max(1, result.numel())), None)
         return cls()
 
@@ -102,11 +102,9 @@ PRODUCTS = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", 
 # inductor's by 2e-7.
 REDUCTIONS = {
     "sum", "mean", "nansum", "nanmean", "norm", "vector_norm", "matrix_norm", "linalg_norm", "linalg_vector_norm",
-    "logsumexp", "var", "std", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "nll_loss",
-    "cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_similarity",
-    "cosine_embedding_loss", "triplet_margin_loss", "hinge_embedding_loss", "margin_ranking_loss", "soft_margin_loss",
-    "poisson_nll_loss", "gaussian_nll_loss", "pairwise_distance",
+    "logsumexp", "var", "std", "cosine_similarity", "pairwise_distance", "kl_div", "binary_cross_entropy_with_logits",
 }  # fmt: skip
+LOSSES = ("_loss", "entropy")  # how names of others end
 
 
 class Perturbed(TorchFunctionMode):
