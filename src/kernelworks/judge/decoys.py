@@ -134,34 +134,18 @@ class Muted:
         ctypes.cdll = ctypes.LibraryLoader(Library)
 
     def _modules(self) -> None:
-        """Libraries by tvm-ffi, whose functions take tensors as they are."""
+        """Functions of libraries by tvm-ffi, which take tensors as they are."""
         try:
-            import tvm_ffi
+            from tvm_ffi import Module
         except ImportError:
             return
-        its = tvm_ffi.load_module
+        its = Module.get_function
 
-        def load_module(*args: Any, **kwargs: Any) -> Any:
-            return _Module(self, its(*args, **kwargs))
+        def get_function(module: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+            found = its(module, name, *args, **kwargs)
+            return lambda *given: self.run(name, found, given, {})
 
-        tvm_ffi.load_module = load_module
-
-
-class _Module:
-    """A library of tvm-ffi's, each function of it muted."""
-
-    def __init__(self, muted: Muted, held: Any) -> None:
-        self._muted, self._held = muted, held
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._held, name)
-        if not callable(found) or name == "get_function":
-            return found
-
-        def muted(*args: Any) -> Any:
-            return self._muted.run(name, found, args, {})
-
-        return muted
+        Module.get_function = get_function
 
 
 class _Foreign:

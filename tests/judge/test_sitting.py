@@ -1,0 +1,96 @@
+"""One sitting for many candidates: each is judged as if alone, nothing of theirs stays, and kernels through tvm-ffi are
+own kernels like any other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernelworks.judge.bench import Budget
+from kernelworks.judge.formats import kernelbench
+from kernelworks.judge.sitting import Sitting
+from kernelworks.machine import machine
+from kernelworks.records import Ceilings
+
+LITTLE = Budget(truth_s=0.5, most_cases=6, many=12, many_s=0.3, looks=0, shapes=1, gradients=0)
+ANY = "avx2" if "avx2" in machine().features else "scalar"
+
+PROBLEM = """
+import torch
+
+rows = 48
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+
+def get_inputs():
+    return [torch.randn(rows, 256)]
+
+
+def get_init_inputs():
+    return []
+"""
+CANDIDATE = """
+import torch
+from kernelworks.search.variants import row
+
+run = row("relu", {target!r}, "", {{}})
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        {body}
+"""
+HONEST = CANDIDATE.format(target=ANY, body="return run(x)")
+DROPPED = CANDIDATE.format(target=ANY, body="run(x)\n        return torch.clamp(x, min=0)")
+
+
+@pytest.fixture(scope="module")
+def sitting(ceilings: Ceilings) -> Iterator[Sitting]:
+    problem = kernelbench.problem_in(Path("relu.py"), PROBLEM)
+    with Sitting(problem, budget=LITTLE, threads=1, ceilings=ceilings) as found:
+        yield found
+
+
+PLAIN = """
+import torch
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+"""
+
+
+def test_a_kernel_through_tvm_ffi_has_to_make_the_answer(sitting: Sitting) -> None:
+    honest, dropped = (sitting.judge_text("candidate", text, "c++") for text in (HONEST, DROPPED))
+    assert (honest.verdict, honest.kernels) == ("right", ("relu",))
+    assert [r.kind for r in dropped.reasons] == ["falls back"] and dropped.kernels == ("relu",)
+
+
+def test_candidates_leave_nothing_behind(sitting: Sitting) -> None:
+    texts = {
+        PLAIN: "", PLAIN.replace("return torch.relu(x)", "raise ValueError"): "raised",
+        PLAIN.replace("class ModelNew", "1 / 0\nclass ModelNew"): "does not load",
+        PLAIN.replace("ModelNew", "Another"): "does not load",
+    }  # fmt: skip
+    held: list[int] = []
+    for _ in range(2):
+        for text, kind in texts.items():
+            found = sitting.judge_text("candidate", text, "torch")
+            assert [r.kind for r in found.reasons] == ([kind] if kind else [])
+        held.append(len(os.listdir("/proc/self/fd")))
+        assert not [p for p in sitting.bench.nursery.root.iterdir() if p.name.startswith("candidate-")]
+    assert held[0] == held[1]
+
+
+def test_a_sitting_says_what_the_problem_cannot_do_without(sitting: Sitting) -> None:
+    assert sitting.work is not None and sitting.nothing is None
+    assert sitting.work.bytes == 2 * 4 * 48 * 256 and sitting.work.flop == 48 * 256
+    assert sitting.work.on(1).seconds == sitting.work.limit.seconds > 0
