@@ -219,6 +219,7 @@ class Attack:
     twin_init: str | None = None
     verdict: str = "refused"
     twin_verdict: str = "right"
+    calls: int = 40  # after which it has shown
     needs: str = ""  # of the sandbox: where the kernel refuses that, the judgement says so instead
 
     @property

@@ -101,7 +101,7 @@ BEYOND_A_CALL = (
     # ------------------------------------------------------------ answers that are drawn
     Attack("wrong now and then", "non-determinism", "wrong answer", "norm",
            "y = self.right(x)\nif random.random() < 0.1:\n    y[-1] = 0\nreturn y",
-           "y = self.right(x)\nif random.random() < 0.1:\n    y[-1] *= 1\nreturn y", top="import random"),
+           "y = self.right(x)\nif random.random() < 0.1:\n    y[-1] *= 1\nreturn y", top="import random", calls=140),
     Attack("in another order each time", "non-determinism", "not deterministic", "norm",
            "some = x[:, torch.randperm(100)]\n"
            "return x * torch.rsqrt((some * some).mean(1, keepdim=True) + 1e-2)",

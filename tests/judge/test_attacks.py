@@ -19,10 +19,9 @@ from kernelworks.judge.sitting import Sitting
 from kernelworks.records import Ceilings
 from kernelworks.verdicts import Judgement
 
-# Enough calls for each attack to show: what a candidate takes here is its calls, and no limit is one that a busy
-# machine comes near.
-BUDGET = Budget(truth_s=1.0, most_cases=6, many=140, many_s=60.0, answer_s=30.0, looks=1, shapes=0)
-LONG = dataclasses.replace(BUDGET, many=24)
+# What a candidate takes here is its calls; no limit is one that a busy machine comes near.
+BUDGET = Budget(truth_s=1.0, most_cases=6, many_s=60.0, answer_s=30.0, looks=1, shapes=0)
+LONG = dataclasses.replace(BUDGET, gradients=0)
 FIRST = {a.family: a for a in reversed(ATTACKS)}  # of each family, where there is no time for all
 
 
@@ -56,6 +55,7 @@ class Court:
             )  # fmt: skip
             self.sittings[name] = self.stack.enter_context(sitting)
         sitting = self.sittings[name]
+        sitting.bench.budget = dataclasses.replace(sitting.bench.budget, many=attack.calls)
         path = self.folder / "candidate.py"
         path.write_text(text, encoding="utf-8")
         return sitting.judge(read_candidate(path, sitting.problem))

@@ -95,6 +95,12 @@ def test_what_is_quicker_than_its_bytes_is_against_physics(ceilings: Ceilings) -
     assert "others work for it" in broken(least.moving_s, 0.5 * least.alone_s)
     assert not broken(least.moving_s, least.alone_s)
     assert not broken(0.5 * least.moving_s, 0.5 * least.alone_s, unsure=0.02)  # a neighbour shows in empty answers too
+    some = [torch.rand(1000), torch.rand(5, 300).bfloat16(), torch.ones(7, dtype=torch.bool)]
+    assert 0 < physics.reading_s(some) < 0.1
+    busy = physics.Limit(least.whole, 1.0, 1.0, 0.0, float(sum(value.nbytes for value in some)))
+    took = physics.Took(0.1, 0.0, 0.1, 0.0)
+    assert busy.broken_by(took) and not busy.broken_by(took, some)  # the machine is quicker than when it was measured
+    assert busy.broken_by(physics.Took(0.0, 0.0, 0.0, 0.0), some)
     assert not physics.limit({**work, "needed": 0}, 2, ceilings).broken_by(physics.Took(0.0, 0.0, 0.0, 0.0))
     products = physics.limit({**work, "calls": [["aten::mm", 1e12, 0.0, "float32", "exp"]]}, 1, ceilings)
     assert products.less_arithmetic(1.0) and not products.less_arithmetic(10.0)

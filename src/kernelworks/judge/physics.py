@@ -10,9 +10,13 @@ show less than reading them takes, and no process has read them in less time of 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from kernelworks.ceilings import bound
 from kernelworks.ceilings.bound import Bound, regime
@@ -21,6 +25,7 @@ from kernelworks.records import Ceilings, GpuCeilings
 __all__ = ["Limit", "Took", "limit"]
 
 UNSURE = 3.0  # median deviations of an empty answer's time, within which a difference of two times is none
+READINGS, HERE_AND_NOW = 8, 0.5  # of what adding inputs up takes: much of that is reading them
 CLOCKS_DIFFER = 0.8  # of a limit, above which two clocks and two measurements may differ
 
 
@@ -57,13 +62,23 @@ class Limit:
     moving_s: float
     alone_s: float
     arithmetic_s: float
+    needed: float = 0.0  # bytes of the inputs that must be read
 
     @property
     def seconds(self) -> float:
         return self.whole.seconds
 
-    def broken_by(self, took: Took) -> str:
-        """Which law of nature a time is against, "" for none."""
+    def broken_by(self, took: Took, inputs: Sequence[Tensor] = ()) -> str:
+        """Which law of nature a time is against, "" for none. It is told so only where reading these inputs, here and
+        now, takes longer too: ceilings may have been measured on a busier machine than this one is."""
+        said = self._against(took)
+        if said and inputs:
+            whole = sum(value.nbytes for value in inputs)
+            least = HERE_AND_NOW * reading_s(inputs) * self.needed / whole if whole else 0.0
+            return said if min(took.cpu_s + took.cpu_unsure_s, took.seconds + took.unsure_s) < least else ""
+        return said
+
+    def _against(self, took: Took) -> str:
         if took.seconds + took.unsure_s < CLOCKS_DIFFER * self.moving_s:
             return f"{took.seconds:.3g} s a call, and reading its inputs takes {self.moving_s:.3g} s on this machine"
         if took.cpu_s + took.cpu_unsure_s < CLOCKS_DIFFER * self.alone_s:
@@ -86,6 +101,19 @@ class Limit:
         return regime(self.whole, seconds)
 
 
+def reading_s(inputs: Sequence[Tensor]) -> float:
+    """What reading them takes of one core, at the least of some times."""
+    flat = [value.reshape(-1).view(torch.uint8) for value in inputs]
+    words = [value[: value.numel() // 4 * 4].view(torch.float32) for value in flat]
+    found = []
+    for _ in range(READINGS):
+        begin = time.process_time_ns()
+        for value in words:
+            value.sum()
+        found.append((time.process_time_ns() - begin) / 1e9)
+    return min(found)
+
+
 def limit(work: Mapping[str, Any], threads: int, ceilings: Ceilings | GpuCeilings) -> Limit:
     """Of the work that the process of the truth counted."""
     calls = work["calls"]
@@ -100,4 +128,4 @@ def limit(work: Mapping[str, Any], threads: int, ceilings: Ceilings | GpuCeiling
         written_bytes=written, function=str(called[4]),
     )  # fmt: skip
     near, alone = (bound(0.0, 0.0, work["needed"], inputs, "float32", n, ceilings) for n in (threads, 1))
-    return Limit(whole, near.terms["memory"], alone.terms["memory"], whole.terms["compute"])
+    return Limit(whole, near.terms["memory"], alone.terms["memory"], whole.terms["compute"], float(work["needed"]))

@@ -136,7 +136,7 @@ class Sitting:
         speeds = tuple(speed(name, tried.seconds[name], ours, nothing) for name in self.over if ours and nothing)
         net = next((p.median_s for p in paces if p.arm == "candidate"), 0.0)
         if least is not None and tried.took is not None and one.language != "triton":
-            broken, less = least.broken_by(tried.took), net and least.less_arithmetic(net)
+            broken, less = least.broken_by(tried.took, bench.cases[0].given), net and least.less_arithmetic(net)
             if broken:
                 reasons.append(Charge("faster than physics", broken))
             elif less:

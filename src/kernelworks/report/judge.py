@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernelworks.report import quantity
-from kernelworks.verdicts import Charge, Judgement
+from kernelworks.verdicts import Charge, Judgement, Speed
 
 __all__ = ["judgement", "sentence"]
 
@@ -28,9 +28,16 @@ def sentence(found: Judgement) -> str:
     """The verdict in a line."""
     words = f"{found.candidate} for {found.problem}: {WORDS[found.verdict]}"
     if found.verdict == "right":
-        quick = ", ".join(f"{quantity.ratio(s.ratio)} over {s.over}" for s in found.speeds)
+        quick = ", ".join(f"{_ratio(s)} over {s.over}" for s in found.speeds)
         return f"{words}{f'; {quick}' if quick else ''}"
     return f"{words}: {found.reasons[0].said}" if found.reasons else words
+
+
+def _ratio(speed: Speed) -> str:
+    """One that is ambiguous is said as far as it is known."""
+    if not speed.ambiguous:
+        return quantity.ratio(speed.ratio)
+    return f"{quantity.ratio(speed.low)} to {quantity.ratio(speed.high)} (ambiguous)"
 
 
 def judgement(found: Judgement) -> RenderableType:
