@@ -58,6 +58,14 @@ PROBLEMS: dict[str, tuple[Callable[..., Any], Callable[[], Sequence[Any]]]] = {
     ),
     "windows": (Windows().eval(), lambda: [torch.randn(2, 4, 10, 12)]),
     "loss": (lambda x, y: F.cross_entropy(x, y), lambda: [torch.randn(20, 37), torch.randint(0, 37, (20,))]),
+    "masked": (
+        lambda x, m: torch.softmax(x.masked_fill(m, float("-inf")), 2) @ x,
+        lambda: [torch.randn(2, 12, 12), torch.ones(12, 12).triu(1).bool()],
+    ),
+    "heads": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        lambda: [torch.randn(1, 2, 18, 8), torch.randn(1, 2, 18, 8), torch.randn(1, 2, 18, 8)],
+    ),
     "tanh_gelu": (lambda x: F.gelu(x, approximate="tanh"), lambda: [3 * torch.randn(7, 129)]),
     "gram": (lambda x: x.t() @ x, lambda: [torch.randn(19, 16)]),
 }  # fmt: skip

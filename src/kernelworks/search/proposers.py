@@ -37,6 +37,15 @@ def _parameters(setting: Setting) -> Proposer:
     return Parameters(setting)
 
 
+def _schedule(setting: Setting) -> Proposer:
+    from kernelworks.search.schedule import ScheduleRewriting
+
+    proposer = ScheduleRewriting(seed=setting.seed, over=setting.over)
+    if proposer.unfit(setting.problem):
+        raise Unfit(proposer.unfit(setting.problem))
+    return proposer
+
+
 def _model(setting: Setting) -> Proposer:
     from kernelworks.search.model import made
 
@@ -47,6 +56,7 @@ def _model(setting: Setting) -> Proposer:
 PROPOSERS: dict[str, Callable[[Setting], Proposer]] = {
     "parameters": _parameters,
     "model": _model,
+    "schedule": _schedule,
 }
 
 

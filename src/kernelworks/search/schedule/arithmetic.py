@@ -46,7 +46,7 @@ template <class V> inline V count(float from, float step) {
 
 FUNCTIONS = {
     "int": """\
-template <class V> inline V whole(const long* p, long stride) {
+template <class V, class T> inline V whole(const T* p, long stride) {
     V r;
     for (int l = 0; l < lanes<V>; ++l) r[l] = (float)p[l * stride];
     return r;

@@ -9,7 +9,9 @@ from __future__ import annotations
 from kernelworks.search.schedule.emit import arguments, printed
 from kernelworks.search.schedule.plan import Plan
 
-__all__ = ["FLAGS", "candidate_of"]
+__all__ = ["COMPILER", "FLAGS", "candidate_of"]
+
+COMPILER = "g++"
 
 FLAGS = (
     "-std=gnu++20", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math",
@@ -40,7 +42,7 @@ def built():
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
             source, made = Path(folder) / "kernel.cpp", Path(folder) / "kernel.so"
             source.write_text(SOURCE)
-            command = ["g++", *FLAGS, str(source), "-o", str(made)]
+            command = ["{compiler}", *FLAGS, str(source), "-o", str(made)]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 raise RuntimeError(done.stderr[-4000:])
@@ -88,7 +90,7 @@ WEIGHTS = """\
 def candidate_of(plan: Plan, function: str = "") -> str:
     """The whole text of a candidate: a class in KernelBench's format, or a ``function`` of that name."""
     kernel, names = plan.kernel, arguments(plan)
-    head = HEAD.format(source=printed(plan), flags=_tuple(FLAGS), count=len(names))
+    head = HEAD.format(source=printed(plan), flags=_tuple(FLAGS), count=len(names), compiler=COMPILER)
     count = 1 + max((int(b.source) for b in kernel.buffers.values() if b.kind == "input"), default=-1)
     inputs = {int(b.source): b for b in kernel.buffers.values() if b.kind == "input"}
     given = [inputs[n].name if n in inputs else f"unread{n}" for n in range(count)]

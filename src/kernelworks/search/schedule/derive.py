@@ -25,7 +25,7 @@ DECOMPOSED = """
     hardswish hardsigmoid elu softplus mish log_sigmoid_forward mv dot linalg_vector_norm norm std std_mean
     native_batch_norm _native_batch_norm_legit_no_training _native_batch_norm_legit_functional celu selu
     softshrink hardshrink threshold addcmul addcdiv lerp rsub binary_cross_entropy binary_cross_entropy_with_logits
-    soft_margin_loss l1_loss addmv
+    soft_margin_loss l1_loss addmv tril triu _safe_softmax _scaled_dot_product_flash_attention_for_cpu
 """
 
 
@@ -35,8 +35,8 @@ def derived(call: Callable[..., Any], inputs: Sequence[Any]) -> Kernel:
     trained = {n for n, _ in call.named_parameters()} if isinstance(call, nn.Module) else set()
     tensors = [v for v in inputs if isinstance(v, Tensor)]
     for value in (*tensors, *state.values()):
-        if value.dtype not in (torch.float32, torch.int64):
-            raise Declined(f"a tensor of {value.dtype}; float32, and int64 as places, are taken")
+        if value.dtype not in (torch.float32, torch.int64, torch.bool):
+            raise Declined(f"a tensor of {value.dtype}; float32, int64 as places and truth values are taken")
     graph = _traced(call, state, inputs)
     builder = Builder()
     given: list[Value] = []
@@ -154,12 +154,12 @@ POINTWISE: dict[str, Callable[..., Expr]] = {
 KEYWORDS = {"alpha": "alpha", "approximate": "how", "min": "low", "max": "high"}
 VIEWS = words(
     "view _unsafe_view permute transpose t unsqueeze squeeze expand slice select split split_with_sizes unbind reshape "
-    "narrow diagonal as_strided"
+    "narrow diagonal as_strided unsafe_split unsafe_chunk"
 )
 TWICE, LIGHT = {"silu", "gelu", "leaky_relu", "pow"}, 4
 NOTHING = {"alias", "detach", "clone", "contiguous", "lift_fresh_copy", "_to_copy", "to", "convert_element_type"}
 FILLED = {"full": 1, "full_like": 1, "scalar_tensor": 0}  # the place of its value
-FILLED_WITH = {"zeros": 0.0, "zeros_like": 0.0, "ones": 1.0, "ones_like": 1.0, "new_zeros": 0.0}
+FILLED_WITH = {"zeros": 0.0, "zeros_like": 0.0, "ones": 1.0, "ones_like": 1.0, "new_zeros": 0.0, "empty": math.nan}
 
 
 class _Walk:
@@ -220,7 +220,10 @@ class _Walk:
             value = FILLED_WITH[name] if name in FILLED_WITH else args[FILLED[name]]
             if isinstance(value, (int, float)):
                 shape = tuple(node.meta["val"].shape)
-                return Lazy(shape, (None,) * len(shape), Number(float(value)), node.meta["val"].dtype is torch.bool)
+                decides = node.meta["val"].dtype is torch.bool
+                constant: Expr = Number(float(value))
+                constant = Apply("not_equal", (constant, Number(0.0))) if decides else constant
+                return Lazy(shape, (None,) * len(shape), constant, decides)
         if name == "arange" or name == "iota":
             return self._counted(node, args, kwargs)
         rule = RULES.get(name)

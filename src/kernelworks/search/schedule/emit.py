@@ -13,6 +13,7 @@ from kernelworks.search.schedule.plan import Group, Pass, Plan, clean
 
 __all__ = ["arguments", "printed"]
 
+WORDS = {"float32": "float", "int64": "long", "bool": "bool"}
 STREAMS = {4: "_mm_stream_ps", 8: "_mm256_stream_ps", 16: "_mm512_stream_ps"}
 
 
@@ -87,7 +88,7 @@ class _Printer:
         buffer = self.kernel.buffers[name]
         if buffer.kind == "output":
             return f"float* __restrict__ {name}"
-        return f"const {'long' if buffer.dtype == 'int64' else 'float'}* __restrict__ {name}"
+        return f"const {WORDS[buffer.dtype]}* __restrict__ {name}"
 
     # ------------------------------------------------------------ loops
 
@@ -192,10 +193,10 @@ class _Nest:
             if not stage.monoid:
                 continue
             for n in range(len(copies)):
-                names = [f"{stage.name}_{n}_{k}" for k in range(self.part.partials)]
+                names = [f"{stage.name}_a{n}_{k}" for k in range(self.part.partials)]
                 self._declared(names, IDENTITY[stage.monoid], wide)
                 if rest:
-                    self._declared([f"{stage.name}_{n}_rest"], IDENTITY[stage.monoid], 1)
+                    self._declared([f"{stage.name}_a{n}_rest"], IDENTITY[stage.monoid], 1)
         self._reduced(0, env)
         forwarded: dict[tuple[str, int], str] = {}
         for stage in self.stages:
@@ -207,7 +208,7 @@ class _Nest:
         for n, copy in enumerate(copies):
             body.known = {name: text for (name, m), text in forwarded.items() if m == n}
             for stage in self.after:
-                text = body.value(stage, copy, f"{stage.name}_{n}")
+                text = body.value(stage, copy, f"{stage.name}_e{n}")
                 self._stored(stage, env, copy, text, lanes)
 
     def _declared(self, names: list[str], value: float, lanes: int) -> None:
@@ -219,7 +220,7 @@ class _Nest:
 
     def _combined(self, stage: Stage, n: int, wide: int, *, across: bool, rest: bool) -> str:
         """What the accumulators come to, in a variable."""
-        names = [f"{stage.name}_{n}_{k}" for k in range(self.part.partials)]
+        names = [f"{stage.name}_a{n}_{k}" for k in range(self.part.partials)]
         while len(names) > 1:
             pairs = [self._two(stage.monoid, *names[i : i + 2]) for i in range(0, len(names) - 1, 2)]
             names = pairs + names[len(names) - len(names) % 2 :]
@@ -229,10 +230,10 @@ class _Nest:
             self.printer.called.add(function)
             text = f"{function}({text})"
         if rest:
-            text = self._two(stage.monoid, text, f"{stage.name}_{n}_rest")
+            text = self._two(stage.monoid, text, f"{stage.name}_a{n}_rest")
         kind = f"v{wide}" if wide > 1 and not across else "float"
-        self.printer.say(f"const {kind} {stage.name}_{n} = {text};")
-        return f"{stage.name}_{n}"
+        self.printer.say(f"const {kind} {stage.name}_r{n} = {text};")
+        return f"{stage.name}_r{n}"
 
     def _two(self, monoid: str, a: str, b: str) -> str:
         if monoid == "sum":
@@ -267,9 +268,9 @@ class _Nest:
                 body.known = {}
                 for stage in self.stages:
                     place = copy | term
-                    text = body.value(stage, place, f"{stage.name}_at{n}_{k}")
+                    text = body.value(stage, place, f"{stage.name}_e{n}_{k}")
                     if stage.monoid:
-                        at = f"{stage.name}_{n}_{'rest' if short else k % self.part.partials}"
+                        at = f"{stage.name}_a{n}_{'rest' if short else k % self.part.partials}"
                         self.printer.say(f"{at} = {self._summed(stage.monoid, at, text)};")
                     else:
                         self._stored(stage, env, place, text, lanes)
@@ -380,7 +381,7 @@ class _Body:
             return name, self.lanes > 1 and self._moves(read)
         nest, vector = self.nest, self.nest.part.vector
         at = address(nest.plan, read, self.env, copy, nest.group.shared)
-        whole = nest.kernel.buffers[read.buffer].dtype == "int64"
+        whole = nest.kernel.buffers[read.buffer].dtype != "float32"
         wide = self.lanes > 1 and read.stride(vector) != 0
         if not wide:
             text = f"(float){read.buffer}[{at}]" if whole else f"{read.buffer}[{at}]"
@@ -394,7 +395,7 @@ class _Body:
             more = "" if function == "load" else f", {step}"
             text = f"{function}<v{self.lanes}>({read.buffer} + {at}{more})"
         if text not in self.loaded:
-            name = f"{read.buffer}_{len(self.loaded)}v"
+            name = f"{read.buffer}_v{len(self.loaded)}"
             self.loaded[text] = name
             nest.printer.say(f"const {f'v{self.lanes}' if wide else 'float'} {name} = {text};")
         return self.loaded[text], wide

@@ -7,12 +7,13 @@ often the move has helped before.
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
 from kernelworks.judge.problem import Problem
 from kernelworks.search.proposer import Draft, Seen
-from kernelworks.search.schedule.candidate import candidate_of
+from kernelworks.search.schedule.candidate import COMPILER, candidate_of
 from kernelworks.search.schedule.moves import COMPUTE, LATENCY, MEMORY, MOVES, OVERHEAD, Step, apply, drawn, replayed
 from kernelworks.search.schedule.nest import Kernel
 from kernelworks.search.schedule.openings import opening
@@ -46,8 +47,8 @@ class ScheduleRewriting:
 
     name = "schedule"
 
-    def __init__(self, *, seed: int = 0) -> None:
-        self.seed, self.asked = seed, 0
+    def __init__(self, *, seed: int = 0, over: str = "eager") -> None:
+        self.seed, self.over, self.asked = seed, over, 0
         self.declined, self.function = "", ""
         self.kernels: dict[str, Kernel | None] = {}
         self.offered: set[str] = set()
@@ -86,26 +87,35 @@ class ScheduleRewriting:
                 self.helped[name][0] += 1
                 self.helped[name][1] += mine is not None and mine > 1.02 * max(before)
 
+    @property
+    def remark(self) -> str:
+        """Why it offers nothing, where it does not."""
+        return self.declined
+
     # ------------------------------------------------------------ parents
+
+    def unfit(self, problem: Problem) -> str:
+        """Why nothing can be offered for a problem, as far as that is seen without running it; "" where it may be."""
+        if problem.format not in FORMATS:
+            return f"a problem of the format {problem.format}; of {', '.join(FORMATS)} it is taken"
+        if problem.device != "cpu":
+            return f"a problem for {problem.device}; schedules are for the CPU"
+        return "" if shutil.which(COMPILER) else f"there is no {COMPILER} to compile its candidates with"
 
     def kernel(self, problem: Problem) -> Kernel | None:
         """The problem's nest; None where there is none, and ``declined`` says why."""
         key = repr((problem.name, problem.format, problem.entry, sorted(problem.files.items())))
         if key not in self.kernels:
-            self.declined = ""
+            self.declined = self.unfit(problem)
             try:
-                if problem.format not in FORMATS:
-                    raise Declined(f"a problem of the format {problem.format}; of {', '.join(FORMATS)} it is taken")
-                if problem.device != "cpu":
-                    raise Declined(f"a problem for {problem.device}")
-                self.kernels[key] = nest_of(problem)
+                self.kernels[key] = None if self.declined else nest_of(problem)
             except Declined as error:
                 self.kernels[key], self.declined = None, str(error)
         return self.kernels[key]
 
     def _fit(self, seen: Seen) -> float | None:
-        """How many times as quick as eager: the two are timed in turns, so an hour's noise is in both."""
-        return seen.ratio() or (1 / seen.seconds if seen.seconds else None)
+        """How many times as quick as the baseline: the two are timed in turns, so an hour's noise is in both."""
+        return seen.ratio(self.over) or (1 / seen.seconds if seen.seconds else None)
 
     def _parents(self, seen: Sequence[Seen]) -> list[Seen]:
         """The quickest, best first."""

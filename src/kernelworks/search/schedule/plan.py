@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kernelworks.machine import machine
 from kernelworks.search.schedule.nest import Kernel, Read, Stage, reads
 from kernelworks.search.schedule.rewrite import Illegal, rewritten
 
@@ -18,6 +19,7 @@ __all__ = [
 ]  # fmt: skip
 
 WIDTHS = (4, 8, 16)  # floats of a vector
+STREAMED = {4: "avx2", 8: "avx2", 16: "avx512f"}  # what must be there to write so many past the caches
 LOCAL = 1 << 16  # elements of a buffer that a thread keeps for itself: an L2 cache holds them
 MOST_COPIES = 48  # of a pass's statements, side by side
 MOST_BLOCK = 16
@@ -204,6 +206,10 @@ def _check_vector(kernel: Kernel, group: Group, part: Pass) -> None:
             raise Illegal(f"{name} does not write neighbours along {dim}")
     if not part.stream:
         return
+    if STREAMED[part.width] not in machine().features:
+        raise Illegal(
+            f"streaming stores of {part.width} lanes are {STREAMED[part.width]}'s, which this machine has not"
+        )
     written = [kernel.stage(n) for n in part.all if kernel.buffers[n].kind == "output"]
     if not written or dim in reduced:
         raise Illegal("streaming stores are of answers, along what is written")

@@ -63,11 +63,23 @@ def _of_pair(rule: Rule) -> Rule:
     """The values of what has places too, where nobody reads those."""
 
     def made(builder: Builder, name: str, bound: Bound, node: torch.fx.Node) -> Any:
-        if any(user.args[1] != 0 for user in node.users):
+        if any(user.args[1] != 0 and user.users for user in node.users):
             raise Declined(f"aten::{node.target.overloadpacket.__name__} whose places are read")  # type: ignore[union-attr]
-        return [rule(builder, name, bound, node)]
+        return [rule(builder, name, bound, node), None]
 
     return made
+
+
+def _truth(monoid: str) -> Rule:
+    """Whether all, or any, of some truth values hold."""
+
+    def rule(builder: Builder, name: str, bound: Bound, node: torch.fx.Node) -> Lazy:
+        dims = _dims(bound["self"], bound.get("dim"))
+        place = reduced(builder, name, bound["self"], dims, monoid, keep=bool(bound.get("keepdim")))
+        lazy = builder.lazy(place)
+        return Lazy(lazy.shape, lazy.axes, Apply("not_equal", (lazy.value, Number(0.0))), True)
+
+    return rule
 
 
 def _mean(builder: Builder, name: str, bound: Bound, node: torch.fx.Node) -> Lazy:
@@ -302,7 +314,7 @@ def _summed(builder: Builder, name: str, bound: Bound, node: torch.fx.Node) -> P
 
 RULES: dict[str, Rule] = {
     "sum": _summed, "mean": _mean, "amax": _extreme("max"), "amin": _extreme("min"),
-    "max": _largest("max"), "min": _largest("min"),
+    "all": _truth("min"), "any": _truth("max"), "max": _largest("max"), "min": _largest("min"),
     "var": _variance, "var_mean": _variance,
     "mm": _matrices, "bmm": _matrices, "addmm": _added("mat1", "mat2"), "baddbmm": _added("batch1", "batch2"),
     "convolution": _convolution, "avg_pool2d": _pool("sum"), "avg_pool3d": _pool("sum"), "avg_pool1d": _pool("sum"),

@@ -1,4 +1,5 @@
-"""The process in which a problem's code runs to have its nest derived: ``python -m kernelworks.search.schedule.trace``.
+"""The process in which a problem's code runs to have its nest derived: ``python -m kernelworks.search.schedule.trace
+FOLDER``.
 
 The problem comes as JSON on stdin, the nest goes as JSON to stdout. The code is as far apart from all else as a
 candidate's (``judge.sandbox``).
@@ -30,18 +31,37 @@ MOST_BYTES = 1 << 24  # of the nest
 
 
 def nest_of(problem: Problem) -> Kernel:
-    """The nest of a problem's reference at its own shape. Raises Declined."""
+    """The nest of a problem's reference at its own shape; found once in a process. Raises Declined."""
+    key = json.dumps(dataclasses.asdict(problem))
+    if key not in _known:
+        try:
+            _known[key] = _asked(key)
+        except Declined as error:
+            _known[key] = str(error)
+    found = _known[key]
+    if isinstance(found, str):
+        raise Declined(found)
+    return found
+
+
+_known: dict[str, Kernel | str] = {}  # a problem -> its nest, or why it has none
+
+
+def _asked(problem: str) -> Kernel:
+    """What the process says."""
     paths = os.pathsep.join(p for p in sys.path if p)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "kernelworks.search.schedule.trace"], input=json.dumps(dataclasses.asdict(problem)),
-            capture_output=True, text=True, timeout=PATIENCE_S, env={**environment.variables(), "PYTHONPATH": paths},
-        )  # fmt: skip
-        said = json.loads(done.stdout)
-    except subprocess.TimeoutExpired:
-        raise Declined(f"it was not traced within {PATIENCE_S:.0f} s") from None
-    except json.JSONDecodeError:
-        raise Declined(f"its tracing ended with code {done.returncode}: {done.stderr[-400:]}") from None
+    with tempfile.TemporaryDirectory(prefix="kernelworks-trace-") as folder:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "kernelworks.search.schedule.trace", folder],
+                input=problem, capture_output=True, text=True, timeout=PATIENCE_S,
+                env={**environment.variables(), "PYTHONPATH": paths},
+            )  # fmt: skip
+            said = json.loads(done.stdout)
+        except subprocess.TimeoutExpired:
+            raise Declined(f"it was not traced within {PATIENCE_S:.0f} s") from None
+        except json.JSONDecodeError:
+            raise Declined(f"its tracing ended with code {done.returncode}: {done.stderr[-400:]}") from None
     if "declined" in said:
         raise Declined(said["declined"])
     return kernel_from_json(said)
@@ -68,26 +88,24 @@ def _answer(problem: Problem, folder: Path) -> str:
 
 
 def main() -> None:
-    problem = _read(json.load(sys.stdin))
+    problem, folder = _read(json.load(sys.stdin)), Path(sys.argv[1])
     apart = sandbox.Apart()
-    with tempfile.TemporaryDirectory(prefix="kernelworks-trace-") as folder:
-        hears, tells = os.pipe()
-        sandbox.leave_others(apart)
-        child = os.fork()
-        if child == 0:
-            os.close(hears)
-            try:
-                sandbox.keep_only((tells,))
-                seen = sandbox.enclose(Path(folder), apart, CPU_S)
-                sandbox.caches(seen)
-                with os.fdopen(tells, "w", encoding="utf-8") as file:
-                    file.write(_answer(problem, seen))
-            finally:
-                os._exit(0)
-        os.close(tells)
-        with os.fdopen(hears, encoding="utf-8") as file:
-            said = file.read(MOST_BYTES)
-        os.waitpid(child, 0)
+    hears, tells = os.pipe()
+    sandbox.leave_others(apart)
+    child = os.fork()
+    if child == 0:
+        try:
+            sandbox.keep_only((tells,))
+            seen = sandbox.enclose(folder, apart, CPU_S)
+            sandbox.caches(seen)
+            with os.fdopen(tells, "w", encoding="utf-8") as file:
+                file.write(_answer(problem, seen))
+        finally:
+            os._exit(0)
+    os.close(tells)
+    with os.fdopen(hears, encoding="utf-8") as file:
+        said = file.read(MOST_BYTES)
+    os.waitpid(child, 0)
     sys.stdout.write(said or json.dumps({"declined": "its process ended"}))
 
 

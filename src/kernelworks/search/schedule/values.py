@@ -162,7 +162,7 @@ class Builder:
         if isinstance(value, Place):
             axes = self.suggested(value)
             self.together.append({d for d in axes if d})
-            return Lazy(value.shape, tuple(axes), self.read(value, axes))
+            return Lazy(value.shape, tuple(axes), self._in(value, axes), self._decides(value))
         return Lazy((), (), Number(float(value)))
 
     def aligned(
@@ -200,8 +200,12 @@ class Builder:
 
     def _in(self, value: Value, names: Sequence[str | None]) -> Expr:
         if isinstance(value, Place):
-            return self.read(value, names)
+            read = self.read(value, names)
+            return Apply("not_equal", (read, Number(0.0))) if self._decides(value) else read
         return value.value if isinstance(value, Lazy) else Number(float(value))
+
+    def _decides(self, place: Place) -> bool:
+        return self.buffers[place.buffer].dtype == "bool"
 
     # ------------------------------------------------------------ the end
 
