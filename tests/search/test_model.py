@@ -14,10 +14,12 @@ from gate import OTHER, PROBLEM, RIGHT
 from scripted import Scripted, serving
 from typer.testing import CliRunner
 
+import kernelworks
 from kernelworks.cli import app
 from kernelworks.judge import Budget
 from kernelworks.judge.formats import read_problem
 from kernelworks.judge.problem import Problem
+from kernelworks.op import OPS
 from kernelworks.records import Ceilings
 from kernelworks.search import search
 from kernelworks.search.asking import Patience
@@ -232,10 +234,14 @@ def test_a_prompt_says_all_that_the_judge_knows(problem: Problem) -> None:
     assert "wrong answer: an element is off" in mend and "refused" in mend and "more than" not in mend
 
 
-def test_a_room_is_told_by_its_contract() -> None:
-    rules, asked = conversation(read_problem("softmax"), None, 1, machine="m")
-    assert "a function softmax" in rules["content"]
-    assert "float64" in asked["content"] and "def " in asked["content"] and "dim" in asked["content"]
+@pytest.mark.parametrize("op", ["softmax", "relu", "rms_norm", "rope", "gelu_mul", "linear"])
+def test_a_room_is_told_by_its_contract(op: str) -> None:
+    rules, asked = conversation(read_problem(op), None, 1, machine="m")
+    contract = OPS[op].contract
+    assert f"a function {op}" in rules["content"]
+    for said in (contract.formula, contract.source, contract.bench_cases[0].name, "in float64", *contract.outputs):
+        assert said in asked["content"], said
+    assert (getattr(kernelworks, op).__doc__ or "none").strip().splitlines()[0] in asked["content"]
 
 
 def test_a_compilers_long_error_keeps_its_beginning_and_its_end(problem: Problem) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.resources
 import inspect
 import string
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from kernelworks.judge.formats import definition, kernelbench, kernelbook, robust_kbench, rooms
 from kernelworks.judge.problem import Problem
@@ -77,15 +80,26 @@ def _contract(name: str) -> str:
     lines = [
         f"The op {contract.name}: {contract.formula}",
         f"Source: {contract.source}",
-        f"Called as: {op.passes['forward'].schema}",
-        f"Arguments, in their order: {', '.join(op.passes['forward'].names)}.",
-        f"It returns: {', '.join(contract.outputs)}.",
+        f"Called with {', '.join(op.passes['forward'].names)}, by position (there is no out and no row); it returns "
+        f"{', '.join(contract.outputs)}.",
         f"Dtypes: {kinds}; gradients of: {', '.join(contract.differentiable) or 'none'}.",
         f"It is tried at {len(cases)} cases, first: {'; '.join(cases[:MOST_CASES])}.",
-        "The definition, which is run in float64:",
-        fenced(inspect.cleandoc(inspect.getsource(contract.reference))),
+        "What its own function promises:",
+        inspect.getdoc(getattr(importlib.import_module(f"kernelworks.ops.{contract.family}.{name}"), name)) or "",
+        *_defined(contract.reference),
     ]
     return "\n\n".join(lines)
+
+
+def _defined(reference: Callable[..., Any]) -> list[str]:
+    """The definition's text, where it has one of its own: a form's is what its room gave the form."""
+    form = getattr(reference, "__self__", None)
+    for given in (getattr(form, "reference", None), getattr(form, "function", None), reference):
+        if inspect.isbuiltin(given):
+            return [f"It is defined by torch's own function {given.__name__}, in float64."]
+        if inspect.isfunction(given):
+            return ["The definition, which is run in float64:", fenced(textwrap.dedent(inspect.getsource(given)))]
+    return []
 
 
 @functools.cache
