@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gate import OTHER, PROBLEM, RIGHT
+from gate import BROKEN, KERNEL, OTHER, PROBLEM, RIGHT
 from scripted import Scripted, serving
 from typer.testing import CliRunner
 
@@ -65,46 +65,50 @@ def test_a_model_that_stumbles_and_cheats_comes_to_a_right_candidate(
         {"reply": "Kernels are hard; what would you like?"},
         {"reply": f"Hypothesis: nobody looks\n\n{fenced(ZEROS)}\n\nHypothesis: the first will do\n\n{fenced(STALE)}"},
         {"reply": f"Hypothesis: tell me all\n\n{fenced(THIEF)}"},
-        {"reply": f"Hypothesis: one pass\n\n{fenced(RIGHT)}", "tokens": 321},
+        {"reply": f"Hypothesis: in C++\n\n{fenced(BROKEN)}"},
+        {"reply": f"Hypothesis: one pass\n\n{fenced(KERNEL)}", "tokens": 321},
     ]
     (tmp_path / "gate.py").write_text(PROBLEM, encoding="utf-8")
     place = tmp_path / "search.sqlite"
     with serving(steps, tmp_path) as server:
         found = search(
-            tmp_path / "gate.py", proposers=["model"], most=4, budget_s=900, store=place, threads=1, ceilings=ceilings,
+            tmp_path / "gate.py", proposers=["model"], most=5, budget_s=900, store=place, threads=1, ceilings=ceilings,
             judging=(LITTLE, LITTLE), options={"model.endpoint": server.url, "model.model": "m", "model.wait": "0.01"},
         )  # fmt: skip
         asked = server.requests
         prompts = [server.prompt(n) for n in range(len(asked))]
     with Store.read(place) as store:
         seen = list(store.history)
-    assert len(asked) == 7 and all(one["headers"]["Authorization"] == f"Bearer {KEY}" for one in asked)
+    assert len(asked) == 8 and all(one["headers"]["Authorization"] == f"Bearer {KEY}" for one in asked)
 
     # what came of them: both cheats and the thief are refused, the right one wins, and nobody saw the key
-    assert [one.judgement.verdict for one in seen if one.judgement] == ["refused"] * 3 + ["right"]
-    assert [one.draft.note for one in seen] == ["nobody looks", "the first will do", "tell me all", "one pass"]
-    zeros, stale, thief, right = seen
+    assert [one.judgement.verdict for one in seen if one.judgement] == ["refused"] * 4 + ["right"]
+    notes = ["nobody looks", "the first will do", "tell me all", "in C++", "one pass"]
+    assert [one.draft.note for one in seen] == notes
+    zeros, stale, thief, broken, right = seen
     assert zeros.judgement and zeros.judgement.reasons[0].kind == "wrong answer"
     assert stale.judgement and "wrong answer" in {c.kind for c in stale.judgement.reasons}
     assert thief.judgement and "PATH" in str(thief.judgement.reasons) and KEY not in str(thief.judgement)
     assert right.ratio() is not None and right.draft.detail["tokens"]["completion_tokens"] == 321
-    assert right.draft.parents == (thief.id,) and thief.draft.parents == (stale.id,)
+    assert right.draft.parents == (broken.id,) and thief.draft.parents == (stale.id,)
+    assert right.draft.language == "c++" and right.judgement and right.judgement.kernels
 
     # what it was told: the problem, that its reply held nothing, and the judge's own words on what it had written
     assert "torch.sigmoid(a) * b" in prompts[0] and prompts[0] == prompts[3]
     assert "it holds no block of code: Kernels are hard" in prompts[4]
     assert "It is refused." in prompts[5] and stale.judgement.reasons[0].said in prompts[5]
     assert "getattr(self, 'kept'" in prompts[5] and "nobody looks: refused: wrong answer" in prompts[5]
+    assert "does not load" in prompts[7] and "expo" in prompts[7].split("What the judge says of it")[1]
 
-    assert found.best is not None and found.best.code == RIGHT and found.stopped == "count"
+    assert found.best is not None and found.best.code == KERNEL and found.stopped == "count"
 
     # what was kept: four replies, each with its prompt, what failed before it, and the draft's way to it
     kept = tmp_path / "search.sqlite.transcripts.jsonl"
     lines = list(Transcripts(kept))
-    assert [one["candidates"] for one in lines] == [0, 2, 1, 1]
+    assert [one["candidates"] for one in lines] == [0, 2, 1, 1, 1]
     assert [one["said"] for one in lines[0]["failed"]][:2] == ["status 429", "status 500"]
     assert lines[-1]["id"] == right.draft.detail["transcript"] and lines[-1]["tokens"]["completion_tokens"] == 321
-    assert lines[-1]["messages"][-1]["content"] == prompts[6] and KEY not in kept.read_text(encoding="utf-8")
+    assert lines[-1]["messages"][-1]["content"] == prompts[7] and KEY not in kept.read_text(encoding="utf-8")
 
 
 def test_a_command_is_as_good_a_model(problem: Problem, tmp_path: Path) -> None:
@@ -226,7 +230,7 @@ def test_a_prompt_says_all_that_the_judge_knows(problem: Problem) -> None:
     for said in (
         "torch.sigmoid(a) * b", "x = 1", "idea 1", "10.0x as quick as eager", "100 ms a call", "at least 25.0 ms",
         "25% of the limit", "DRAM read 80 GB/s", "It waits on: memory", "0.4 of the bound", "mul 100%", "a machine",
-        "idea 7: refused: raised", "load_inline", "up to 2",
+        "idea 7: refused: raised", "ctypes.CDLL", "up to 2",
     ):  # fmt: skip
         assert said in text, said
     assert "ModelNew" in rules["content"] and "At most 2" in rules["content"]
