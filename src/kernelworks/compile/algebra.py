@@ -1,7 +1,6 @@
 """Products of matrices that need none: simplified in a graph of dynamo's, before anything is raced or compiled.
 
     sum over n of (x W^T + b)[.., n] = x . (sum over n of W[n]) + sum of b        of N products of vectors one is left
-    sum over c of conv(x, W, b)[c] = conv(x, sum over c of W[c], sum of b)         of C channels one is left
     diag(v) B = v[:, None] * B,  A diag(v) = A * v                                 of a product of matrices none is
 
 Factors that are numbers, and vectors that are added to each row, may stand between a product and its sum; a mean is a
@@ -32,11 +31,6 @@ SUMS: dict[Any, Callable[..., Tensor]] = {
 }  # fmt: skip
 SCALES = frozenset({operator.mul, operator.truediv, torch.mul, torch.div, Tensor.mul, Tensor.div})
 SHIFTS = frozenset({operator.add, operator.sub, torch.add, torch.sub, Tensor.add, Tensor.sub})
-CONVOLUTIONS: dict[Any, int] = {  # by the dimension of their weights that their own channels are
-    **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), 0),
-    **dict.fromkeys((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), 1),
-}
-GROUPS = 3  # where among their arguments, after what they multiply and add, the number of groups is
 DIAGONALS = frozenset({torch.diag, torch.diag_embed, Tensor.diag, Tensor.diag_embed})
 IN_PLACE = frozenset({operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.setitem})
 EXACT = (torch.float32, torch.float64)
@@ -146,22 +140,19 @@ def _of_sum(graph: fx.Graph, node: fx.Node) -> tuple[fx.Node, str] | None:
         source = step.source
     if len(source.users) != 1:
         return None
-    convolved = _function(source) in CONVOLUTIONS
-    along = (1 if convolved else 0) - (value_of(source).dim() if convolved else 1)  # of channels, or of columns
-    if value_of(source).dim() + along not in found.dims or any(step.along not in (None, along) for step in between):
+    if value_of(source).dim() - 1 not in found.dims or any(step.along not in (None, -1) for step in between):
         return None
     with graph.inserting_before(node):
-        made = (_one_channel if convolved else _one_column)(graph, source, found.function)
+        made = _one_column(graph, source, found.function)
         if made is None:
             return None
         for step in reversed(between):
             by = step.by
             if isinstance(by, fx.Node):
-                by = _add(graph, found.function, by, along, True)
+                by = _add(graph, found.function, by, -1, True)
             made = _add(graph, step.function, made, by)
         made = _add(graph, found.function, made, list(found.dims), found.keepdim)
-    lost = f"{value_of(source).shape[along]} {'channels' if convolved else 'columns'}"
-    return made, f"a product whose {lost} are summed is one by the sum of its weights"
+    return made, f"a product whose {value_of(source).shape[-1]} columns are summed is one by the sum of its weights"
 
 
 def _one_column(graph: fx.Graph, node: fx.Node, reduced: Callable[..., Tensor]) -> fx.Node | None:
@@ -174,19 +165,6 @@ def _one_column(graph: fx.Graph, node: fx.Node, reduced: Callable[..., Tensor]) 
     if bias is not None:
         made = _add(graph, torch.add, made, _add(graph, reduced, bias, 0))
     return _add(graph, torch.unsqueeze, made, -1)
-
-
-def _one_channel(graph: fx.Graph, node: fx.Node, reduced: Callable[..., Tensor]) -> fx.Node | None:
-    """The convolution with its channels reduced to one."""
-    function = _function(node)
-    x, weight, bias, *more = (*_args(node), None)[:3] if len(node.args) < 3 else _args(node)
-    named: dict[str, Any] = dict(node.kwargs)
-    bias, groups = named.pop("bias", bias), named.get("groups", more[GROUPS] if len(more) > GROUPS else 1)
-    if groups != 1 or named.keys() & {"input", "weight"} or value_of(x).dim() != value_of(weight).dim():
-        return None
-    narrow = _add(graph, reduced, weight, CONVOLUTIONS[function], True)
-    added = None if bias is None else _add(graph, reduced, bias, 0, True)
-    return _add(graph, function, x, narrow, added, *more, **named)
 
 
 class _Step(NamedTuple):
