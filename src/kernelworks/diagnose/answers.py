@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelworks.diagnose.copies import State, duplicate, seeded, widened
+from kernelworks.diagnose.functions import Function
 from kernelworks.diagnose.leaves import leaves, returned
 from kernelworks.diagnose.roots import Sample
 
@@ -38,7 +39,7 @@ def answers(sample: Sample, state: State, *, wide: bool = False, inside: bool = 
     """
     module, found = sample.module, Answers()
     args, kwargs = (widened if wide else duplicate)((sample.args, sample.kwargs))
-    given = leaves((args, kwargs))
+    given = leaves((args, kwargs)) | _attributes(module, args)
     before = {name: _version(t) for name, t in given.items()}
     buffers = {name: (t, _version(t)) for name, t in module.named_buffers()}
     # Compiled code writes and counts no version: of a module's own buffers all are answers, unless they are large.
@@ -58,6 +59,10 @@ def answers(sample: Sample, state: State, *, wide: bool = False, inside: bool = 
         found.named |= {f"output{name}": _kept(t) for name, t in outputs.items()}
         wrote = {name: t for name, t in given.items() if _version(t) != before[name]}
         found.named |= {f"argument{name}": _kept(t) for name, t in wrote.items()}
+        own = _attributes(module, args)  # a method may have set others
+        few = sum(t.nbytes for t in own.values()) <= MOST_INSIDE
+        kept = {name: t for name, t in own.items() if few or t is not given.get(name)}
+        found.named |= {f"argument{name}": _kept(t) for name, t in kept.items()}
         for name, tensor in module.named_buffers():
             was, version = buffers.get(name, (None, 0))
             written = tensor is not was or _version(tensor) != version
@@ -66,6 +71,11 @@ def answers(sample: Sample, state: State, *, wide: bool = False, inside: bool = 
             if not written:
                 found.unwritten.add(f"buffer {name}")
     return found
+
+
+def _attributes(module: nn.Module, args: tuple[Any, ...]) -> dict[str, Tensor]:
+    """What a method's object holds."""
+    return module.attributes(args) if isinstance(module, Function) else {}
 
 
 def _version(tensor: Tensor) -> int:

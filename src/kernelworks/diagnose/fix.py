@@ -166,8 +166,15 @@ class Search:
         if roots.fresh or sum(roots.seconds.values()) > (1 - OUTSIDE) * budget.wall:
             return roots
         self._step("finding the functions that the program calls")
-        functions = sought(program)
+        functions = sought(program, self._outside())
         return find(program.run, budget, functions) if functions else roots
+
+    def _outside(self) -> int | None:
+        """How many of torch's functions a run calls outside of modules; None where not all of a run was looked at."""
+        timeline = getattr(self.forecaster, "timeline", None)
+        if timeline is None or timeline.surveyed is not None:
+            return None
+        return sum(not call.place.path and not call.backward for call in timeline.calls)
 
     def _planned(self, plan: Mapping[str, Any]) -> None:
         """All of a plan, measured as one."""

@@ -165,7 +165,9 @@ def _settled(modules: list[nn.Module]) -> list[nn.Module]:
 def _sample(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], stands: int) -> Sample:
     kept = duplicate((args, kwargs))
     recording = torch.is_grad_enabled()
-    training = recording and any(t.requires_grad for t in itertools.chain(module.parameters(), leaves(kept).values()))
+    own = module.attributes(kept[0]) if isinstance(module, Function) else {}
+    held = itertools.chain(module.parameters(), leaves(kept).values(), own.values())
+    training = recording and any(t.requires_grad for t in held)
     autocast = {kind: torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
     modes = tuple(m.training for m in module.modules())
     inference = torch.is_inference_mode_enabled()

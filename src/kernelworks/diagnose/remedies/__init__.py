@@ -15,6 +15,7 @@ from kernelworks.diagnose.remedies import (
     padded_sizes,
     static_cache,
     swap,
+    swapped_functions,
     threads,
     torch_compile,
     unused_gradients,
@@ -27,7 +28,7 @@ __all__ = ["REMEDIES"]
 
 # In the order in which they are asked: what is predicted in seconds before what compiles.
 REMEDIES: tuple[Remedy, ...] = (
-    swap.REMEDY, allocator.REMEDY, channels_last.REMEDY, folded_norms.REMEDY,
+    swap.REMEDY, swapped_functions.REMEDY, allocator.REMEDY, channels_last.REMEDY, folded_norms.REMEDY,
     cast_weights.REMEDY, merged_projections.REMEDY, fused_optimizer.REMEDY, gradient_clipping.REMEDY,
     zeroed_gradients.REMEDY, threads.REMEDY, fewer_bits.REMEDY, static_cache.REMEDY, cuda_graph.REMEDY,
     torch_compile.REMEDY, unused_gradients.REMEDY, waits.REMEDY, padded_sizes.REMEDY,

@@ -299,7 +299,7 @@ class Scene:
         """The module, the function or the optimizer at a site. Raises Impossible where there is none, or one of another
         type."""
         if site.kind == "function":
-            mine = (m for m in self.roots.modules if isinstance(m, Function))
+            mine = (each for m in self.roots.modules if isinstance(m, Function) for each in (m, *m.parts))
             of_name = (m for m in mine if (m.of, m.path) == (site.root, site.path))
             entry = self.program.entry if self.program is not None else None
             function = next(of_name, None) or named(site.root, site.path, entry)

@@ -18,7 +18,7 @@ from kernelworks.observe.program import Program
 from kernelworks.op import OPS
 from kernelworks.settle import settle
 
-__all__ = ["NOTHING", "REMEDY", "grouped"]
+__all__ = ["NOTHING", "REMEDY", "grouped", "part_of"]
 
 PART, ENOUGH_S, MOST = 0.0625, 10.0, 0.25  # of the budget for each of both: what settles calls, and swapping itself
 MOST_OPS, ALONE = 4, 26  # that are raced alone, and runs of the program that one such race takes at the most
@@ -124,7 +124,7 @@ def _spaces(roots: Roots) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _part(budget: Budget) -> float:
+def part_of(budget: Budget) -> float:
     """Seconds: a race takes as long whatever the budget, so of a small one more of it."""
     return max(PART * budget.seconds, min(ENOUGH_S, MOST * budget.seconds))
 
@@ -163,7 +163,7 @@ class _Remedy:
         if scene.taken or offer.option("ops"):
             return self._raced(scene, offer)
         with budget.apart():  # it has a budget of its own
-            scene.notes += self._settled(scene, program, _part(budget))
+            scene.notes += self._settled(scene, program, part_of(budget))
             forecaster.before(program)
         scene.say("building the rows that the swapped program needs")
         change = self.apply(scene, offer)
@@ -205,7 +205,7 @@ class _Remedy:
         return self._change(scene, offer.option("ops"))
 
     def _change(self, scene: Scene, ops: Collection[str] | None) -> _Swap:
-        return _Swap(scene.roots, _part(scene.budget) if scene.budget is not None else float("inf"), ops)
+        return _Swap(scene.roots, part_of(scene.budget) if scene.budget is not None else float("inf"), ops)
 
     def _settled(self, scene: Scene, program: Program, budget_s: float) -> tuple[str, ...]:
         """Races what the program's modules call, with every op in place; one line on what was found."""

@@ -7,6 +7,7 @@ run with it. Blocks come first: they are compiled once for all of them, and say 
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from collections import Counter
@@ -34,6 +35,8 @@ MOST_ROOTS = 4  # that are compiled: those that take the most time
 GRAPHS = 64  # of one kind of module: modes, blocks and swaps are compiled beside each other, and 8 are not enough
 IN_A_GRAPH = 0.5  # of the time of a graph of its own, which a block takes in the graph of the whole
 WORTH = 0.05  # of the wall clock, which a module must take
+PART = "part"
+WHERE = ("blocks", PART)  # options that say what is compiled, not how
 
 
 @dataclass
@@ -112,11 +115,14 @@ class _Remedy:
             site = scene.site(root)
             if len(found) > 1:
                 yield self._offer(site, MODES[0], kind)
+            for part in root.parts if isinstance(root, Function) else ():
+                if not part.twice:
+                    yield self._part(scene, part, site)
             for mode in MODES:
                 if scene.on_gpu or not mode.gpu:
-                    yield self._offer(site, mode)
+                    yield self._offer(site, mode, written=root.written if isinstance(root, Function) else "")
 
-    def _offer(self, site: Any, mode: Mode, blocks: str = "") -> Offer:
+    def _offer(self, site: Any, mode: Mode, blocks: str = "", written: str = "") -> Offer:
         given = ", ".join(f'{name}="{value}"' for name, value in mode.how.items())
         if blocks:
             short = blocks.rpartition(".")[2]
@@ -127,7 +133,7 @@ class _Remedy:
         else:
             says, code = f"compiled whole{mode.says}", f"model.compile({given})"
             if site.kind == "function":
-                short = site.path
+                short = written or site.path
                 code = f"{short} = torch.compile({', '.join(filter(None, (short, given)))})"
             elif site.type.startswith("torch."):  # of these model.compile() passes over the frames
                 code = f"model = torch.compile({', '.join(filter(None, ('model', given)))})"
@@ -135,6 +141,14 @@ class _Remedy:
         return Offer(
             self.name, site, says, code=code, options=options, group=compile_group(site),
             touches=frozenset({"ops"}),
+        )  # fmt: skip
+
+    def _part(self, scene: Scene, part: Function, root: Site) -> Offer:
+        """What a function calls again and again, compiled in place of the whole."""
+        made = self._offer(scene.site(part), MODES[0], written=part.written)
+        return dataclasses.replace(
+            made, says=f"{part.path}(), which {root} calls again and again, compiled", group=compile_group(root),
+            options=((PART, str(root)),),
         )  # fmt: skip
 
     def predict(self, scene: Scene, offer: Offer) -> Promise:
@@ -147,7 +161,8 @@ class _Remedy:
         try:
             impls = self._impls(scene, offer)
             impls = asking(impls, budget) if offer.option("blocks") else impls
-            saves, first_s = share_saved(scene, Change(lambda: placed(impls)), scene.alone(module).roots)
+            root = whole_of(scene, module) if isinstance(module, Function) else module
+            saves, first_s = share_saved(scene, Change(lambda: placed(impls)), scene.alone(root).roots)
             taken.compiling_s = min(time.perf_counter() - begin, first_s)
         except Exception as error:
             taken.compiling_s = time.perf_counter() - begin
@@ -172,7 +187,7 @@ class _Remedy:
         that is asked."""
         root = scene.at(offer.site)
         modules = blocks_of(root)[1] if offer.option("blocks") else (root,)
-        how = {name: _found(value) for name, value in offer.options if name != "blocks"}
+        how = {name: _found(value) for name, value in offer.options if name not in WHERE}
         how = _drawing_alike(how) if drawing_alike else how
 
         frame = scene.keep(("frame", offer.site, offer.options), lambda: frame_of(offer.site, offer.options))
@@ -195,19 +210,27 @@ class _Remedy:
         """Seconds that a compiler and the race may take: as another mode of the same took, as its blocks did, else by
         the number of modules with parameters."""
         factor = next(
-            mode.costs for mode in MODES if dict(mode.how) == {n: v for n, v in offer.options if n != "blocks"}
+            mode.costs for mode in MODES if dict(mode.how) == {n: v for n, v in offer.options if n not in WHERE}
         )
         known = self._taken(scene, offer)
         kind, blocks = blocks_of(root)
         whole, part = known.get(()), known.get((("blocks", kind),))
         if offer.option("blocks"):
             return _guess(scene, blocks[0])
+        if offer.option(PART):
+            return _guess(scene, root)
         if whole is not None:
             return factor * whole.compiling_s + whole.racing_s
         if part is not None:
             each = part.compiling_s / max(1, part.graphs)
             return factor * max(part.compiling_s, IN_A_GRAPH * each * len(blocks)) + part.racing_s
         return factor * _guess(scene, root)
+
+
+def whole_of(scene: Scene, part: Function) -> nn.Module:
+    """The root that a function is a part of; itself where it is one."""
+    roots = (root for root in scene.roots.modules if isinstance(root, Function))
+    return next((r for r in roots if any(each.fn is part.fn for each in r.parts)), part)
 
 
 def _graphs() -> int:

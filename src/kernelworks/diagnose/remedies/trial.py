@@ -17,6 +17,7 @@ import torch
 from kernelworks.ceilings.quiet import sift
 from kernelworks.diagnose.answers import in_place_of
 from kernelworks.diagnose.copies import State, duplicate
+from kernelworks.diagnose.functions import Function
 from kernelworks.diagnose.leaves import leaves, returned
 from kernelworks.diagnose.remedies.remedy import Change, Promise, Scene, Together
 from kernelworks.diagnose.roots import Roots, Sample
@@ -167,7 +168,7 @@ def _call(sample: Sample, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     sample.module(*args, **kwargs)
 
 
-def _step(sample: Sample, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _step(sample: Sample, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """One call, and its backward where gradients are wanted of the module."""
     output = sample.module(*args, **kwargs)
     if not sample.training:
@@ -178,6 +179,7 @@ def _step(sample: Sample, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         outputs = {"loss": loss}
     wanted = [t for t in outputs.values() if t.requires_grad and t.is_floating_point() and t.numel()]
     parameters = [p for p in sample.module.parameters() if p.requires_grad]
-    given = [t for t in leaves((args, kwargs)).values() if t.requires_grad and t.is_leaf]
+    held = sample.module.attributes(args) if isinstance(sample.module, Function) else {}
+    given = [t for t in (*leaves((args, kwargs)).values(), *held.values()) if t.requires_grad and t.is_leaf]
     if wanted and (parameters or given):
         torch.autograd.grad(wanted, [*parameters, *given], [torch.ones_like(t) for t in wanted], allow_unused=True)

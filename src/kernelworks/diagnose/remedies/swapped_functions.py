@@ -1,0 +1,64 @@
+"""Our rows in place of torch's functions in functions of the program's own, outside of modules.
+
+A function is put in place whose code is the program's, and in whose globals ``F`` and ``torch`` are ours where it calls
+what an op serves (``models/rebind.py``), helper functions of its module with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kernelworks.diagnose.functions import Function
+from kernelworks.diagnose.remedies.remedy import Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.swap import NOTHING, part_of
+from kernelworks.diagnose.remedies.trial import raced
+from kernelworks.models.rebind import Rebinder, Rebound
+from kernelworks.settle import settle
+from kernelworks.spelling import spelled
+
+__all__ = ["REMEDY"]
+
+
+class _Remedy:
+    name = "swap in functions"
+
+    def offers(self, scene: Scene) -> Iterator[Offer]:
+        for root in scene.roots.modules:
+            found = self._rebound(scene, root) if isinstance(root, Function) else None
+            if found is None or not isinstance(root, Function):
+                continue
+            ours = [f"kernelworks.{_op_of(name)} in place of {name}" for name in found.calls]
+            yield Offer(
+                self.name, scene.site(root), f"{', '.join(_op_of(name) for name in found.calls)} of ours in it",
+                code="\n".join(f"# in {root.written}(): {line}" for line in ours),
+                group=f"swap {root.of} {root.path}", touches=frozenset({"ops"}),
+            )  # fmt: skip
+
+    def predict(self, scene: Scene, offer: Offer) -> Promise:
+        program, budget = scene.program, scene.budget
+        assert program is not None and budget is not None
+        change = self.apply(scene, offer)
+        scene.say("settling what the program's functions call")
+        with budget.apart(), scene.in_place(), change:
+            settle(program.run, progress=scene.say, budget_s=part_of(budget))
+        return raced(scene, change, scene.alone(scene.at(offer.site)).roots)
+
+    def apply(self, scene: Scene, offer: Offer) -> Change:
+        root = scene.at(offer.site)
+        found = self._rebound(scene, root)
+        if found is None:
+            raise Impossible(NOTHING)
+        return Change(lambda: root.bind(found.function))
+
+    def _rebound(self, scene: Scene, root: Function) -> Rebound | None:
+        """The function with our ops in it, the same one each time."""
+        return scene.keep(("rebound", root.of, root.path), lambda: Rebinder().rebind(root.fn))
+
+
+def _op_of(name: str) -> str:
+    """The op of ours that serves a function of torch's, by its name."""
+    known = spelled().get(name)
+    return known.op.name if known is not None else name
+
+
+REMEDY = _Remedy()

@@ -1,0 +1,347 @@
+"""Methods and closures as roots: found, called in their place, proved with what they write, put in place by a plan."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kernelworks.diagnose import functions
+from kernelworks.diagnose.agree import FLOAT64, compare
+from kernelworks.diagnose.functions import Function, named, sought
+from kernelworks.diagnose.holders import places
+from kernelworks.diagnose.plan import Applied, as_plan
+from kernelworks.diagnose.remedies import swapped_functions
+from kernelworks.diagnose.remedies.remedy import Offer, Scene
+from kernelworks.diagnose.remedies.torch_compile import PART
+from kernelworks.diagnose.remedies.torch_compile import REMEDY as COMPILE
+from kernelworks.diagnose.roots import find
+from kernelworks.observe.program import from_function
+
+torch.manual_seed(0)
+X = torch.randn(64, 64)
+MANY = 20
+
+
+class Solver:
+    """Keeps where it is in attributes, a number among them."""
+
+    def __init__(self) -> None:
+        self.at, self.weight, self.time = torch.zeros(64, 64), torch.randn(64, 64) / 8, 0.0
+
+    def step(self, x: Tensor) -> Tensor:
+        for _ in range(4):
+            x = torch.tanh(x @ self.weight)
+        self.at = self.at + x
+        self.time += 0.5
+        return x
+
+    @staticmethod
+    def turned(x: Tensor) -> Tensor:
+        for _ in range(4):
+            x = torch.tanh(x @ X) / 8
+        return x
+
+    @classmethod
+    def made(cls, x: Tensor) -> Tensor:
+        return cls.turned(x) + 1
+
+
+class Heavy(Solver):
+    """What cannot be copied for each run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = [object() for _ in range(10 * functions.LIGHT)]
+
+    def step(self, x: Tensor) -> Tensor:
+        return super().step(x)
+
+
+SOLVER, HEAVY = Solver(), Heavy()
+
+
+def stepped() -> Tensor:
+    for _ in range(MANY):
+        x = SOLVER.step(X)
+    return x
+
+
+def heavy() -> Tensor:
+    for _ in range(MANY):
+        x = HEAVY.step(X)
+    return x
+
+
+def turned() -> Tensor:
+    for _ in range(MANY):
+        x = Solver.turned(X + 0)
+    return x
+
+
+def make(weight: Tensor) -> Callable[[Tensor], Tensor]:
+    def advance(x: Tensor) -> Tensor:
+        for _ in range(4):
+            x = torch.tanh(x @ weight) / 8
+        return x
+
+    return advance
+
+
+go = make(X / 8)  # by another name than its own
+
+
+class Has:
+    def __init__(self) -> None:
+        self.run = make(X / 4)
+        self.other = 0
+
+
+HAS = Has()
+
+
+def closed() -> Tensor:
+    for _ in range(MANY):
+        x = go(X + 0)
+    return x
+
+
+def anew() -> Tensor:
+    own = make(X / 8)
+    for _ in range(MANY):
+        x = own(X + 0)
+    return x
+
+
+@pytest.fixture(autouse=True)
+def own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What others take of the cores is no time of a function."""
+    monkeypatch.setattr(functions, "time", SimpleNamespace(perf_counter=time.thread_time))
+
+
+@pytest.fixture(autouse=True)
+def where_it_was() -> Iterator[None]:
+    at, when = SOLVER.at, SOLVER.time
+    yield
+    SOLVER.at, SOLVER.time = at, when
+
+
+FOUND = {
+    "method": (stepped, ["Solver.step"]), "static": (turned, ["Solver.turned"]), "closure": (closed, []),
+    "too much to copy": (heavy, ["Solver.step"]), "made anew": (anew, ["anew"]),
+}  # fmt: skip
+
+
+def scene_of(program: Callable[[], Any], calls: int | None = None) -> Scene:
+    made = from_function(program)
+    made.run()
+    roots = find(made.run, functions=sought(made, calls))
+    return Scene(roots, made, walls=(1e-9,))
+
+
+@pytest.mark.parametrize(
+    ("program", "names"),
+    [(stepped, ["Solver.step"]), (turned, ["Solver.turned"])],
+)
+def test_methods_are_found_and_called_in_their_place(program: Callable[[], Any], names: list[str]) -> None:
+    scene = scene_of(program)
+    assert [root.path for root in scene.roots.models] == []
+    assert [root.path for root in scene.roots.modules] == names
+    (root,) = scene.roots.modules
+    assert isinstance(root, Function) and root.written == names[0] and scene.roots.calls[id(root)] == MANY
+    assert Solver.__dict__["step"] is not None and isinstance(Solver.__dict__["turned"], staticmethod)
+    assert (
+        COMPILE._offer(scene.site(root), _mode(), written=root.written).code
+        == f"{names[0]} = torch.compile({names[0]})"
+    )
+
+
+def _mode() -> Any:
+    from kernelworks.diagnose.remedies.torch_compile import MODES
+
+    return MODES[0]
+
+
+def test_what_a_method_writes_is_an_answer() -> None:
+    scene = scene_of(stepped)
+    at, when = SOLVER.at, SOLVER.time
+    assert compare(scene.roots.samples, changed=lambda module: contextlib.nullcontext()).against == FLOAT64
+    assert SOLVER.at is at and SOLVER.time == when
+
+    def wrong(name: str, value: Any) -> Any:
+        @contextlib.contextmanager
+        def inside(module: Any) -> Iterator[None]:
+            whole = module.fn
+
+            def other(self: Solver, x: Tensor) -> Tensor:
+                made: Tensor = whole(self, x)
+                setattr(self, name, value(getattr(self, name)))
+                return made
+
+            module.fn = other
+            yield
+            module.fn = whole
+
+        return compare(scene.roots.samples, changed=inside)
+
+    for name, value in (("at", lambda t: t + 1e-2), ("time", lambda t: t + 0.25)):
+        found = wrong(name, value)
+        assert not found.agrees and name in found.note, found
+
+
+@pytest.mark.parametrize("program", [stepped, turned])
+def test_a_method_is_compiled_and_given_back(program: Callable[[], Any]) -> None:
+    graphs: list[Any] = []
+
+    def compiler(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    scene = scene_of(program)
+    before, plain = dict(Solver.__dict__), program()
+    site = next(iter(COMPILE.offers(scene))).site
+    change = COMPILE.apply(scene, Offer("torch.compile", site, "", options=(("backend", compiler),)))
+    assert scene.program is not None
+    with change:
+        torch.testing.assert_close(scene.program.run(), plain)
+        assert Solver.__dict__ != before
+    assert dict(Solver.__dict__) == before and graphs
+    assert compare(scene.roots.samples, changed=lambda module: change).agrees
+
+
+def test_an_object_that_is_too_much_to_copy_is_left_alone() -> None:
+    assert "Heavy.step" not in [root.path for root in scene_of(heavy).roots.modules]
+
+
+def test_a_plan_knows_a_method_by_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = scene_of(stepped)
+    site = next(iter(COMPILE.offers(scene))).site
+    offer = Offer("torch.compile", site, "compiled", options=(("backend", "eager"),))
+    plan = json.loads(json.dumps(as_plan([offer], scene.roots, program="p", kind="k", saves=0.5)))
+    original = Solver.__dict__["step"]
+    with Applied(plan) as found:
+        assert found.done == ["torch.compile: compiled (Solver.step())"] and Solver.__dict__["step"] is not original
+        stepped()
+    assert Solver.__dict__["step"] is original
+
+
+# ---------------------------------------------------------------- closures
+
+
+def test_a_closure_is_held_by_names_attributes_and_other_closures() -> None:
+    given = HAS.run
+    assert isinstance(given, type(stepped))
+    holder = held_by(given)
+    function = Function(given)
+    assert len(function.places) == 2 and function.path == "make.<locals>.advance" and not function.method
+    assert any(b is X or torch.equal(b, X / 4) for b in function.buffers())
+    back = function.bind(lambda x: x + 1)
+    assert HAS.run is not given and torch.equal(holder(X), X + 1)
+    back()
+    assert HAS.run is given and torch.equal(holder(X), given(X))
+
+
+def held_by(inner: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def outer(x: Tensor) -> Tensor:
+        return inner(x)
+
+    return outer
+
+
+def test_a_closure_that_lasts_is_found_and_one_that_is_made_anew_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(HAS, "run")  # the only other one of that code
+    scene = scene_of(closed)
+    (root,) = scene.roots.modules
+    assert isinstance(root, Function) and root.path == "make.<locals>.advance" and root.written == "go"
+    plain, original = closed(), go
+    offers = list(COMPILE.offers(scene))
+    assert offers[0].code == "go = torch.compile(go)"
+    offer = Offer("torch.compile", offers[0].site, "compiled", options=(("backend", "eager"),))
+    with COMPILE.apply(scene, offer):
+        torch.testing.assert_close(closed(), plain)
+        assert go is not original
+    assert go is original
+    with Applied(as_plan([offer], scene.roots, program="p", kind="k", saves=0.5)) as found:
+        assert found.done and go is not original
+    assert go is original
+    assert all("advance" not in root.path for root in scene_of(anew).roots.modules)
+
+
+def test_what_a_compiled_function_was_made_of_is_not_replaced_in_it() -> None:
+    compiled = torch.compile(turned, backend="eager")
+    assert all(place.name for place in places(turned)) and compiled is not turned
+
+
+# ---------------------------------------------------------------- loops
+
+
+@pytest.mark.parametrize(
+    ("calls", "names", "parts"),
+    [(None, ["Solver.turned"], []), (160, ["turned"], ["Solver.turned"]), (10**6, ["Solver.turned"], [])],
+)
+def test_a_loop_of_few_calls_is_a_root_with_what_it_calls_as_its_part(
+    calls: int | None, names: list[str], parts: list[str]
+) -> None:
+    scene = scene_of(turned, calls)
+    assert [root.path for root in scene.roots.modules] == names
+    (root,) = scene.roots.modules
+    assert isinstance(root, Function) and [part.path for part in root.parts] == parts
+    if not parts:
+        return
+    offers = list(COMPILE.offers(scene))
+    part, whole = (next(o for o in offers if bool(o.option(PART)) == is_part) for is_part in (True, False))
+    assert part.group == whole.group and part.code == "Solver.turned = torch.compile(Solver.turned)"
+    plain, before = turned(), dict(Solver.__dict__)
+    graphs: list[Any] = []
+
+    def compiler(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    for offer in (part, whole):
+        made = Offer("torch.compile", offer.site, "", options=(*offer.options, ("backend", compiler)))
+        with COMPILE.apply(scene, made):
+            assert scene.program is not None
+            torch.testing.assert_close(scene.program.run(), plain)
+    assert dict(Solver.__dict__) == before
+    sizes = [sum(node.op == "call_function" for node in graph.graph.nodes) for graph in graphs]
+    assert max(sizes) >= MANY * min(sizes)  # the loop in one graph
+
+
+# ---------------------------------------------------------------- our ops
+
+
+def activated(x: Tensor) -> Tensor:
+    for _ in range(4):
+        x = F.gelu(x @ X) / 8
+    return x
+
+
+def activating() -> Tensor:
+    for _ in range(MANY):
+        x = activated(X + 0)
+    return x
+
+
+def test_our_ops_go_into_a_function_and_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = scene_of(activating)
+    (offer,) = swapped_functions.REMEDY.offers(scene)
+    assert offer.says == "gelu of ours in it" and offer.code == "# in activated(): kernelworks.gelu in place of gelu"
+    plain, original = activating(), activated
+    for within in (scene, Scene(find(lambda: None))):  # a plan knows no more
+        with swapped_functions.REMEDY.apply(within, offer):
+            assert activated is not original
+            torch.testing.assert_close(activating(), plain)
+        assert activated is original
+    change = swapped_functions.REMEDY.apply(scene, offer)
+    assert compare(scene.roots.samples, changed=lambda module: change).agrees
+    assert not list(swapped_functions.REMEDY.offers(scene_of(turned)))
+    assert isinstance(named(__name__, "activated"), nn.Module)
