@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernelworks.console import AMBIGUOUS, FAILED, apart, device_named, fail, faults, guarded, show, told, write
+from kernelworks.console import AMBIGUOUS, FAILED, USAGE, apart, device_named, fail, faults, guarded, show, told, write
 from kernelworks.judging import VERBS as JUDGING
 from kernelworks.recorded import VERBS
 from kernelworks.searching import VERBS as SEARCHING
@@ -87,6 +87,9 @@ def diagnose(
     plan: Annotated[
         Path | None, typer.Option("--plan", help="With --fix: put this plan in place, search nothing.", metavar="FILE")
     ] = None,
+    patch: Annotated[
+        Path | None, typer.Option("--patch", help="With --fix: write the best program as a diff.", metavar="FILE")
+    ] = None,
     counters: Annotated[
         bool, typer.Option("--counters", help="On a GPU: check our flop and bytes against Nsight Compute's counters.")
     ] = False,
@@ -110,6 +113,8 @@ def diagnose(
     from kernelworks.report import page
     from kernelworks.report import terminal as console
 
+    if patch is not None and not fix:
+        fail("--patch writes what a fix finds: it needs --fix", USAGE)
     with guarded(json=json), console.progress("diagnose") as progress:
         record: Diagnosis = run(
             program, tuple(arguments or ()), fix=fix, progress=progress, counters=counters, rough=rough, module=module,
@@ -119,6 +124,12 @@ def diagnose(
         told(record)
     else:
         show(report.diagnosis(record, console.stdout().width))
+    if patch is not None:
+        made = record.fix.patch if record.fix is not None else ""
+        if made:
+            write(patch, made)
+        said = f"the patch: {patch}, for `git apply`" if made else "no patch: the fix changes nothing in a source file"
+        console.stderr().print(f"\n{said}", soft_wrap=True)
     if out is not None or not json:
         folder = out or Path("kernelworks-out")
         name = _file(program, module=module)

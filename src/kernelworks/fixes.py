@@ -55,3 +55,4 @@ class Fix(Record):
     remedies: tuple[Tried, ...] = ()  # in the order in which they were tried
     plan: dict[str, Any] = field(default_factory=dict)  # what ``kernelworks.apply`` puts in place
     code: str = ""  # what a user writes to have the best program without kernelworks
+    patch: str = ""  # the same as a unified diff on the program's own source; "" where that is in no file

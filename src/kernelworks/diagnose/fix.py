@@ -28,6 +28,7 @@ from kernelworks.diagnose.forecast import Forecaster
 from kernelworks.diagnose.functions import sought
 from kernelworks.diagnose.measured import LEAST_NOISE, alternate, gain_of, noise_between, noise_of, range_of
 from kernelworks.diagnose.outcome import fixed, in_a_line, place
+from kernelworks.diagnose.patch import as_patch
 from kernelworks.diagnose.plan import as_plan, offers_of
 from kernelworks.diagnose.remedies import REMEDIES
 from kernelworks.diagnose.remedies.remedy import (
@@ -466,7 +467,9 @@ class Search:
         if gained is not None:
             saves = gained.gain_s / gained.before_s
             plan = as_plan(offers, self.scene.roots, program=self.program.name, kind=self.place, saves=saves)
-            return dataclasses.replace(gained, plan=plan, **shared)
+            entry = self.program.entry.fn if self.program.entry is not None else None
+            patch = as_patch(offers, self.scene, self.program.file, entry)
+            return dataclasses.replace(gained, plan=plan, patch=patch, **shared)
         why = "" if said else ": no remedy applies"  # else each says why it is out
         ambiguous = next((str(one.found.noise) for one in measured if one.found and one.found.loud), "")
         allowed = {one for one in self.tried if not one.offer.advice and one.offer.changes in {"", *self.scene.allow}}

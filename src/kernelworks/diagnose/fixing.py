@@ -21,9 +21,10 @@ class Fix(Record):
     """What a search found, in place until ``undo()``; a context manager too.
 
     ``plan`` is what ``kernelworks.apply`` puts in place in another process, ``code`` the lines to write to have the
-    same without kernelworks; ``remedies`` tells each that was tried, with its prediction, its outcome and why it is in
-    or out. ``fn`` is what to call in the place of the function that was given: another one where that itself is
-    compiled, which stands in every module that holds it by name. ``record()`` is all of it.
+    same without kernelworks, ``patch`` those as a unified diff on the program's own source; ``remedies`` tells each
+    that was tried, with its prediction, its outcome and why it is in or out. ``fn`` is what to call in the place of the
+    function that was given: another one where that itself is compiled, which stands in every module that holds it by
+    name. ``record()`` is all of it.
     """
 
     def __init__(self, diagnosis: fixes.Fix | None, found: Search | None, ambiguous: str = "") -> None:
@@ -50,6 +51,10 @@ class Fix(Record):
     @property
     def code(self) -> str:
         return self._record.code if self._record is not None else ""
+
+    @property
+    def patch(self) -> str:
+        return self._record.patch if self._record is not None else ""
 
     @property
     def remedies(self) -> tuple[fixes.Tried, ...]:

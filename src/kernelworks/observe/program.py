@@ -77,6 +77,7 @@ class Program:
     name: str
     run: Callable[[], Any]
     entry: Entry | None = None  # what it calls, where that is a function
+    file: Path | None = None  # that it begins in
 
 
 # ---------------------------------------------------------------- runs
@@ -179,7 +180,9 @@ def from_function(fn: Callable[..., Any], args: Sequence[Any] = (), name: str = 
         raise TypeError(f"fn must be callable, got {type(fn).__name__}")
     shown = name or getattr(fn, "__qualname__", type(fn).__name__)
     entry = Entry(fn)
-    return Program(shown, lambda: called(shown, entry.fn, args), entry)
+    code = getattr(inspect.unwrap(fn) if isinstance(fn, types.FunctionType) else fn, "__code__", None)
+    file = Path(code.co_filename) if isinstance(code, types.CodeType) else None
+    return Program(shown, lambda: called(shown, entry.fn, args), entry, file)
 
 
 def from_target(target: str, args: Sequence[str] = (), *, module: bool = False) -> Program:
@@ -204,11 +207,12 @@ def from_target(target: str, args: Sequence[str] = (), *, module: bool = False) 
         raise NoFile(f"program must be a Python file, got {file!r}")
     path = path.resolve()
     if not function:
-        return Program(" ".join((path.name, *args)), _Script(path, tuple(args)))
+        return Program(" ".join((path.name, *args)), _Script(path, tuple(args)), file=path)
     with _as_main(path, args):
         found = _function(_imported(path), function, f"{path.name}:{function}")
     entry = Entry(found)
-    return Program(f"{path.name}:{function}", _Repeated(f"{path.name}:{function}", entry, path, tuple(args)), entry)
+    name = f"{path.name}:{function}"
+    return Program(name, _Repeated(name, entry, path, tuple(args)), entry, path)
 
 
 def _split(target: str) -> tuple[str, str]:
@@ -234,10 +238,10 @@ def _module(target: str, args: Sequence[str]) -> Program:
             raise NoFile(f"program must be a module that python -m finds from here, got {name!r}")
         path = Path(spec.origin or name)
         if not function:
-            return Program(" ".join((f"-m {name}", *args)), _Script(path, tuple(args), module=name))
+            return Program(" ".join((f"-m {name}", *args)), _Script(path, tuple(args), module=name), file=path)
         found = _function(importlib.import_module(name), function, target)
     entry = Entry(found)
-    return Program(target, _Repeated(target, entry, Path.cwd() / "x", tuple(args)), entry)
+    return Program(target, _Repeated(target, entry, Path.cwd() / "x", tuple(args)), entry, path)
 
 
 def _function(module: ModuleType, name: str, target: str) -> Callable[..., Any]:

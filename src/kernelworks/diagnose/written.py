@@ -1,0 +1,334 @@
+"""A file of a program's own source, and what is written into it: found by its syntax, changed by place.
+
+What is not touched stays as it was, to the letter. A change that would leave a file that is no Python is none.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import io
+import sys
+import tokenize
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+__all__ = ["NoPlace", "Source"]
+
+Edit = tuple[int, int, str]  # from, to, what stands there then; by characters of the file
+Def = ast.FunctionDef | ast.AsyncFunctionDef
+DEFS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+BLOCKS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.For, ast.While, ast.With)
+LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT)
+
+
+class NoPlace(Exception):
+    """A change has no place in this source."""
+
+
+class Source:
+    """One file. Raises OSError where it cannot be read, and SyntaxError or ValueError where it is no Python."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with tokenize.open(path) as file:
+            encoding = file.encoding
+        with path.open(encoding=encoding, newline="") as file:
+            self.text = file.read()
+        self.newline = "\r\n" if "\r\n" in self.text else "\n"
+        self.tree = ast.parse(self.text)
+        self.lines = _lines(self.text)
+        self._starts = [0]
+        for line in self.lines:
+            self._starts.append(self._starts[-1] + len(line))
+        self._edits: list[Edit] = []
+        self._imports: list[str] = []
+        self._parents: dict[ast.AST, ast.AST] = {
+            child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)
+        }
+
+    # ------------------------------------------------------------ what is there
+
+    def names_of(self, value: Any) -> list[str]:
+        """The global names of this file's module that hold an object."""
+        found = []
+        for module in list(sys.modules.values()):
+            name = getattr(module, "__file__", None)
+            if isinstance(name, str) and Path(name).resolve() == self.path:
+                found += [key for key, held in vars(module).items() if held is value]
+        return list(dict.fromkeys(found))
+
+    def assigned(self, name: str) -> list[ast.stmt]:
+        """The statements, outside of functions and classes, that give a name its value."""
+        return [
+            statement
+            for statement, target in self._assignments()
+            if ast.unparse(target) == name and not self._within(statement, DEFS)
+        ]
+
+    def built(self, kind: str) -> list[tuple[ast.stmt, str]]:
+        """The statements that build an object of a class by its name, with the name that it gets."""
+        found = []
+        for statement, target in self._assignments():
+            value: Any = statement.value  # type: ignore[attr-defined]
+            if isinstance(target, (ast.Name, ast.Attribute)) and _makes(value, kind):
+                found.append((statement, ast.unparse(target)))
+        return found
+
+    def _assignments(self) -> Iterator[tuple[ast.stmt, ast.expr]]:
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Assign) and len(node.targets) == 1:
+                yield node, node.targets[0]
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                yield node, node.target
+
+    def calls(self, name: str) -> list[ast.Call]:
+        """The calls of something by its last name."""
+        return [node for node in ast.walk(self.tree) if isinstance(node, ast.Call) and _last(node.func) == name]
+
+    def function(self, code: CodeType) -> Def | None:
+        """The definition that a code was made of."""
+        for node in ast.walk(self.tree):
+            named = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name
+            if named and _first_line(node) == code.co_firstlineno:  # type: ignore[arg-type]
+                return node  # type: ignore[return-value]
+        return None
+
+    def text_of(self, node: ast.AST) -> str:
+        begin, end = self._span(node)
+        return self.text[begin:end]
+
+    def _within(self, node: ast.AST, kinds: tuple[type, ...]) -> bool:
+        while node in self._parents:
+            node = self._parents[node]
+            if isinstance(node, kinds):
+                return True
+        return False
+
+    def _body_of(self, statement: ast.AST) -> tuple[list[ast.stmt], int]:
+        """The statements among which one stands, and its place there."""
+        for _, value in ast.iter_fields(self._parents[statement]):
+            if isinstance(value, list) and any(each is statement for each in value):
+                return value, next(place for place, each in enumerate(value) if each is statement)
+        raise NoPlace
+
+    # ------------------------------------------------------------ what is written
+
+    def after(self, statement: ast.stmt, name: str, lines: Sequence[str]) -> None:
+        """Lines behind a statement that gives a name its value, and behind those that go on with it (``model.eval()``,
+        ``model = model.to(device)``)."""
+        body, place = self._body_of(statement)
+        last = place
+        while last + 1 < len(body) and _goes_on(body[last + 1], name):
+            last += 1
+        self._insert_line(body[last].end_lineno or 0, self._indent(body[last]), lines)
+
+    def decorate(self, node: Def, line: str) -> None:
+        """A decorator around all that a function has, but for what makes a method static."""
+        outer = [each for each in node.decorator_list if _last(each) in ("staticmethod", "classmethod", "property")]
+        at = max((each.end_lineno or 0 for each in outer), default=_first_line(node) - 1)
+        self._insert_line(at, self._indent(node), [line])
+
+    def ahead_of(self, node: Def | None, lines: Sequence[str]) -> None:
+        """Lines ahead of a definition; without one at the start."""
+        if node is None:
+            self.at_start(lines)
+        else:
+            self._insert_line(_first_line(node) - 1, " " * node.col_offset, lines)
+
+    def at_start(self, lines: Sequence[str]) -> None:
+        """Lines behind the imports."""
+        self._insert_line(self._imported(), "", lines)
+
+    def importing(self, modules: Sequence[str]) -> None:
+        """Has modules imported by their own names, where they are not."""
+        known = {
+            alias.asname or alias.name
+            for node in self.tree.body
+            if isinstance(node, ast.Import) and (node.end_lineno or 0) <= self._imported()
+            for alias in node.names
+        }
+        self._imports += [name for name in modules if name not in known and name not in self._imports]
+
+    def keyword(self, call: ast.Call, name: str, value: str) -> None:
+        """A call with ``name=value``."""
+        for keyword in call.keywords:
+            if keyword.arg == name:
+                self.replaced(keyword.value, value)
+                return
+        if len(call.args) == 1 and isinstance(call.args[0], ast.GeneratorExp) and not call.keywords:
+            raise NoPlace  # it would need parentheses of its own
+        begin, end = self._span(call)
+        tokens = [token for token in self._tokens(begin, end - 1) if token.type not in LAYOUT]
+        last = tokens[-1]
+        at = self._offset_of(last.end)
+        said = f"{name}={value}"
+        if last.string == "(":
+            self._edits.append((at, at, said))
+        elif last.string == "," and last.end[0] < (call.end_lineno or 0):
+            line = self.lines[last.end[0] - 1]
+            indent = line[: len(line) - len(line.lstrip())]
+            self._insert_line(last.end[0], indent, [f"{said},"])
+        else:
+            self._edits.append((at, at, f" {said}" if last.string == "," else f", {said}"))
+
+    def replaced(self, node: ast.AST, text: str) -> None:
+        self._edits.append((*self._span(node), text))
+
+    def renamed(self, call: ast.Call, name: str) -> None:
+        self.replaced(call.func, name)
+
+    def statement(self, call: ast.Call, lines: Callable[[str], list[str]], name: str) -> None:
+        """Lines in the place of a statement that is a call, or that gives a name what it returns; ``name`` where it
+        gives none."""
+        whole: Any = self._parents[call]
+        if isinstance(whole, ast.Assign) and len(whole.targets) == 1 and isinstance(whole.targets[0], ast.Name):
+            name = whole.targets[0].id
+        elif not isinstance(whole, ast.Expr):
+            raise NoPlace
+        indent = self._indent(whole)
+        begin, end = self._span(whole)
+        self._edits.append((begin, end, f"{self.newline}{indent}".join(lines(name))))
+
+    # ------------------------------------------------------------ places
+
+    def mark(self) -> tuple[int, int]:
+        return len(self._edits), len(self._imports)
+
+    def back_to(self, mark: tuple[int, int]) -> None:
+        del self._edits[mark[0] :]
+        del self._imports[mark[1] :]
+
+    def _offset(self, line: int, column: int) -> int:
+        """Of a line from 1 and a column in bytes, as syntax trees have them."""
+        text = self.lines[line - 1] if line <= len(self.lines) else ""
+        return self._starts[line - 1] + len(text.encode()[:column].decode())
+
+    def _offset_of(self, place: tuple[int, int]) -> int:
+        """Of a line from 1 and a column in characters, as tokens have them."""
+        return self._starts[place[0] - 1] + place[1]
+
+    def _span(self, node: Any) -> tuple[int, int]:
+        return self._offset(node.lineno, node.col_offset), self._offset(node.end_lineno, node.end_col_offset)
+
+    def _indent(self, statement: ast.AST) -> str:
+        """What stands ahead of a statement in its line, where it stands alone there."""
+        begin, end = self._span(statement)
+        first = self.text[self.text.rfind("\n", 0, begin) + 1 : begin]
+        rest = self.text[end : (self.text.find("\n", end) + 1 or len(self.text) + 1) - 1].strip()
+        if first.strip() or (rest and not rest.startswith("#")):
+            raise NoPlace
+        return first
+
+    def _tokens(self, begin: int, end: int) -> Iterator[tokenize.TokenInfo]:
+        for token in tokenize.generate_tokens(io.StringIO(self.text, newline="").readline):
+            if begin <= self._offset_of(token.start) and self._offset_of(token.end) <= end:
+                yield token
+
+    def _imported(self) -> int:
+        """The last line of the imports that a file begins with, whatever it sets between them."""
+        last = 0
+        for place, node in enumerate(self.tree.body):
+            if isinstance(node, BLOCKS):
+                break
+            text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and not place
+            if text or isinstance(node, (ast.Import, ast.ImportFrom)):
+                last = node.end_lineno or 0
+        return last
+
+    def _insert_line(self, line: int, indent: str, lines: Sequence[str]) -> None:
+        """Lines behind the one of that number."""
+        at = self._starts[min(line, len(self.lines))]
+        text = "".join(f"{indent}{each}".rstrip() + self.newline for each in lines)
+        if at and not self.text[:at].endswith("\n"):
+            text = self.newline + text
+        self._edits.append((at, at, text))
+
+    # ------------------------------------------------------------ the whole
+
+    def changed(self) -> str:
+        """The file with all that was written. Raises NoPlace where that is no Python any more."""
+        edits = list(self._edits)
+        if self._imports:
+            at = self._starts[self._imported()]
+            edits.insert(0, (at, at, "".join(f"import {name}{self.newline}" for name in self._imports)))
+        text, done = [], 0
+        for begin, end, new in sorted(edits, key=lambda edit: edit[:2]):
+            if begin < done:
+                raise NoPlace  # two changes of one place
+            text += [self.text[done:begin], new]
+            done = end
+        made = "".join([*text, self.text[done:]])
+        try:
+            ast.parse(made)
+        except (SyntaxError, ValueError) as error:
+            raise NoPlace from error
+        return made
+
+    def diff(self, base: Path) -> str:
+        """The change as a unified diff, paths from ``base``; "" where there is none."""
+        try:
+            made = self.changed()
+        except NoPlace:
+            return ""
+        if made == self.text:
+            return ""
+        name = self.path.relative_to(base).as_posix()
+        before, after = (_ended(_lines(text)) for text in (self.text, made))
+        lines = difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
+        return f"diff --git a/{name} b/{name}\n" + "".join(line.replace(OPEN, f"\n{NO_END}\n") for line in lines)
+
+
+OPEN, NO_END = "\0", "\\ No newline at end of file"
+
+
+def _lines(text: str) -> list[str]:
+    """Lines as Python counts them, with their ends."""
+    return io.StringIO(text, newline="").readlines()
+
+
+def _ended(lines: list[str]) -> list[str]:
+    """Lines, the last of which is marked where it has no end."""
+    return [line if line.endswith("\n") else line + OPEN for line in lines]
+
+
+def _last(node: ast.AST) -> str:
+    """The last name of what is called or named."""
+    if isinstance(node, ast.Call):
+        return _last(node.func)
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _makes(value: ast.AST, kind: str) -> bool:
+    """Whether an expression is a call of a class, or of what a class has to make one (``from_pretrained``), with calls
+    of the object's own methods behind it (``.eval().to(device)``)."""
+    while isinstance(value, ast.Call):
+        if _last(value.func) == kind:
+            return True
+        if not isinstance(value.func, ast.Attribute):
+            return False
+        if not isinstance(value.func.value, ast.Call) and _last(value.func.value) == kind:
+            return True
+        value = value.func.value
+    return False
+
+
+def _first_line(node: Def) -> int:
+    return min((each.lineno for each in node.decorator_list), default=node.lineno)
+
+
+def _goes_on(statement: ast.stmt, name: str) -> bool:
+    """Whether a statement is a call on what has a name (``model.eval()``), or gives that name to what one makes."""
+    value: Any = getattr(statement, "value", None)
+    if isinstance(statement, ast.Assign):
+        if len(statement.targets) != 1 or ast.unparse(statement.targets[0]) != name:
+            return False
+    elif not isinstance(statement, ast.Expr):
+        return False
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        value = value.func.value
+        if ast.unparse(value) == name:
+            return True
+    return False

@@ -1,0 +1,314 @@
+"""The best program found, as a patch on the program's own source: applied with git, and run."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from kernelworks.diagnose.functions import Function
+from kernelworks.diagnose.patch import as_patch
+from kernelworks.diagnose.remedies import (
+    channels_last,
+    fused_optimizer,
+    gradient_clipping,
+    swap,
+    threads,
+    torch_compile,
+    zeroed_gradients,
+)
+from kernelworks.diagnose.remedies.remedy import EVERYWHERE, PROCESS, Offer, Scene, Site, kind_name
+from kernelworks.diagnose.roots import Roots
+from kernelworks.diagnose.written import NoPlace, Source
+from kernelworks.observe.program import from_target
+
+PROGRAM = '''\
+"""A program of somebody's."""
+
+import os
+
+os.environ["SOMEBODYS"] = "1"
+from torch import nn
+from torch.optim import AdamW
+from torch.nn.utils import clip_grad_norm_
+import torch
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.last(self.first(x).relu())
+
+
+model = Net()
+model.train()
+optimizer = AdamW(
+    model.parameters(),
+    lr=1e-2,  # large
+)
+X = torch.linspace(-1, 1, 32).view(4, 8)
+
+
+class Solver:
+    def __init__(self):
+        self.at = torch.zeros(4)
+
+    @staticmethod
+    def move(x):
+        return (x * 0.5).sin()
+
+    def step(self, x):
+        self.at = self.at + x.mean(-1)
+        return x * 0.5
+
+
+def energy(x):
+    return (x * x).sum()
+
+
+def work():
+    optimizer.zero_grad(set_to_none=False)
+    loss = model(X).square().mean() + energy(X)
+    loss.backward()
+    clip_grad_norm_(model.parameters(), 1e3)
+    optimizer.step()
+    return loss.detach()
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def written(folder: Path, text: str, name: str = "theirs") -> tuple[Path, ModuleType]:
+    path = folder / f"{name}.py"
+    path.write_text(text)
+    return path, loaded(path)
+
+
+def loaded(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    torch.manual_seed(0)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def modules_of_ours_alone() -> Any:
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__file__", None) and not sys.modules[name].__name__.startswith(
+            ("torch", "kern")
+        ):
+            del sys.modules[name]
+
+
+def scene_of(module: ModuleType, *functions: Any) -> Scene:
+    roots: list[Any] = [getattr(module, "model", None), *(Function(each) for each in functions)]
+    optimizer = getattr(module, "optimizer", None)
+    return Scene(
+        Roots(tuple(root for root in roots if root is not None), (), fresh=False),
+        optimizers=(optimizer,) if optimizer is not None else (),
+    )
+
+
+def applied(folder: Path, patch: str) -> None:
+    (folder / "found.patch").write_text(patch)
+    for more in (["--check"], []):
+        done = subprocess.run(
+            ["git", "apply", *more, "found.patch"], cwd=folder, capture_output=True, text=True, check=False,
+            env={"GIT_CEILING_DIRECTORIES": str(folder.parent), "PATH": "/usr/bin:/bin:/usr/local/bin"},
+        )  # fmt: skip
+        assert not done.returncode, done.stderr + patch
+
+
+def compile_offer(scene: Scene, root: Any, **how: str) -> Offer:
+    site = scene.site(root)
+    mode = next(mode for mode in torch_compile.MODES if mode.how == how)
+    written_as = root.written if isinstance(root, Function) else ""
+    return torch_compile.REMEDY._offer(site, mode, written=written_as)
+
+
+def test_each_change_is_written_where_it_belongs(folder: Path) -> None:
+    path, module = written(folder, PROGRAM)
+    plain = [loaded(path).work() for _ in range(1)]
+    plain += [sys.modules["theirs"].work() for _ in range(2)]
+    module = loaded(path)
+    scene = scene_of(module, module.energy)
+    energy: Any = scene.roots.modules[1]
+    optimizer = next(o for o in fused_optimizer.REMEDY.offers(scene) if o.option("how") == "fused")
+    offers = [
+        compile_offer(scene, module.model),
+        compile_offer(scene, energy, mode="max-autotune-no-cudagraphs"),
+        optimizer,
+        Offer("zeroed gradients", PROCESS, "given back", code="optimizer.zero_grad()"),
+        gradient_clipping.REMEDY._offer(gradient_clipping.SCALED),
+        Offer("threads", PROCESS, "one thread", code="torch.set_num_threads(1)", options=(("number", 1),)),
+    ]
+    patch = as_patch(offers, scene, path, module.work)
+    assert patch.startswith(
+        "kernelworks: 6 of 6 changes have a place of their own in the source\ndiff --git a/theirs.py"
+    )
+    applied(folder, patch)
+    text = path.read_text()
+    for line in (
+        "model.train()\nmodel.compile()\noptimizer = AdamW(",
+        "    lr=1e-2,  # large\n    fused=True,\n)",
+        '@torch.compile(mode="max-autotune-no-cudagraphs")\ndef energy(x):',
+        "    optimizer.zero_grad(set_to_none=True)",
+        "    norm_of_gradients = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if",
+        "    if norm_of_gradients > 1e3:",
+        "import torch\ntorch.set_num_threads(1)\n",
+    ):
+        assert line in text, text
+    changed = text.replace('@torch.compile(mode="max-autotune-no-cudagraphs")', '@torch.compile(backend="eager")')
+    path.write_text(
+        changed.replace("model.compile()", 'model.compile(backend="eager")').replace(
+            "set_num_threads(1)", "get_num_threads()"
+        )
+    )
+    module = loaded(path)
+    for want in plain:
+        torch.testing.assert_close(module.work(), want)
+    assert module.optimizer.param_groups[0]["fused"] is True and module.model._compiled_call_impl is not None
+
+
+@pytest.mark.parametrize("backend", ["kernelworks", "default"])
+def test_a_method_is_compiled_by_a_decorator(backend: str, folder: Path) -> None:
+    path, module = written(folder, PROGRAM)
+    scene = scene_of(module, module.Solver.step, module.Solver.__dict__["move"].__func__)
+    how = {"backend": "kernelworks"} if backend == "kernelworks" else {}
+    offers = [compile_offer(scene, root, **how) for root in scene.roots.modules[1:]]
+    assert [offer.code.partition(" ")[0] for offer in offers] == ["Solver.step", "Solver.move"]
+    applied(folder, as_patch(offers, scene, path, module.work))
+    given = '(backend="kernelworks")' if how else ""
+    text = path.read_text()
+    assert f"    @staticmethod\n    @torch.compile{given}\n    def move(x):" in text
+    assert f"    @torch.compile{given}\n    def step(self, x):" in text
+    ast_ok = loaded(path)
+    assert callable(ast_ok.Solver().step)
+
+
+def test_what_has_no_one_place_is_told_at_the_entry_point(folder: Path) -> None:
+    path, module = written(folder, PROGRAM + "\n\nsecond = AdamW(model.parameters())\n")
+    scene = scene_of(module)
+    optimizer = next(o for o in fused_optimizer.REMEDY.offers(scene) if o.option("how") == "fused")
+    merged = Offer("merged projections", scene.site(module.model), "q, k as one", code="weight = ...\nq, k = ...")
+    swapped = Offer("swap", EVERYWHERE, "ours", code="kernelworks.swap(model)")
+    patch = as_patch([optimizer, merged, swapped], scene, path, module.work)
+    assert patch.splitlines()[0] == (
+        "kernelworks: 1 of 3 changes have a place of their own in the source; the others are in a comment at the entry "
+        "point, with the lines to write: fused optimizer, merged projections"
+    )
+    applied(folder, patch)
+    text = path.read_text()
+    assert "model.train()\nkernelworks.swap(model)\n" in text and "import torch\nimport kernelworks\n" in text
+    begin = text.index("# kernelworks found these besides")
+    assert text[begin:].index("def work():") < 600
+    assert "#     AdamW(..., fused=True)\n" in text[begin:] and "#     q, k = ...\ndef work():" in text[begin:]
+    loaded(path)
+
+
+HEAD = "from torch import nn\n\n\nclass Net(nn.Module):\n    pass\n\n\n"
+LAYOUTS = {
+    "local": "def work():\n    net = Net().eval()\n    return net\n",
+    "method's": (
+        "class Holder:\n    def __init__(self):\n        self.net = Net()\n        self.net.eval()\n"
+        "        self.more = 1\n\n\ndef work():\n    return Holder().net\n"
+    ),
+    "annotated, no end of line": "def work():\n    return net\n\n\nnet: Net = Net()",
+    "in an if": "def work():\n    return net\n\n\nif True:\n    net = Net()\n",
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_model_is_found_where_it_is_built(name: str, newline: str, folder: Path) -> None:
+    path, module = written(folder, "")
+    path.write_bytes((HEAD + LAYOUTS[name]).replace("\n", newline).encode())
+    module = loaded(path)
+    model = module.work()
+    scene = Scene(Roots((model,), (), fresh=False))
+    offer = Offer("channels_last", EVERYWHERE, "last", code="model.to(memory_format=torch.channels_last)")
+    applied(folder, as_patch([offer], scene, path, module.work))
+    text = path.read_bytes().decode()
+    held = "self.net" if name == "method's" else "net"
+    assert f"{held}.to(memory_format=torch.channels_last)" in text and f"import torch{newline}" in text
+    assert text.count("\n") == text.count("\r\n") or newline == "\n"
+    assert isinstance(loaded(path).work(), torch.nn.Module)
+
+
+AMBIGUOUS = {
+    "twice": "a = Net()\nb = Net()\n", "in a line": "if True: a = Net()\n", "two names": "a = b = Net()\n",
+    "a list": "a = [Net()]\n", "others in the line": "a = Net(); b = 1\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AMBIGUOUS)
+def test_a_model_that_is_built_nowhere_or_twice_has_no_place(name: str, folder: Path) -> None:
+    head = "from torch import nn\nclass Net(nn.Module):\n    pass\n"
+    path, module = written(folder, f"{head}{AMBIGUOUS[name]}def work(): return 1\n")
+    scene = Scene(Roots((module.Net(),), (), fresh=False))
+    offer = Offer("channels_last", EVERYWHERE, "last", code="model.to(memory_format=torch.channels_last)")
+    patch = as_patch([offer], scene, path, module.work)
+    assert patch.startswith("kernelworks: 0 of 1")
+    applied(folder, patch)
+    assert "#     model.to(memory_format=torch.channels_last)\ndef work" in path.read_text()
+    loaded(path)
+
+
+CALLS = {
+    "f()": "f(a=1)", "f(1)": "f(1, a=1)", "f(1,)": "f(1, a=1)", "f(x, b=2)": "f(x, b=2, a=1)", "f(a=0)": "f(a=1)",
+    "f(\n    x,\n)": "f(\n    x,\n    a=1,\n)", "f(\n    x\n)": "f(\n    x, a=1\n)", "f((x))": "f((x), a=1)",
+    "f(**{})": "f(**{}, a=1)", "f('é', x)": "f('é', x, a=1)", "f(\n    x, # ,\n)": "f(\n    x, # ,\n    a=1,\n)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_an_argument_is_put_into_a_call_however_it_is_written(call: str, tmp_path: Path) -> None:
+    path = tmp_path / "it.py"
+    path.write_text(f"ä = {call}\nb = 1\n")
+    source = Source(path)
+    (found,) = source.calls("f")
+    source.keyword(found, "a", "1")
+    assert source.changed() == f"ä = {CALLS[call]}\nb = 1\n"
+
+
+def test_what_cannot_be_written_is_left() -> None:
+    """A generator as the only argument would need parentheses; two changes of one place are none."""
+    path = Path(__file__).with_name("nowhere.py")
+    with pytest.raises(OSError, match="nowhere"):
+        Source(path)
+    source = Source(Path(__file__))
+    call = next(each for each in source.calls("Path") if len(each.args) == 1)
+    for text in ("a", "b"):
+        source.replaced(call, text)
+    with pytest.raises(NoPlace):
+        source.changed()
+    assert source.diff(Path(__file__).parent) == ""
+
+
+def test_a_program_knows_the_file_that_it_begins_in(folder: Path) -> None:
+    path, module = written(folder, PROGRAM)
+    assert from_target(f"{path}:work").file == path and from_target(str(path)).file == path
+    assert as_patch([], Scene(Roots((), (), fresh=False)), path, module.work) == ""
+    offer = Offer("swap", Site("module", kind_name(module.model)), "ours", code="kernelworks.swap(model)")
+    assert as_patch([offer], Scene(Roots((module.model,), (), fresh=False)), None) == ""
+    assert {swap.REMEDY.name, channels_last.REMEDY.name, threads.REMEDY.name, zeroed_gradients.REMEDY.name} <= {
+        "swap", "channels_last", "threads", "zeroed gradients",
+    }  # fmt: skip
