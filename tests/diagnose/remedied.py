@@ -129,6 +129,12 @@ def scene_of(case: Case, **more: Any) -> Scene:
     return Scene(roots, Program("p", case.run), optimizers, side, (1e-2,))
 
 
+class OnGpu(Scene):
+    """A scene that is played on a GPU."""
+
+    on_gpu = True  # type: ignore[assignment]
+
+
 def offers(remedy: Remedy, scene: Scene) -> list[Offer]:
     try:
         return list(remedy.offers(scene))

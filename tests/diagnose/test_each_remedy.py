@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from remedied import Case, X, asked, attending, looks, net, offers, scene_of, trained
+from remedied import Case, OnGpu, X, asked, attending, looks, net, offers, scene_of, trained
 from torch import Tensor, nn
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 
@@ -353,12 +353,6 @@ def test_fewer_threads_are_offered_to_small_ops_and_put_back() -> None:
 def test_gradients_that_nobody_asks_for_are_told(case: Case, *, said: bool) -> None:
     found = offers(unused_gradients.REMEDY, scene_of(case))
     assert bool(found) == said and all(offer.advice and offer.code for offer in found)
-
-
-class OnGpu(Scene):
-    """A scene that is played on a GPU."""
-
-    on_gpu = True  # type: ignore[assignment]
 
 
 def played(*, waits: int, model: nn.Module) -> Scene:

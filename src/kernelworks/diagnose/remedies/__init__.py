@@ -11,6 +11,7 @@ from kernelworks.diagnose.remedies import (
     folded_norms,
     fused_optimizer,
     gradient_clipping,
+    loaded_input,
     merged_projections,
     padded_sizes,
     static_cache,
@@ -31,5 +32,5 @@ REMEDIES: tuple[Remedy, ...] = (
     swap.REMEDY, swapped_functions.REMEDY, allocator.REMEDY, channels_last.REMEDY, folded_norms.REMEDY,
     cast_weights.REMEDY, merged_projections.REMEDY, fused_optimizer.REMEDY, gradient_clipping.REMEDY,
     zeroed_gradients.REMEDY, threads.REMEDY, fewer_bits.REMEDY, static_cache.REMEDY, cuda_graph.REMEDY,
-    torch_compile.REMEDY, unused_gradients.REMEDY, waits.REMEDY, padded_sizes.REMEDY,
+    torch_compile.REMEDY, unused_gradients.REMEDY, waits.REMEDY, padded_sizes.REMEDY, loaded_input.REMEDY,
 )  # fmt: skip
