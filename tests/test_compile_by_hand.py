@@ -149,3 +149,41 @@ def test_attention_is_known_however_it_is_spelled_out(name: str, dtype: torch.dt
     flow = torch.linspace(-1, 1, want.numel()).view(want.shape).to(dtype)
     for ours, theirs in zip(*(torch.autograd.grad(t, given[:3], flow) for t in (got, want)), strict=True):
         torch.testing.assert_close(ours, theirs, **close)
+
+
+@pytest.mark.parametrize("program", [masked, chosen_by])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_query_that_sees_nothing_gives_nan_as_its_softmax_does(
+    program: Callable[..., Tensor], dtype: torch.dtype
+) -> None:
+    """The op makes 0 of it."""
+    mask = TRIL.clone()
+    mask[..., 2, :] = 0
+    given = (*(t.to(dtype) for t in (Q, K, V)), mask)
+    ((graph, inputs),) = graphs(program, *given)
+    (call,) = attentions(graph.graph, states(graph.graph))
+    made = replaced(call, "torch", lambda node: node)
+    graph.recompile()
+    want, got = program(*given), graph(*inputs)[0]
+    assert want[:, :, 2].isnan().all() and not want[:, :, 1].isnan().any() and got.dtype == dtype
+    close = {"rtol": 3e-2, "atol": 3e-2} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(got, want, equal_nan=True, **close)
+    assert isinstance(made, torch.fx.Node) and got.stride() == want.stride()
+
+
+def roped(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    a, b = x.chunk(2, -1)
+    return x * cos + torch.cat([-b, a], -1) * sin
+
+
+def test_attention_behind_rotary_embeddings_is_known() -> None:
+    cos, sin = torch.linspace(0, 3, 8 * 16).view(8, 16).cos(), torch.linspace(0, 3, 8 * 16).view(8, 16).sin()
+
+    def program(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        return masked(roped(q, cos, sin), roped(k, cos, sin), v, bias)
+
+    ((graph, inputs),) = graphs(program, Q, K, V, TRIL)
+    (call,) = attentions(graph.graph, states(graph.graph))
+    replaced(call, "torch", lambda node: node)
+    graph.recompile()
+    torch.testing.assert_close(graph(*inputs)[0], program(Q, K, V, TRIL), rtol=1e-4, atol=1e-5)

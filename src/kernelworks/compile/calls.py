@@ -69,6 +69,7 @@ class Found:
     wanted: tuple[str, ...]
     parts: tuple[str, ...]
     inside: tuple[fx.Node, ...]  # the nodes that make it, of which ``node`` is the last
+    seen: fx.Node | None = None  # a mask: of what sees nothing by it the program made NaN, and the op makes 0
 
     @property
     def pass_(self) -> str:

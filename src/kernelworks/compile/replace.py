@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from kernelworks.compile.calls import Found, value_of
@@ -50,6 +52,9 @@ def replaced(found: Found, row: str, there: Callable[[fx.Node], fx.Node]) -> fx.
             made = graph.call_function(operator.getitem, (made, 0))
         if was.dtype != result.dtype:
             made = graph.call_method("to", (made, was.dtype))
+        if found.seen is not None:
+            sees = graph.call_method("any", (there(found.seen), -1, True))
+            made = graph.call_function(torch.where, (sees, made, math.nan))
         if was.is_contiguous() and not result.is_contiguous():
             made = graph.call_method("contiguous", (made,))
     made.meta["example_value"] = node.meta.get("example_value", was)

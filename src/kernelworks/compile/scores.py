@@ -1,14 +1,15 @@
 """Attention that a program spells out: scores of queries and keys, scaled and masked, their softmax, times the values.
 
 The steps are read off the graph backwards from the second product, and what they make is compared in float64 with the
-definition of the op, as in ``by_hand``. A mask of what is hidden is turned round by a node more.
+definition of the op, as in ``by_hand``. A mask of what is hidden is turned round by a node more, and where a query
+sees nothing NaN is put in, as the softmax of its scores is.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -147,7 +148,9 @@ def _call(steps: _Steps, spelling: Spelling, state: State) -> Found | None:
     sources = tuple(products.get(id(a), mask) if isinstance(a, Tensor) else None for a in asked)
     op: Op = spelling.op
     made = read(nodes[-1], op, asked, sources, state, parts=MADE_OF, inside=nodes)
-    return made if isinstance(made, Found) and value_of(nodes[-1]).dtype == asked[0].dtype else None
+    if not isinstance(made, Found) or value_of(nodes[-1]).dtype != asked[0].dtype:
+        return None
+    return replace(made, seen=mask)  # the softmax of a line of nothing is no number
 
 
 def _asked(spelling: Spelling, tensors: Sequence[Tensor], steps: _Steps) -> tuple[Any, ...]:
