@@ -25,7 +25,7 @@ from kernelworks.ceilings.quiet import Sifted, far_apart
 from kernelworks.diagnose.agree import Agreement, compare
 from kernelworks.diagnose.duels import close, duel
 from kernelworks.diagnose.forecast import Forecaster
-from kernelworks.diagnose.functions import sought
+from kernelworks.diagnose.functions import outside, sought
 from kernelworks.diagnose.measured import LEAST_NOISE, alternate, gain_of, noise_between, noise_of, range_of
 from kernelworks.diagnose.outcome import fixed, in_a_line, place
 from kernelworks.diagnose.patch import as_patch
@@ -167,15 +167,8 @@ class Search:
         if roots.fresh or sum(roots.seconds.values()) > (1 - OUTSIDE) * budget.wall:
             return roots
         self._step("finding the functions that the program calls")
-        functions = sought(program, self._outside())
+        functions = sought(program, outside(getattr(self.forecaster, "timeline", None)))
         return find(program.run, budget, functions) if functions else roots
-
-    def _outside(self) -> int | None:
-        """How many of torch's functions a run calls outside of modules; None where not all of a run was looked at."""
-        timeline = getattr(self.forecaster, "timeline", None)
-        if timeline is None or timeline.surveyed is not None:
-            return None
-        return sum(not call.place.path and not call.backward for call in timeline.calls)
 
     def _planned(self, plan: Mapping[str, Any]) -> None:
         """All of a plan, measured as one."""

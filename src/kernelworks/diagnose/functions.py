@@ -32,8 +32,9 @@ from torch.optim import Optimizer
 from kernelworks.diagnose.holders import LOCAL, Place, at_path, places, with_code
 from kernelworks.diagnose.leaves import leaves
 from kernelworks.observe.program import Entry, Program
+from kernelworks.observe.timeline import Timeline
 
-__all__ = ["Function", "named", "sought"]
+__all__ = ["Function", "named", "outside", "sought"]
 
 WORTH = 0.05  # of a run, which a function must take
 MOST = 4  # functions, those that take the most time
@@ -265,6 +266,13 @@ def _apart() -> set[CodeType]:
 
 
 APART = _apart()
+
+
+def outside(timeline: Timeline | None) -> int | None:
+    """How many of torch's functions a run calls outside of modules; None where not all of a run was looked at."""
+    if timeline is None or timeline.surveyed is not None:
+        return None
+    return sum(not call.place.path and not call.backward for call in timeline.calls)
 
 
 def sought(program: Program, calls: int | None = None) -> list[Function]:
