@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -108,14 +109,9 @@ def loaded(path: Path) -> ModuleType:
 
 
 @pytest.fixture(autouse=True)
-def modules_of_ours_alone() -> Any:
-    before = set(sys.modules)
+def theirs_alone() -> Iterator[None]:
     yield
-    for name in set(sys.modules) - before:
-        if getattr(sys.modules[name], "__file__", None) and not sys.modules[name].__name__.startswith(
-            ("torch", "kern")
-        ):
-            del sys.modules[name]
+    sys.modules.pop("theirs", None)
 
 
 def scene_of(module: ModuleType, *functions: Any) -> Scene:
