@@ -13,8 +13,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from kernelworks.diagnose.agree import FLOAT64, ROUNDING, Agreement, compare
+from kernelworks.diagnose.arms import Perturbed
 from kernelworks.diagnose.roots import find
 
 
@@ -119,6 +121,10 @@ def _moves_on(self: Net, x: Tensor) -> Tensor:
     return self.middle(x) + self.held.rows.sum() + len(self.held.seen)
 
 
+def _checkpointed(self: Net, x: Tensor) -> Tensor:
+    return checkpoint(lambda y: self.middle(self.middle(y.float())), x, use_reentrant=False)
+
+
 def _python_random(self: Net, x: Tensor) -> Tensor:
     return self.middle(x) * random.random()
 
@@ -162,6 +168,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "writes its input, returns None": (of(_writes), FLOAT64),
     "stateful cache": (of(_remembers, cache=lambda: None), FLOAT64),
     "cache in an object of its own": (of(_moves_on, held=Held), FLOAT64),
+    "checkpointed": (of(_checkpointed), FLOAT64),
     "python's random": (of(_python_random), FLOAT64),
     "argmax": (lambda: Net(after=lambda x: x.argmax(-1)), FLOAT64),
     "bool": (lambda: Net(after=lambda x: x > 0), FLOAT64),
@@ -214,6 +221,21 @@ def test_each_is_compared_or_says_why_not(name: str) -> None:
 def test_each_as_it_trains(name: str) -> None:
     found = compared(CASES[name][0], train=True, grad=True)
     assert found.agrees and found.against, found
+
+
+def test_what_a_checkpoint_computes_again_is_moved_too() -> None:
+    """Torch counts what is saved at first and again, and refuses a backward where that differs."""
+    from torch.utils import checkpoint as torchs
+
+    net, x, before = of(_checkpointed)(), torch.randn(8, 16), vars(torchs).copy()
+    plain = torch.autograd.grad(net(x).square().sum(), net.linear.weight)[0]
+    with Perturbed(0):
+        loss = net(x).square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+    moved = net.linear.weight.grad
+    assert moved is not None and not torch.equal(moved, plain)
+    torch.testing.assert_close(moved, plain, rtol=1e-3, atol=1e-3)
+    assert vars(torchs) == before
 
 
 def wrong(kind: str) -> Callable[[nn.Module], contextlib.AbstractContextManager[None]]:

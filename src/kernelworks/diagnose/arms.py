@@ -7,12 +7,14 @@ the second says how far the program's own rounding carries its answers: what Mon
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 
 from kernelworks.contract import UNIT_ROUNDOFF
 from kernelworks.diagnose.copies import NARROW, changed, wide
@@ -21,21 +23,64 @@ from kernelworks.roundings import of_sum
 __all__ = ["ROUNDINGS", "InFloat64", "Perturbed"]
 
 TO_DOUBLE = {Tensor.float, Tensor.half, Tensor.bfloat16}
+RECOMPUTES = "_checkpoint_without_reentrant_generator"  # torch's, which every such checkpoint asks for its contexts
 ROUNDINGS = 2.0  # by how many roundings a result is moved, at most
 
 
-class InFloat64(TorchFunctionMode):
+class _Recomputing(TorchFunctionMode):
+    """A mode that also holds where a checkpoint computes its activations again, within a backward: torch calls a
+    backward without the modes that it is asked under, and what is then saved would be others than at first."""
+
+    def __enter__(self) -> Any:
+        self._checkpoints = getattr(checkpoint, RECOMPUTES, None)
+        if self._checkpoints is not None:
+            setattr(checkpoint, RECOMPUTES, functools.partial(self._recomputed, self._checkpoints))
+        return TorchFunctionMode.__enter__(self)
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        TorchFunctionMode.__exit__(self, kind, value, trace)
+        if self._checkpoints is not None:
+            setattr(checkpoint, RECOMPUTES, self._checkpoints)
+
+    def _recomputed(
+        self, plain: Callable[..., Any], fn: Any, preserve: bool, contexts: Any, *more: Any, **kw: Any
+    ) -> Any:
+        def both() -> tuple[Any, Any]:
+            forward, recompute = contexts()
+            return forward, _Within(self, recompute)
+
+        return plain(fn, preserve, both, *more, **kw)
+
+
+class _Within:
+    """A context within a mode, that may be entered again and again."""
+
+    def __init__(self, mode: TorchFunctionMode, inner: Any) -> None:
+        self.mode, self.inner = mode, inner
+
+    def __enter__(self) -> Any:
+        TorchFunctionMode.__enter__(self.mode)
+        return self.inner.__enter__()
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> Any:
+        try:
+            return self.inner.__exit__(kind, value, trace)
+        finally:
+            TorchFunctionMode.__exit__(self.mode, kind, value, trace)
+
+
+class InFloat64(_Recomputing):
     """Whatever Python asks of torch is done in float64: narrower tensors made on the way are widened, and so are the
     dtypes that the program names."""
 
     def __enter__(self) -> Any:
         self._default = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
-        return TorchFunctionMode.__enter__(self)
+        return super().__enter__()
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
         torch.set_default_dtype(self._default)
-        TorchFunctionMode.__exit__(self, kind, value, trace)
+        super().__exit__(kind, value, trace)
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
@@ -107,7 +152,7 @@ REDUCTIONS = {
 LOSSES = ("_loss", "entropy")  # how names of others end
 
 
-class Perturbed(TorchFunctionMode):
+class Perturbed(_Recomputing):
     """Every result of an op is moved by up to two roundings of its dtype, at random, as another kernel might move it.
 
     A sum of K terms in float32 is moved by ``roundings.of_sum`` of them, as another algorithm might (16-bit dtypes are
