@@ -107,6 +107,40 @@ def test_a_program_that_does_not_repeat_itself_is_not_compared() -> None:
     assert same_steps(scene, scaled_gradients(net)) is None
 
 
+def test_what_the_program_has_learned_since_is_no_matter() -> None:
+    """A search runs the program many times between two comparisons: both are of the same steps."""
+    net, optimizer, scene = trained(fused=False)
+    assert scene.program is not None
+    found = same_steps(scene, fused(optimizer))
+    assert found is not None and found.agrees
+    for _ in range(5):
+        scene.program.run()
+    before = standing(net, optimizer)
+    for change, agrees in ((fused(optimizer), True), (with_group(optimizer, "lr", 1.02e-2), False)):
+        found = same_steps(scene, change)
+        assert found is not None and found.agrees is agrees
+        torch.testing.assert_close(standing(net, optimizer), before, rtol=0, atol=0)
+
+
+def test_a_schedule_of_learning_rates_is_put_back_with_its_optimizer() -> None:
+    net, optimizer, scene = trained()
+    assert scene.program is not None
+    schedule, run = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5), scene.program.run
+
+    def scheduled() -> Any:
+        loss = run()
+        schedule.step()
+        return loss
+
+    scene = dataclasses.replace(scene, program=Program("p", scheduled), _kept={})
+    rates = schedule.last_epoch, schedule.get_last_lr(), optimizer.param_groups[0]["lr"]
+    found = same_steps(scene, contextlib.nullcontext())
+    assert found is not None and found.agrees
+    found = same_steps(scene, scaled_gradients(net))
+    assert found is not None and not found.agrees
+    assert (schedule.last_epoch, schedule.get_last_lr(), optimizer.param_groups[0]["lr"]) == rates
+
+
 def test_on_top_of_what_was_allowed_to_change_numbers_the_steps_are_held_against_those_with_it() -> None:
     net, optimizer, scene = trained()
     rate = Together((Change(lambda: _entered(with_group(optimizer, "lr", 2e-2))),))

@@ -2,13 +2,14 @@
 steps, from the same start with the same random numbers.
 
 The scale is the program's own rounding, as for modules alone: how far the same figures move when each op's result is
-moved by roundings. A program that does not repeat itself (a schedule of learning rates, other data each time) cannot be
-compared so, which is said, and speaks neither for a change nor against it.
+moved by roundings. A program that does not repeat itself (other data each time) cannot be compared so, which is said,
+and speaks neither for a change nor against it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from kernelworks.contract import UNIT_ROUNDOFF
 from kernelworks.diagnose.agree import ROUNDING, SAYS_NOTHING, SHARE_OF_MEMORY, Agreement, available_bytes
@@ -30,7 +32,7 @@ __all__ = ["STEPS", "same_steps"]
 
 STEPS = 3
 DRAWS = 2
-COPIES = 13  # of the parameters' bytes, at once
+COPIES = 17  # of the parameters' bytes, at once
 GROWS = 3.0  # an error may grow by, beyond the program's own rounding
 
 
@@ -52,6 +54,21 @@ def same_steps(scene: Scene, changed: AbstractContextManager[Any], before: Toget
         return None
     was = before or Together(())
     key = was.changes
+    now = _Start(scene)
+    first = scene.keep("where steps begin", lambda: now)  # every measured run has moved the program on since
+    try:
+        if first is not now:
+            first.restore()
+        return _same_steps(scene, changed, was, key)
+    finally:
+        if first is not now:
+            now.restore()
+
+
+def _same_steps(
+    scene: Scene, changed: AbstractContextManager[Any], was: Together, key: tuple[Any, ...]
+) -> Agreement | None:
+    """The same from where the program stands."""
     truth = scene.keep(("steps as it was", key), lambda: _steps(scene, was))
     if not scene.keep(("steps repeat", key), lambda: _repeats(truth, _steps(scene, was))):
         return None
@@ -67,7 +84,8 @@ def same_steps(scene: Scene, changed: AbstractContextManager[Any], before: Toget
 
 def _room(parameters: Iterable[Tensor]) -> bool:
     """Whether there is memory for it: the parameters, their gradients and what an optimizer keeps of them (twice as
-    much) are put aside, and of four runs the parameters and gradients are kept."""
+    much) are put aside, as they are now and as they were first, and of four runs the parameters and gradients are
+    kept."""
     need: dict[torch.device, int] = {}
     for p in parameters:
         need[p.device] = need.get(p.device, 0) + p.nbytes * COPIES
@@ -137,8 +155,8 @@ def _norm(difference: Tensor) -> float:
 
 
 class _Start:
-    """Where a program stands: its modules, their gradients, and its optimizers' states. ``restore()`` as often as is
-    wanted."""
+    """Where a program stands: its modules, their gradients, its optimizers' states and their schedules.
+    ``restore()`` as often as is wanted."""
 
     def __init__(self, scene: Scene) -> None:
         self.modules = [State(module) for module in scene.roots.modules]
@@ -157,6 +175,7 @@ class _Start:
             for p in (*self.parameters.values(), *(p for p, _ in self.others))
         ]
         self.optimizers = [_Kept(optimizer) for optimizer in scene.optimizers]
+        self.schedules = [(each, dict(vars(each))) for each in _schedules(scene.optimizers)]
 
     def restore(self) -> None:
         with torch.no_grad():
@@ -172,6 +191,16 @@ class _Start:
                     gradient.copy_(copy)
             for kept in self.optimizers:
                 kept.restore()
+        for schedule, space in self.schedules:
+            vars(schedule).clear()
+            vars(schedule).update(space)
+
+
+def _schedules(optimizers: Sequence[Optimizer]) -> list[LRScheduler]:
+    """Those of learning rates, which nothing that a program calls leads to: an optimizer does not know its own."""
+    mine = {id(optimizer) for optimizer in optimizers}
+    found = (each for each in gc.get_objects() if issubclass(type(each), LRScheduler))
+    return [each for each in found if id(vars(each).get("optimizer")) in mine]
 
 
 class _Kept:
