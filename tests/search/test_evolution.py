@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
-from scheduled import PROBLEMS
+from scheduled import PROBLEMS, share
 
+from kernelworks.judge.formats.loading import module_of
 from kernelworks.judge.problem import Problem, Shape
 from kernelworks.search.proposer import Draft, Seen
 from kernelworks.search.schedule import ScheduleRewriting, evolution
@@ -89,6 +91,17 @@ def test_the_quicker_parents_are_changed_more_often(proposer: ScheduleRewriting)
     parents = Counter(p for d in drafts for p in d.parents)
     assert parents["id3"] == 0
     assert sum(parents[f"id{n}"] for n in (5, 6, 7)) > sum(parents[f"id{n}"] for n in (0, 1, 2))
+
+
+def test_of_an_op_of_ours_the_draft_is_a_function(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    call, inputs = PROBLEMS["tanh_gelu"]
+    monkeypatch.setattr(evolution, "nest_of", lambda problem: derived(call, inputs()))
+    (draft,) = ScheduleRewriting().propose(dataclasses.replace(PROBLEM, format="room", entry="gelu"), [], 1)
+    (x,) = inputs()
+    answer = module_of("scheduled_function", draft.code, tmp_path).gelu(x, "tanh")
+    assert share(answer, call, [x]) <= 1
+    with pytest.raises(ValueError, match=r"takes torch.float32\[7, 129\], got torch.float32\[2, 129\]"):
+        module_of("scheduled_function", draft.code, tmp_path).gelu(x[:2])
 
 
 def test_a_problem_without_a_nest_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,8 +114,11 @@ class ScheduleRewriting:
         return self.kernels[key]
 
     def _fit(self, seen: Seen) -> float | None:
-        """How many times as quick as the baseline: the two are timed in turns, so an hour's noise is in both."""
-        return seen.ratio(self.over) or (1 / seen.seconds if seen.seconds else None)
+        """How many times as quick as the baseline for certain: the low end of the interval, so that luck is no merit.
+        The two are timed in turns, and an hour's noise is in both."""
+        if not seen.right or seen.judgement is None:
+            return None
+        return next((speed.low for speed in seen.judgement.speeds if speed.over == self.over), None)
 
     def _parents(self, seen: Sequence[Seen]) -> list[Seen]:
         """The quickest, best first."""
