@@ -33,6 +33,8 @@ def sentence(found: Search) -> str:
     """What came of it, in a line."""
     if found.outcome == "no verdict":
         return f"{found.problem}: no verdict can be given: {found.why}"
+    if not found.judged:
+        return f"{found.problem}: nothing was judged: {STOPS[found.stopped]}"
     if found.best is None:
         return f"{found.problem}: none of {found.judged} candidates is right"
     speed = _speed(found)
@@ -113,7 +115,7 @@ def _proposers(found: Search) -> Table:
 
 def _quickest(found: Search) -> Table:
     """The quickest that are right, then those that were refused last."""
-    timed = sorted((t for t in found.candidates if t.ratio is not None), key=lambda t: -(t.ratio or 0.0))
+    timed = sorted((t for t in found.candidates if t.ratio is not None), key=lambda t: -(t.low or 0.0))
     others = [t for t in found.candidates if t.ratio is None and t.verdict]
     shown = timed[:MOST_ROWS] + others[len(others) - max(0, MOST_ROWS - len(timed)) :]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
@@ -171,10 +173,10 @@ def _colour(found: Search) -> Mapping[str, str]:
 
 
 def _leaders(found: Search) -> list[Tried]:
-    """Each candidate that was the quickest so far when it was judged."""
+    """Each candidate that was surely the quickest so far when it was judged: by the lower ends of intervals."""
     held: list[Tried] = []
     for one in found.candidates:
-        if one.ratio is not None and (not held or one.ratio > (held[-1].ratio or 0.0)):
+        if one.low is not None and (not held or one.low > (held[-1].low or 0.0)):
             held.append(one)
     return held
 
@@ -191,8 +193,9 @@ def _climb(found: Search) -> str:
     return (
         "<h2>The climb</h2>\n"
         f'<p class="note">A dot is a candidate that is right, at how many times as quick as {escape(found.over)} it '
-        "is, with its interval; a tick at the foot is one that is not. The line is the quickest so far; the roof is "
-        "what the bytes and the arithmetic take at least on this machine.</p>\n"
+        "is, with its interval; a tick at the foot is one that is not. The line is what was surely the quickest so far "
+        "(whose interval begins highest); the roof is what the bytes and the arithmetic take at least on this "
+        "machine.</p>\n"
         f'<div class="picture" id="climb">{_both(lambda width: _climbed(found, width))}</div>'
     )
 
@@ -299,7 +302,7 @@ def _tree(found: Search) -> str:
     best = found.best.tried.id if found.best else ""
     root = Tree("")
     _grow(root, "", children, shown, best)
-    return html(root)
+    return f'<div class="tree">{html(root)}</div>'
 
 
 def _way(one: Tried, by_id: Mapping[str, Tried]) -> set[str]:

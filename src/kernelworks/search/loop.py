@@ -319,12 +319,12 @@ def result(store: Store, run: _Run | None = None) -> Search:
     best = _best(store)
     remarks = {desk.name: desk.remark for desk in run.desks} | run.left if run else {}
     names = dict.fromkeys([*brought, *remarks])
-    begun_with = max((t.ratio for t in tried if t.proposer == GIVEN and t.ratio is not None), default=None)
+    begun = max((t for t in tried if t.proposer == GIVEN and t.low is not None), key=_low, default=None)
     return Search(
         problem=store.problem.name, format=store.problem.format, store=str(store.path), over=store.over,
         threads=store.threads, machine=store.machine, stopped=run.stopped if run else "", why=run.why if run else "",
         outcome=_outcome(store, tried, best, run.stopped if run else ""), candidates=tried, best=best,
-        begun_with=begun_with,
+        begun_with=begun.ratio if begun is not None else None,
         by_proposer=tuple(
             dataclasses.replace(brought.get(name, Brought(name)), remark=remarks.get(name, "")) for name in names
         ),
@@ -333,6 +333,10 @@ def result(store: Store, run: _Run | None = None) -> Search:
         flop=work.get("flop", 0.0), bytes=work.get("bytes", 0.0),
         ceilings=from_json(Ceilings, work["ceilings"]) if "ceilings" in work else None, date=store.date(),
     )  # fmt: skip
+
+
+def _low(one: Tried) -> float:
+    return one.low or 0.0
 
 
 def _best(store: Store) -> Found | None:

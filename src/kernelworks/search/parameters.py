@@ -140,9 +140,10 @@ class Parameters:
 
     def _cost(self, seen: Seen | None) -> float:
         """What is to become less: the time as a share of the baseline's on the same inputs, which a busy machine hits
-        as much."""
-        ratio = seen.ratio(self.setting.over) if seen is not None else None
-        return 1 / ratio if ratio else math.inf
+        as much; of its interval the end that is surely reached, so that luck is no merit."""
+        found = seen.judgement if seen is not None and seen.right else None
+        low = next((s.low for s in found.speeds if s.over == self.setting.over), 0.0) if found is not None else 0.0
+        return 1 / low if low > 0 else math.inf
 
     def _trial(self, family: _Family, point: Point, seen: Seen) -> Any:
         """A finished trial of the study's: the logarithm of its cost, or none where it has none."""

@@ -296,10 +296,10 @@ class Store:
     def brought(self) -> dict[str, Brought]:
         """What came of each proposer, by its name."""
         rows = self._db.execute(
-            "SELECT c.proposer, count(*), sum(v.verdict = 'right'), sum(v.won), max(v.ratio), sum(v.cost_s) "
+            "SELECT c.proposer, count(*), sum(v.verdict = 'right'), sum(v.won), v.ratio, sum(v.cost_s), max(v.low) "
             "FROM candidate c JOIN verdict v ON v.candidate = c.id AND v.round = 0 GROUP BY c.proposer"
-        )
-        return {row[0]: Brought(*row) for row in rows}
+        )  # the ratio is of the row that has the largest lower end: so SQLite has it beside its max()
+        return {row[0]: Brought(*row[:6]) for row in rows}
 
 
 class History(Sequence[Seen]):
