@@ -97,7 +97,7 @@ def test_what_is_quicker_than_its_bytes_is_against_physics(ceilings: Ceilings) -
     assert not broken(0.5 * least.moving_s, 0.5 * least.alone_s, unsure=0.02)  # a neighbour shows in empty answers too
     some = [torch.rand(1000), torch.rand(5, 300).bfloat16(), torch.ones(7, dtype=torch.bool)]
     assert 0 < physics.reading_s(some) < 0.1
-    busy = physics.Limit(least.whole, 1.0, 1.0, 0.0, float(sum(value.nbytes for value in some)))
+    busy = physics.Limit(least.whole, 1.0, 1.0, 0.0, float(sum(value.nbytes for value in some)), busy=True)
     took = physics.Took(0.1, 0.0, 0.1, 0.0)
     assert busy.broken_by(took) and not busy.broken_by(took, some)  # the machine is quicker than when it was measured
     assert busy.broken_by(physics.Took(0.0, 0.0, 0.0, 0.0), some)

@@ -26,6 +26,7 @@ __all__ = ["Limit", "Took", "limit"]
 
 UNSURE = 3.0  # median deviations of an empty answer's time, within which a difference of two times is none
 READINGS, HERE_AND_NOW = 8, 0.5  # of what adding inputs up takes: much of that is reading them
+BUSY = 0.1  # share of the cores that others took, from which on ceilings are rough
 CLOCKS_DIFFER = 0.8  # of a limit, above which two clocks and two measurements may differ
 
 
@@ -63,16 +64,17 @@ class Limit:
     alone_s: float
     arithmetic_s: float
     needed: float = 0.0  # bytes of the inputs that must be read
+    busy: bool = False  # others used the cores while the ceilings were measured
 
     @property
     def seconds(self) -> float:
         return self.whole.seconds
 
     def broken_by(self, took: Took, inputs: Sequence[Tensor] = ()) -> str:
-        """Which law of nature a time is against, "" for none. It is told so only where reading these inputs, here and
-        now, takes longer too: ceilings may have been measured on a busier machine than this one is."""
+        """Which law of nature a time is against, "" for none. Where the ceilings were measured on a busy machine, only
+        if reading these inputs, here and now, takes longer too."""
         said = self._against(took)
-        if said and inputs:
+        if said and inputs and self.busy:
             whole = sum(value.nbytes for value in inputs)
             least = HERE_AND_NOW * reading_s(inputs) * self.needed / whole if whole else 0.0
             return said if min(took.cpu_s + took.cpu_unsure_s, took.seconds + took.unsure_s) < least else ""
@@ -128,4 +130,7 @@ def limit(work: Mapping[str, Any], threads: int, ceilings: Ceilings | GpuCeiling
         written_bytes=written, function=str(called[4]),
     )  # fmt: skip
     near, alone = (bound(0.0, 0.0, work["needed"], inputs, "float32", n, ceilings) for n in (threads, 1))
-    return Limit(whole, near.terms["memory"], alone.terms["memory"], whole.terms["compute"], float(work["needed"]))
+    return Limit(
+        whole, near.terms["memory"], alone.terms["memory"], whole.terms["compute"], float(work["needed"]),
+        isinstance(ceilings, Ceilings) and ceilings.foreign_share > BUSY,
+    )  # fmt: skip
