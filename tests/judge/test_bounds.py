@@ -170,6 +170,15 @@ def test_other_ops_are_within_the_bound(name: str) -> None:
 # ---------------------------------------------------------------- what rounding decides, and what cannot be followed
 
 
+def test_a_convolution_of_many_images_is_its_sum() -> None:
+    """From sixteen images on torch would take one by transforms."""
+    layer = nn.Conv2d(16, 16, 3)
+    x = torch.rand(16, 16, 24, 24)
+    with torch.no_grad():
+        found = bound_of(layer, [x])
+        assert worst(found.native, found) < 0.5 and worst([layer(x)], found) <= 1
+
+
 def test_a_tie_may_be_decided_either_way() -> None:
     weight = torch.randn(50, 40)
     x = torch.randn(3, 50)
@@ -222,6 +231,31 @@ def test_gradients_are_bounded_as_answers_are() -> None:
     assert worst(gradients(x, target), found) <= 1
     with Narrow(bfloat16, products=True):
         assert worst(gradients(x, target), found) > 1
+
+
+CONVOLUTIONS: dict[str, nn.Module] = {
+    "plain": nn.Conv2d(8, 12, 3, padding=1), "in groups": nn.Conv2d(8, 12, 3, stride=2, groups=4),
+    "transposed": nn.ConvTranspose2d(8, 12, 3, stride=2), "of a line": nn.Conv1d(8, 6, 5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("even", [False, True])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_gradients_of_convolutions_are_sums(name: str, even: bool) -> None:
+    """Of a mean what flows back is one number everywhere, which a sum over all places rounds alike every time."""
+    layer = CONVOLUTIONS[name]
+    x = torch.rand(16, 8, *[24] * (1 if name == "of a line" else 2))
+
+    def gradients(a: Tensor) -> list[Tensor]:
+        with torch.enable_grad():
+            given = a.detach().requires_grad_()
+            answer = layer(given).flatten(2).mean(-1) if even else layer(given).tanh()
+            return list(torch.autograd.grad(answer.square().sum(), [given, *layer.parameters()]))
+
+    bound = bound_of(gradients, [x])
+    assert not bound.unknown and worst(gradients(x), bound) <= 1
+    with Narrow(bfloat16, products=True):
+        assert worst(gradients(x), bound) > 1
 
 
 def test_complex_numbers_are_not_followed() -> None:

@@ -17,7 +17,7 @@ from kernelworks.judge.bounds.chosen import CHOICES, MOVES, choice, converted, m
 from kernelworks.judge.bounds.error import Error, summed
 from kernelworks.judge.bounds.pointwise import DECISIONS, EXACT, OWN, pointwise, rounded
 from kernelworks.judge.bounds.shadows import Shadows
-from kernelworks.judge.bounds.sums import LANDINGS, PRODUCTS, SUMS, landed, product, summation, variance
+from kernelworks.judge.bounds.sums import LANDINGS, PRODUCTS, SUMS, convolved_back, landed, product, summation, variance
 
 __all__ = ["Bounding", "simple"]
 
@@ -31,7 +31,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(MOVES, move),
     **dict.fromkeys(CHOICES, choice),
     **dict.fromkeys(("var", "var_mean"), variance),
-    **dict.fromkeys(("_to_copy", "to"), converted),
+    **dict.fromkeys(("_to_copy", "to"), converted), "convolution_backward": convolved_back,
 }  # fmt: skip
 # Their results are data: what was drawn or filled in the native run is what every implementation is given.
 DATA = words(
@@ -224,12 +224,15 @@ def _plain(tensors: Sequence[Tensor], func: Any) -> None:
 
 @contextlib.contextmanager
 def simple() -> Iterator[None]:
-    """Without kernels that are one op to torch and many to us: recurrent layers of oneDNN, fused attention."""
+    """Without kernels that are one op to torch and many to us (recurrent layers of oneDNN, fused attention), or whose
+    arithmetic is another one: NNPACK's convolutions by transforms, which torch takes where it may not take oneDNN's,
+    are off by more than any order of the sum is."""
     before, whole = torch._C._get_mkldnn_enabled(), torch.backends.mha.get_fastpath_enabled()
     torch._C._set_mkldnn_enabled(False)
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        transforms = torch.backends.nnpack.flags(enabled=False)
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), transforms:
             yield
     finally:
         torch._C._set_mkldnn_enabled(before)

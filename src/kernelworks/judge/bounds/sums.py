@@ -20,7 +20,7 @@ from kernelworks.judge.bounds.error import Error, summed
 from kernelworks.judge.bounds.pointwise import TINY, rounded
 from kernelworks.roundings import SUMMED, of_sum
 
-__all__ = ["LANDINGS", "PRODUCTS", "SUMS", "landed", "product", "summation", "variance"]
+__all__ = ["LANDINGS", "PRODUCTS", "SUMS", "convolved_back", "landed", "product", "summation", "variance"]
 
 Terms = Callable[[Call, Tensor], int]
 
@@ -114,6 +114,43 @@ def summation(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
             parts.append(call.errors[i].each(lambda t: _shaped(t, native).expand_as(native)).alike())
         parts.append(rounded(value, native.dtype, call.label(terms)))
     return [Result(value, summed(parts))]
+
+
+def convolved_back(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
+    """The gradients of a convolution: of its input, its weight and its bias, each a sum of products with what flows
+    back, or of that alone."""
+    flow, x, weight = call.floats
+    given, sent = (call.leaves[i].numel() // call.leaves[i].shape[1] for i in (x, flow))  # places of each channel
+    of_input = call.leaves[weight].numel() // call.leaves[x].shape[1]
+    every = (of_input, given if call.argument("transposed") else sent, sent)
+
+    def through(changes: dict[int, Tensor], change: Callable[[Tensor], Tensor]) -> Any:
+        return call.run({i: changes[i] if i in changes else change(call.leaves[i]) for i in call.floats})
+
+    values, sizes, squares = call.run(), through({}, torch.abs), through({}, torch.square)
+    carried = {
+        i: (
+            through({i: error.worst}, torch.abs), through({i: error.common}, torch.abs),
+            through({i: error.spread.square()}, torch.square), error.shares,
+        )
+        for i, error in call.errors.items()
+    }  # fmt: skip
+    results, left = [], iter(outputs)
+    for k, operands in enumerate(((flow, weight), (flow, x), (flow,))):
+        if values[k] is None:
+            continue
+        root = squares[k].clamp(min=0).sqrt()
+        if k == 2:  # of a mean what flows back is one number in each image: terms that round alike
+            lines = call.leaves[flow].flatten(2)
+            even = (lines.abs().mean(-1) >= ALIKE * lines.square().mean(-1).sqrt()).all(0)
+            root = torch.where(even, sizes[k] / math.sqrt(every[k]), root)
+        parts = [_own(call, values[k], sizes[k], root, max(1, every[k]), next(left).dtype)]
+        for i in operands:
+            if i in carried:
+                worst, common, spread, shares = carried[i]
+                parts.append(Error(worst[k], common[k], spread[k].clamp(min=0).sqrt(), shares))
+        results.append(Result(values[k], summed(parts)))
+    return results
 
 
 def _apart(call: Call) -> dict[int, Any]:
