@@ -163,6 +163,23 @@ def test_rows_are_written_as_they_are_read(store: Store) -> None:
     assert len(list(itertools.islice(made, 100))) == 100
 
 
+def test_what_is_written_meanwhile_is_not_half_of_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, some = list[str](), Store.seen_from
+    monkeypatch.setattr(Store, "seen_from", lambda self, number, most: some(self, number, 1))  # as late as can be
+
+    def written(line: str) -> None:
+        if not found:  # one more, and a verdict on one that had none
+            (more,) = store.add([drafted("8")])
+            store.keep(more, judgement(ratio=9.0), cost_s=1.0)
+            store.keep(store.id_of(CODE.format("7")), judgement(ratio=3.0), cost_s=1.0)
+        found.append(line)
+
+    done = export(store.path, "kernelbook", written)
+    assert (done.rows, done.candidates, len(found)) == (4, 7, 4)
+    again = export(store.path, "kernelbook", written)
+    assert (again.rows, again.candidates) == (6, 8)
+
+
 def test_a_line_of_many_generations_keeps_the_last_turns(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.sqlite", PROBLEM, over="eager", threads=1, machine="m") as store:
         row_of = [""]

@@ -23,6 +23,7 @@ from kernelworks.op import OPS
 from kernelworks.records import Ceilings
 from kernelworks.search import search
 from kernelworks.search.asking import Patience
+from kernelworks.search.export import export
 from kernelworks.search.lineage import REPAIRS, Lineage
 from kernelworks.search.model import REPLIES, Model, way_to
 from kernelworks.search.prompt import LANGUAGES, conversation, template
@@ -102,7 +103,14 @@ def test_a_model_that_stumbles_and_cheats_comes_to_a_right_candidate(
 
     assert found.best is not None and found.best.code == KERNEL and found.stopped == "count"
 
-    # what was kept: four replies, each with its prompt, what failed before it, and the draft's way to it
+    # what a model would learn from it: how the last one was mended
+    learned: list[str] = []
+    export(place, "sft-jsonl", learned.append)
+    prompt, answer = (one["content"] for one in json.loads(learned[-1])["messages"][1:])
+    assert fenced(KERNEL) in answer and "does not load" in prompt and BROKEN in prompt
+    assert not any(KEY in line for line in learned)
+
+    # what was kept: five replies, each with its prompt, what failed before it, and the draft's way to it
     kept = tmp_path / "search.sqlite.transcripts.jsonl"
     lines = list(Transcripts(kept))
     assert [one["candidates"] for one in lines] == [0, 2, 1, 1, 1]

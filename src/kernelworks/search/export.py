@@ -80,7 +80,7 @@ def export(store: str | Path | Source, format: str, out: str | Path | Callable[[
     if format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
     if isinstance(store, (str, Path)):
-        with Store.read(store) as found:
+        with Store.read(store) as found, found.still():
             return export(found, format, out)
     count: Counter[str] = Counter()
     made = lines(store, format, count)

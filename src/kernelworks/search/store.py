@@ -168,6 +168,15 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @contextlib.contextmanager
+    def still(self) -> Iterator[None]:
+        """All that is read within is of one moment, whoever writes meanwhile."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("ROLLBACK")
+
     # ------------------------------------------------------------ written
 
     def id_of(self, code: str) -> str:
