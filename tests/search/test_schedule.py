@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from kernelworks.search.schedule.derive import Declined, derived
 from kernelworks.search.schedule.emit import printed
 from kernelworks.search.schedule.moves import MOVES, apply, replayed
 from kernelworks.search.schedule.nest import kernel_as_json, kernel_from_json
+from kernelworks.search.schedule.openings import opening
 from kernelworks.search.schedule.plan import Illegal, Schedule, naive, planned
 from kernelworks.search.schedule.trace import nest_of
 
@@ -110,6 +112,14 @@ def test_every_move_is_legal_somewhere() -> None:
     assert apply(kernel, naive(kernel), "inline", {"stage": powers}).inline == (powers,)
     used = {n for n, _ in (*steps, *more)} | {"inline"}
     assert used == MOVES.keys()
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_opening_is_a_schedule(name: str) -> None:
+    kernel, *_ = nest(name)
+    for seed in range(30):
+        schedule, steps = opening(kernel, random.Random(seed))
+        assert replayed(kernel, naive(kernel), steps) == (schedule, steps)
 
 
 def test_the_page_lists_every_move() -> None:

@@ -78,8 +78,9 @@ class _Opening:
                 yield group, part
 
     def vectors(self) -> None:
-        for group, part in list(self._passes()):
-            plan = self.plan()
+        for name in [part.stages[0] for _, part in self._passes()]:
+            plan = self.plan()  # anew: a tile in registers splits its dimension in every pass
+            group, part = next((g, p) for g, p in self._passes() if name in p.stages)
             written, gone = plan.own(group, part)
             first = plan.kernel.stage(part.stages[0])
             if gone and written and len(part.stages) == 1 and self._tiled(plan, part, written, gone):
