@@ -344,6 +344,13 @@ def dead_links(root: Path, files: list[str]) -> list[str]:
     return wrong
 
 
+def shared_test_names(root: Path, files: list[str]) -> list[str]:
+    """Files of tests that share a name, whatever their folders: pytest imports one of them and refuses the others."""
+    tests = [name for name in files if re.fullmatch(r"tests/(?:\w+/)?\w+\.py", name) and "conftest" not in name]
+    first = {name.rsplit("/", 1)[-1]: name for name in reversed(tests)}
+    return [f"{name}: {at} has its name" for name in tests if (at := first[name.rsplit("/", 1)[-1]]) != name]
+
+
 def undrawn_folders(root: Path, files: list[str]) -> list[str]:
     """Folders of the package that the drawing in docs/architecture.md does not show."""
     shown = set(re.findall(r"\b(\w+)/", (root / "docs/architecture.md").read_text(encoding="utf-8")))
@@ -354,6 +361,7 @@ def undrawn_folders(root: Path, files: list[str]) -> list[str]:
 RULES: list[Callable[[Path, list[str]], list[str]]] = [
     strays, orphans, second_homes, unfinished_rooms, names_outside_the_grammar, oversize, leftovers,
     environment_readers, ops_named_elsewhere, unknown_commands, dead_links, undrawn_folders,
+    shared_test_names,
 ]  # fmt: skip
 
 # What breaks each rule: files of a small tree.
@@ -385,6 +393,7 @@ BROKEN: dict[str, dict[str, str]] = {
         f"{PACKAGE}/nn.py": "",
     },
     "dead_links": {"docs/a.md": "[b](b.md)"},
+    "shared_test_names": {"tests/test_a.py": "", "tests/b/test_a.py": ""},
     "undrawn_folders": {f"{PACKAGE}/cellar/a.py": "", f"{PACKAGE}/ops/a.py": "", "docs/architecture.md": "ops/"},
     "unknown_commands": {
         "README.md": "```\nmake nothing\nkernelworks dance\nkernelworks map --colour\n```\n",
@@ -405,5 +414,11 @@ def test_the_rule_rejects(rule: Callable[[Path, list[str]], list[str]], tmp_path
         (tmp_path / name).write_text(text, encoding="utf-8")
     complaints = rule(tmp_path, tree(tmp_path))
     for name in BROKEN[rule.__name__]:
-        if name not in ("Makefile", "docs/architecture.md", f"{PACKAGE}/ops/__init__.py", f"{PACKAGE}/ops/a.py"):
+        if name not in (
+            "tests/test_a.py",
+            "Makefile",
+            "docs/architecture.md",
+            f"{PACKAGE}/ops/__init__.py",
+            f"{PACKAGE}/ops/a.py",
+        ):
             assert any(name in complaint or name.rsplit("/", 1)[0] in complaint for complaint in complaints), name
