@@ -16,10 +16,13 @@ import torch
 from kernelworks.diagnose.functions import Function
 from kernelworks.diagnose.patch import as_patch
 from kernelworks.diagnose.remedies import (
+    cast_weights,
     channels_last,
+    fewer_bits,
     fused_optimizer,
     gradient_clipping,
     swap,
+    swapped_functions,
     threads,
     torch_compile,
     zeroed_gradients,
@@ -200,11 +203,15 @@ def test_a_method_is_compiled_by_a_decorator(backend: str, folder: Path) -> None
     assert callable(ast_ok.Solver().step)
 
 
-def test_what_has_no_one_place_is_told_at_the_entry_point(folder: Path) -> None:
-    path, module = written(folder, PROGRAM + "\n\nsecond = AdamW(model.parameters())\n")
+def test_what_has_no_one_place_is_told_at_the_entry_point_with_the_reason(folder: Path) -> None:
+    path, module = written(folder, PROGRAM + "\n\nmore = [AdamW(model.parameters())]\n")
     scene = scene_of(module)
+    scene.optimizers = (module.more[0],)
     optimizer = next(o for o in fused_optimizer.REMEDY.offers(scene) if o.option("how") == "fused")
-    merged = Offer("merged projections", scene.site(module.model), "q, k as one", code="weight = ...\nq, k = ...")
+    merged = Offer(
+        "merged projections", scene.site(module.model), "q, k as one", code="weight = ...\nq, k = ...",
+        options=(("groups", [["first", "last"]]),),
+    )  # fmt: skip
     swapped = Offer("swap", EVERYWHERE, "ours", code="kernelworks.swap(model)")
     patch = as_patch([optimizer, merged, swapped], scene, path, module.work)
     assert patch.splitlines()[0] == (
@@ -215,9 +222,22 @@ def test_what_has_no_one_place_is_told_at_the_entry_point(folder: Path) -> None:
     text = path.read_text()
     assert "model.train()\nkernelworks.swap(model)\n" in text and "import torch\nimport kernelworks\n" in text
     begin = text.index("# kernelworks found these besides")
-    assert text[begin:].index("def work():") < 600
+    assert text[begin:].index("def work():") < 800
     assert "#     AdamW(..., fused=True)\n" in text[begin:] and "#     q, k = ...\ndef work():" in text[begin:]
+    line = next(n for n, said in enumerate(PROGRAM.splitlines(), 1) if "def forward" in said)
+    assert f"#   (it goes into the forward of Net, theirs.py:{line})\n" in text
+    assert "#   (several lines make a AdamW: theirs.py:" in text
     loaded(path)
+
+
+def test_one_of_several_optimizers_is_known_by_its_name(folder: Path) -> None:
+    path, module = written(folder, PROGRAM + "\n\nsecond = AdamW(model.parameters(), lr=1e-3)\n")
+    scene = scene_of(module)
+    scene.optimizers = (module.second,)
+    offer = next(o for o in fused_optimizer.REMEDY.offers(scene) if o.option("how") == "fused")
+    applied(folder, as_patch([offer], scene, path, module.work))
+    assert "second = AdamW(model.parameters(), lr=1e-3, fused=True)" in path.read_text()
+    assert loaded(path).optimizer.param_groups[0]["fused"] is None
 
 
 HEAD = "from torch import nn\n\n\nclass Net(nn.Module):\n    pass\n\n\n"
@@ -229,6 +249,18 @@ LAYOUTS = {
     ),
     "annotated, no end of line": "def work():\n    return net\n\n\nnet: Net = Net()",
     "in an if": "def work():\n    return net\n\n\nif True:\n    net = Net()\n",
+    "a part of what is never called": (
+        "class Both(nn.Module):\n    def __init__(self, one):\n        super().__init__()\n        self.net = one\n\n\n"
+        "both = Both(Net())\nnets = [Net() for _ in range(2)]\n\n\ndef work():\n    return both.net\n"
+    ),
+    "closed over": (
+        "def make(kind):\n    net = kind()\n\n    def run():\n        return net\n\n    return run\n\n\n"
+        "work, other = make(Net), make(Net)\n"
+    ),
+    "by a function": (
+        "def build():\n    return Net().eval()\n\n\ndef work(kept=[]):\n    if not kept:\n        net = build()\n"
+        "        kept.append(net)\n    return kept[0]\n"
+    ),
 }
 
 
@@ -243,7 +275,7 @@ def test_a_model_is_found_where_it_is_built(name: str, newline: str, folder: Pat
     offer = Offer("channels_last", EVERYWHERE, "last", code="model.to(memory_format=torch.channels_last)")
     applied(folder, as_patch([offer], scene, path, module.work))
     text = path.read_bytes().decode()
-    held = "self.net" if name == "method's" else "net"
+    held = "self.net" if name in ("method's", "a part of what is never called") else "net"
     assert f"{held}.to(memory_format=torch.channels_last)" in text and f"import torch{newline}" in text
     assert text.count("\n") == text.count("\r\n") or newline == "\n"
     assert isinstance(loaded(path).work(), torch.nn.Module)
@@ -266,6 +298,88 @@ def test_a_model_that_is_built_nowhere_or_twice_has_no_place(name: str, folder: 
     applied(folder, patch)
     assert "#     model.to(memory_format=torch.channels_last)\ndef work" in path.read_text()
     loaded(path)
+
+
+MORE = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+        self.up, self.head = nn.ConvTranspose2d(4, 4, 2), nn.Linear(4, 6)
+        self.scaled, self.last = nn.BatchNorm2d(4), nn.BatchNorm1d(6)
+
+    def forward(self, x):
+        return self.last(self.head(self.scaled(self.up(self.body(x))).mean((2, 3))))
+
+
+def activated(x):
+    return F.gelu(x, approximate="tanh") + torch.nn.functional.softmax(x, -1)
+
+
+model = Net()
+with torch.no_grad():
+    for part in model.modules():
+        if isinstance(part, (nn.BatchNorm1d, nn.BatchNorm2d)):
+            part.running_mean.uniform_(-1, 1)
+            part.running_var.uniform_(0.5, 2)
+model.eval()
+X = torch.randn(2, 3, 8, 8)
+
+
+@torch.no_grad()
+def work():
+    return activated(model(X))
+"""
+PAIRS = [("body.0", "body.1"), ("up", "scaled"), ("head", "last")]
+
+
+@pytest.mark.parametrize("name", ["folded norms", "swap in functions", "bf16", "tf32"])
+def test_each_remedy_that_has_lines_is_placed_and_runs(name: str, folder: Path) -> None:
+    path, module = written(folder, MORE)
+    want, scene = module.work(), scene_of(module, module.activated)
+    if name == "folded norms":
+        offer = Offer(name, scene.site(module.model), "three norms", options=(("pairs", PAIRS),))
+    elif name == "swap in functions":
+        offer = next(iter(swapped_functions.REMEDY.offers(scene)))
+    else:
+        says, code = fewer_bits.SAYS[name]
+        site = PROCESS if name == "tf32" else EVERYWHERE
+        offer = Offer("fewer bits", site, says, code=code.format(device="cpu"))
+    patch = as_patch([offer], scene, path, module.work)
+    assert patch.startswith("kernelworks: 1 of 1")
+    applied(folder, patch)
+    text, module = path.read_text(), loaded(path)
+    got = module.work()
+    near = {"rtol": 0.05, "atol": 0.05} if name == "bf16" else {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(got, want, **near)
+    if name == "folded norms":
+        assert isinstance(module.model.last, torch.nn.Identity) and text.index("fuse_conv") < text.index("X = torch")
+    elif name == "swap in functions":
+        assert 'return kernelworks.gelu(x, approximate="tanh") + kernelworks.softmax(x, -1)' in text
+    elif name == "bf16":
+        assert not torch.equal(got, want)
+    torch.set_float32_matmul_precision("highest")
+
+
+def test_weights_that_are_cast_once_and_weights_that_are_tied(folder: Path) -> None:
+    path, module = written(folder, MORE)
+    scene = scene_of(module)
+    code = cast_weights._code(scene, torch.bfloat16)
+    offer = Offer("weights cast once", EVERYWHERE, "once", code=code)
+    applied(folder, as_patch([offer], scene, path, module.work))
+    made = loaded(path).model
+    assert made.head.weight.dtype is torch.bfloat16 and made.last.weight.dtype is torch.float32
+    module.model.table = torch.nn.Embedding(6, 4)
+    module.model.table.weight = module.model.head.weight
+    tied = Offer("weights cast once", EVERYWHERE, "once", code=cast_weights._code(scene, torch.bfloat16))
+    path.write_text(MORE)
+    patch = as_patch([tied], scene, path, module.work)
+    assert "a weight of it is another module's too" in patch and "\n+    part.to" not in patch
 
 
 CALLS = {

@@ -66,6 +66,24 @@ def counts(x: Tensor) -> Tensor:
     return step(x)
 
 
+class Odd:
+    """Of a module that is none, as classes made by other languages have it."""
+
+    __module__ = None  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        self.scale, self.step = 0.5, step
+
+
+ODD = Odd()
+
+
+def with_an_odd_object(x: Tensor) -> Tensor:
+    for _ in range(4):
+        x = torch.tanh(x @ X) * ODD.scale
+    return x
+
+
 def calls_a_module(x: Tensor) -> Tensor:
     return NET(step(x))  # type: ignore[no-any-return]
 
@@ -102,6 +120,7 @@ def own_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ("program", "args", "names"),
     [
         (loop, (), ["step"]), (once, (), ["once"]), (decorated, (X,), ["decorated"]), (counts, (X,), ["step"]),
+        (with_an_odd_object, (X,), ["with_an_odd_object"]),
         (calls_a_module, (X,), ["step"]), (learns, (), ["loss"]), (items, (), ["step"]),
         (mapped, (), ["mapped"]),
         (lambda: (X @ X @ X).tanh(), (), ["<lambda>"]), (torch.tanh, (X,), []), (NET, (X,), []),

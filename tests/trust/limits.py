@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from limit import Limit, heads, written_between, x
+from limits_compiled import COMPILED
 from limits_diagnosed import HOPPER, PROGRAMS
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -474,8 +475,8 @@ SWAP = [
 
 
 SECTIONS = {
-    "Ops called by name": OPS, "Swapped models": SWAP, "Programs under diagnosis": PROGRAMS,
-    "On Hopper": HOPPER,
+    "Ops called by name": OPS, "Swapped models": SWAP, "Compiled programs": COMPILED,
+    "Programs under diagnosis": PROGRAMS, "On Hopper": HOPPER,
 }  # fmt: skip
 
 

@@ -167,3 +167,19 @@ def test_another_order_of_a_reduction_is_none(
         samples = find(lambda: module(x)).samples
         found = compare(samples, changed=lambda changed: module.by(other))
     assert found.agrees == agrees and found.against, found
+
+
+@pytest.mark.parametrize(("mean", "size"), [(1e-5, (1, 4096)), (0.25, (1, 1024)), (0.25, (1, 4096)), (0.0, (16, 4096))])
+def test_a_mean_is_held_against_what_its_partial_sums_lose(mean: float, size: tuple[int, int]) -> None:
+    """Whatever it comes to: near 0 another order of it is far off beside it, and is none; and narrower terms are seen
+    where a mean of them, as their errors average out, is nearly right."""
+    x = torch.randn(size, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    x = (x - x.mean() + mean).float()
+    module = Of(lambda x: x.mean(-1))
+    narrow = [lambda x, bits=bits: narrowed(x, bits).mean(-1) for bits in (13, 16)]
+    others = ((lambda x: _one_by_one(x) / size[1], True), *((other, False) for other in narrow))
+    with torch.no_grad():
+        samples = find(lambda: module(x)).samples
+        for other, agrees in others:
+            found = compare(samples, changed=lambda changed, other=other: module.by(other))  # type: ignore[misc]
+            assert found.agrees == agrees and found.against, found

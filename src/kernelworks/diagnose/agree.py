@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from kernelworks.contract import UNIT_ROUNDOFF
 from kernelworks.diagnose.answers import Answers, answers
-from kernelworks.diagnose.arms import ROUNDINGS, InFloat64, Perturbed
+from kernelworks.diagnose.arms import ROUNDINGS, THREEFOLD, InFloat64, Perturbed
 from kernelworks.diagnose.copies import State, moved_parameters
 from kernelworks.diagnose.roots import Sample, kind_of
 from kernelworks.models.swap import swap
@@ -286,7 +286,7 @@ class _Trial:
             return None  # empty, or NaN and infinities in the same places
         unit = UNIT_ROUNDOFF.get(before.dtype, 0.0)
         narrow = before.dtype in (torch.bfloat16, torch.float16)
-        factor = 1.1 if narrow else 3.0
+        factor = 1.1 if narrow else THREEFOLD
         if truth is not None and before.dtype is not torch.float64:
             where &= truth.isfinite()
             size = _norm(truth.double(), where)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,13 +18,14 @@ from torch.utils import checkpoint
 
 from kernelworks.contract import UNIT_ROUNDOFF
 from kernelworks.diagnose.copies import NARROW, changed, wide
-from kernelworks.roundings import of_sum
+from kernelworks.roundings import SUMMED, of_sum
 
-__all__ = ["ROUNDINGS", "InFloat64", "Perturbed"]
+__all__ = ["ROUNDINGS", "THREEFOLD", "InFloat64", "Perturbed"]
 
 TO_DOUBLE = {Tensor.float, Tensor.half, Tensor.bfloat16}
 RECOMPUTES = "_checkpoint_without_reentrant_generator"  # torch's, which every such checkpoint asks for its contexts
 ROUNDINGS = 2.0  # by how many roundings a result is moved, at most
+THREEFOLD = 3.0  # what a proof in float32 lets pass, of what one rounding of each result carries
 
 
 class _Recomputing(TorchFunctionMode):
@@ -118,10 +119,12 @@ def _grouped_mm(a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Any = No
 
 class _Sum(NamedTuple):
     """How many terms each element of a result is a sum of, and along which dimension its features lie, of which the
-    errors are alike; None where each element has its own."""
+    errors are alike; None where each element has its own. ``partial``: the size of all that is rounded on the way to
+    each element, where it is known."""
 
     terms: int = 1
     feature: int | None = -1
+    partial: Tensor | None = None
 
     @classmethod
     def of(cls, name: str, args: Any, kwargs: Any, result: Any) -> _Sum:
@@ -138,8 +141,30 @@ class _Sum(NamedTuple):
         if name == "batch_norm" and first.dim() > 1:
             return cls(first.numel() // max(1, first.shape[1]), 1 - first.dim())
         if (name in REDUCTIONS or name.endswith(LOSSES)) and isinstance(result, Tensor):
-            return cls(max(1, first.numel() // max(1, result.numel())), None)
+            terms = max(1, first.numel() // max(1, result.numel()))
+            return cls(terms, None, _partial_sums(name, args, kwargs, result) if name in SUMS and terms > 1 else None)
         return cls()
+
+
+def _partial_sums(name: str, args: Any, kwargs: Any, result: Tensor) -> Tensor | None:
+    """The 2-norm of the partial sums on the way to each element of a result: each is rounded once, and where terms
+    cancel they are far larger than what comes of them. In the order in which the terms lie, or in any, whichever is
+    more; None where it is not known what is summed."""
+    x: Tensor = args[0].detach()
+    dims = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis"))
+    asked = dims if isinstance(dims, (list, tuple)) else () if dims is None else (dims,)
+    plain = x.is_floating_point() and x.layout is torch.strided and not x.is_nested
+    if not plain or not all(isinstance(dim, int) for dim in asked):
+        return None
+    along = sorted({dim % x.dim() for dim in asked or range(x.dim())})
+    kept = [dim for dim in range(x.dim()) if dim not in along]
+    terms = x.permute(*kept, *along).reshape(*(x.shape[dim] for dim in kept), -1).double().nan_to_num()
+    k = terms.shape[-1]
+    mean = terms.mean(-1)
+    spread = (terms.square().mean(-1) - mean.square()).clamp_min(0.0)
+    shuffled = (k**3 * mean.square() / 3 + k**2 * spread / 6).sqrt()
+    found = torch.maximum(terms.cumsum(-1).norm(dim=-1), shuffled) / (k if name.endswith("mean") else 1)
+    return found.reshape(result.shape).to(result.dtype) if found.numel() == result.numel() else None
 
 
 PRODUCTS = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addbmm"}
@@ -149,16 +174,18 @@ REDUCTIONS = {
     "sum", "mean", "nansum", "nanmean", "norm", "vector_norm", "matrix_norm", "linalg_norm", "linalg_vector_norm",
     "logsumexp", "var", "std", "cosine_similarity", "pairwise_distance", "kl_div", "binary_cross_entropy_with_logits",
 }  # fmt: skip
+SUMS = {"sum", "mean", "nansum", "nanmean"}  # of terms that are there to be looked at
 LOSSES = ("_loss", "entropy")  # how names of others end
 
 
 class Perturbed(_Recomputing):
     """Every result of an op is moved by up to two roundings of its dtype, at random, as another kernel might move it.
 
-    A sum of K terms in float32 is moved by ``roundings.of_sum`` of them, as another algorithm might (16-bit dtypes are
-    summed in float32), and alike for all rows or pixels of a feature, since the errors of one algorithm do not average
-    out; so is the gradient that flows back to it. Of views and of what is written in place nothing is moved, but the
-    statistics that a batch norm keeps.
+    A product of K terms in float32 is moved by ``roundings.of_sum`` of them, as another algorithm might (16-bit dtypes
+    are summed in float32), and alike for all rows or pixels of a feature, since the errors of one algorithm do not
+    average out; so is the gradient that flows back to it. A plain sum has no other algorithm than another order: it is
+    moved by what its own partial sums lose, so that what a proof lets pass is no more than SUMMED standard deviations
+    of that. Of views and of what is written in place nothing is moved, but the statistics that a batch norm keeps.
     """
 
     def __init__(self, seed: int) -> None:
@@ -183,10 +210,28 @@ class Perturbed(_Recomputing):
         wide = tensor.dtype in (torch.float32, torch.float64) and (tensor.dim() or summed.feature is None)
         if summed.terms == 1 or not wide:
             return self.moved(tensor)
+        if summed.partial is not None:
+            return self._moved_by(tensor, summed.partial)
         made = self.moved(tensor, summed)
         if made is not tensor and made.requires_grad and summed.feature is not None:
             made.register_hook(lambda gradient: self.moved(gradient, summed))
         return made
+
+    def _moved_by(self, tensor: Tensor, partial: Tensor) -> Tensor:
+        """Each element by what its partial sums, of that size in all, may have lost."""
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            share = ROUNDINGS * (SUMMED / THREEFOLD) * UNIT_ROUNDOFF[tensor.dtype]
+            lost = share * partial * (2 * self._noise(partial.shape, tensor) - 1)
+        with torch._C.DisableTorchFunction():
+            return tensor + lost
+
+    def _noise(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Numbers from 0 to 1."""
+        generator = self._generators.get(like.device)
+        if generator is None:
+            generator = self._generators[like.device] = torch.Generator(like.device).manual_seed(self._seed)
+        wanted = torch.promote_types(like.dtype, torch.float32)
+        return torch.rand(shape, generator=generator, device=like.device, dtype=wanted)
 
     def _move_statistics(
         self, summed: _Sum, x: Tensor, mean: Tensor | None = None, var: Tensor | None = None, weight: Any = None,
@@ -210,17 +255,12 @@ class Perturbed(_Recomputing):
         step = times * UNIT_ROUNDOFF.get(tensor.dtype, 0.0)
         if not step or not tensor.numel() or tensor.layout is not torch.strided or tensor.is_quantized:
             return tensor
-        generator = self._generators.get(tensor.device)
-        if generator is None:
-            generator = self._generators[tensor.device] = torch.Generator(tensor.device).manual_seed(self._seed)
         with torch._C.DisableTorchFunction(), torch.no_grad():
-            wanted = torch.promote_types(tensor.dtype, torch.float32)
             alike = list(tensor.shape)
             if summed is not None and summed.feature is not None:
                 alike = [1] * tensor.dim()
                 alike[summed.feature] = tensor.shape[summed.feature]
-            noise = torch.rand(alike, generator=generator, device=tensor.device, dtype=wanted)
-            moved = (1 + (noise * 2 - 1) * (ROUNDINGS * step)).to(wanted)
+            moved = 1 + (2 * self._noise(alike, tensor) - 1) * (ROUNDINGS * step)
         with torch._C.DisableTorchFunction():
             return (tensor * moved).to(tensor.dtype)
 

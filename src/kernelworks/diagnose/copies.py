@@ -206,7 +206,7 @@ def _keeps(value: Any) -> bool:
     torch's have users of their own."""
     if isinstance(value, (*AS_THEY_ARE, Tensor)) or not isinstance(getattr(value, "__dict__", None), dict):
         return False
-    return type(value).__module__.partition(".")[0] not in OTHERS
+    return str(type(value).__module__).partition(".")[0] not in OTHERS
 
 
 def _unwritten(saved: _Saved) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import statistics
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,14 +32,7 @@ from kernelworks.diagnose.outcome import fixed, in_a_line, place
 from kernelworks.diagnose.patch import as_patch
 from kernelworks.diagnose.plan import as_plan, offers_of
 from kernelworks.diagnose.remedies import REMEDIES
-from kernelworks.diagnose.remedies.remedy import (
-    Impossible,
-    Offer,
-    Promise,
-    Remedy,
-    Scene,
-    Together,
-)
+from kernelworks.diagnose.remedies.remedy import Impossible, Offer, Promise, Remedy, Scene, Together
 from kernelworks.diagnose.remedies.trial import draws
 from kernelworks.diagnose.roots import Roots, find
 from kernelworks.diagnose.steps import STEPS, same_steps
@@ -59,6 +53,7 @@ PART = 0.0625  # of the budget, for one proof or one measurement
 OUTSIDE = 0.1  # of the program's time, outside of modules, from which its functions are looked at
 LONGER = 4  # times as many turns, where the first leave open whether something is gained
 KEPT = 0.5  # of what is left of the budget, for the try of what is predicted to gain
+FIRST, SOON_S = 0.1, 10.0  # what is predicted to save so much is tried before more is predicted, from so long on
 MORE_ROOM = 1.25  # times as many seconds as the first time, for a prediction that did not end
 GAINS = "it gains more than the noise"
 
@@ -143,10 +138,15 @@ class Search:
 
     def _asked(self, tries: Iterable[Try], waiting: Sequence[Try]) -> tuple[list[Try], list[Try]]:
         """What waits for its try with these predicted too, and what is to be predicted when the best has had its try:
-        as long as something waits, predictions (which may compile) leave half of the budget to it."""
+        as long as something waits, predictions (which may compile) leave half of the budget to it, and the first that
+        promises much is not kept waiting for them."""
         budget, found, later = self.scene.budget, list(waiting), list[Try]()
         assert budget is not None
         for one in tries:
+            soon = time.perf_counter() - budget.begun > SOON_S and not any(other.found for other in self.tried)
+            if soon and any((other.saves or 0.0) >= FIRST for other in found):
+                later.append(one)
+                continue
             kept = KEPT * max(budget.left, 0.0) if any((other.saves or 0) > LEAST_NOISE for other in found) else 0.0
             room = budget.left - kept
             if one.room and room < MORE_ROOM * one.room:  # it would end as it did

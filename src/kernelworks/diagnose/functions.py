@@ -65,7 +65,7 @@ class Function(nn.Module):
         self.fn = fn
         self.__dict__["parts"] = tuple(parts)  # no modules of its own
         self.path = fn.__qualname__
-        self.of = fn.__module__
+        self.of = str(fn.__module__)  # None of one that was made by exec
         self.held = False  # whether it reads anything but its arguments
         self.twice = False  # whether it was given what it reads by name too
         self.method = _is_method(fn)
@@ -385,7 +385,7 @@ def _alone(seen: _Seen) -> bool:
 
 def _is_object(value: Any) -> bool:
     """Whether it is an object of a class of the program's own."""
-    top = type(value).__module__.partition(".")[0]
+    top = str(type(value).__module__).partition(".")[0]  # a class may have any object there
     return top not in sys.stdlib_module_names and top not in ("torch", "numpy", "kernelworks")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import CellType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-__all__ = ["LOCAL", "Place", "at_path", "places", "with_code"]
+__all__ = ["LOCAL", "Place", "at_path", "of_program", "places", "with_code"]
 
 LOCAL = "<locals>"
 OURS = ("kernelworks", "torch")  # whose objects hold a function for reasons of their own
@@ -75,7 +75,7 @@ def _elsewhere(fn: FunctionType) -> Iterator[Place]:
             continue
         owners = gc.get_referrers(holder) if type(holder) is dict else [holder]
         for owner in owners:
-            if not _of_program(owner):
+            if not of_program(owner):
                 continue
             space = vars(owner)
             for name, value in list(space.items()):
@@ -83,12 +83,12 @@ def _elsewhere(fn: FunctionType) -> Iterator[Place]:
                     yield _entry(space, name)
 
 
-def _of_program(owner: Any) -> bool:
+def of_program(owner: Any) -> bool:
     """Whether something is an object of the program's own with attributes, no class, module or function."""
     kind = type(owner)
     if isinstance(owner, (type, ModuleType, FunctionType)) or not isinstance(getattr(owner, "__dict__", None), dict):
         return False
-    top = kind.__module__.partition(".")[0]
+    top = str(kind.__module__).partition(".")[0]
     return top not in OURS and top not in sys.stdlib_module_names
 
 
@@ -96,7 +96,7 @@ def _of_library(cell: CellType) -> bool:
     """Whether a function of torch's or of ours has closed over it: a compiled one holds what it was made of."""
     closures = [each for each in gc.get_referrers(cell) if type(each) is tuple]
     owners = [each for closure in closures for each in gc.get_referrers(closure) if isinstance(each, FunctionType)]
-    return not owners or any(each.__globals__.get("__name__", "").partition(".")[0] in OURS for each in owners)
+    return not owners or any(str(each.__globals__.get("__name__")).partition(".")[0] in OURS for each in owners)
 
 
 def _cell(cell: CellType) -> Place:

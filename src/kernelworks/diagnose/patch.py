@@ -1,8 +1,9 @@
 """The best program found as a patch: a unified diff on the program's own source.
 
 A change is written where it has one place: after the line that builds a model, in the call that makes an optimizer, as
-a decorator of a function. Which line that is, is told by the program's modules and by their syntax. What has no one
-place goes into a comment at the entry point, and the patch says so in its first lines, which ``git apply`` passes over.
+a decorator of a function. Which line that is, is told by who holds what the program made, and by its syntax
+(``located``). What has no one place goes into a comment at the entry point with the reason, and the patch says so in
+its first line, which ``git apply`` passes over.
 """
 
 from __future__ import annotations
@@ -18,13 +19,23 @@ from typing import Any
 from torch import nn
 
 from kernelworks.diagnose.functions import LIBRARIES, Function
-from kernelworks.diagnose.remedies.remedy import Impossible, Offer, Scene
+from kernelworks.diagnose.located import place_of
+from kernelworks.diagnose.remedies.folded_norms import in_full
+from kernelworks.diagnose.remedies.remedy import PROCESS, Impossible, Offer, Scene
+from kernelworks.diagnose.remedies.swapped_functions import called_by
 from kernelworks.diagnose.written import NoPlace, Source
 
 __all__ = ["as_patch"]
 
-MODEL = ("channels_last", "static cache", "swap", "torch.compile")  # what is written once for a model that is built
-START = ("threads", "allocator")  # and what is written once, ahead of all else
+START = ("threads", "allocator")  # what is written once, ahead of all else
+MODEL = (  # and what is written once for a model that is built; of several, one after the other
+    "folded norms", "fewer bits", "weights cast once", "channels_last", "static cache", "swap", "torch.compile",
+)  # fmt: skip
+WEIGHTS = ("folded norms", "fewer bits", "weights cast once")  # what is made of weights as they are when it is called
+AUTHORS = {  # where a remedy has no one place, however the program is written
+    "merged projections": "it goes into the forward of {of}",
+    "CUDA graph": "it wants an example of the inputs, which no line has that builds the model",
+}
 AHEAD = "kernelworks: {n} of {all} changes have a place of their own in the source"
 BESIDE = "; the others are in a comment at the entry point, with the lines to write: {names}"
 
@@ -35,7 +46,9 @@ def as_patch(offers: Sequence[Offer], scene: Scene, file: Path | None, entry: An
     if file is None or not file.is_file() or not offers:
         return ""
     made = _Patch(scene, file, entry)
-    without = [offer for offer in offers if not made.put(offer)]
+    ordered = sorted(offers, key=lambda offer: MODEL.index(offer.remedy) if offer.remedy in MODEL else len(MODEL))
+    tried = [(offer, made.put(offer)) for offer in ordered]
+    without = [(offer, why) for offer, why in tried if why]
     if without:
         made.tell(without)
     text = "".join(source.diff(made.base) for source in made.sources)
@@ -43,7 +56,7 @@ def as_patch(offers: Sequence[Offer], scene: Scene, file: Path | None, entry: An
         return ""
     first = AHEAD.format(n=len(offers) - len(without), all=len(offers))
     if without:
-        first += BESIDE.format(names=", ".join(dict.fromkeys(offer.remedy for offer in without)))
+        first += BESIDE.format(names=", ".join(dict.fromkeys(offer.remedy for offer, _ in without)))
     return f"{first}\n{text}"
 
 
@@ -70,25 +83,26 @@ class _Patch:
                 except (OSError, SyntaxError, ValueError):
                     continue
 
-    def put(self, offer: Offer) -> bool:
-        """Writes one change where it belongs; False where that is no one place."""
-        put = PUT.get(offer.remedy)
-        if put is None or not self.sources:
-            return False
+    def put(self, offer: Offer) -> str:
+        """Writes one change where it belongs; the reason where that is no one place, and "" where it is."""
+        if not self.sources:
+            return "the program is in no file that can be read"
         before = [source.mark() for source in self.sources]
         try:
-            put(self, offer)
-        except (NoPlace, Impossible):
+            PUT.get(offer.remedy, _Patch.left)(self, offer)
+            for source in self.sources:
+                source.changed()
+        except (NoPlace, Impossible) as why:
             for source, mark in zip(self.sources, before, strict=True):
                 source.back_to(mark)
-            return False
-        return True
+            return str(why)
+        return ""
 
-    def tell(self, offers: Sequence[Offer]) -> None:
-        """What has no place, in a comment at the entry point."""
+    def tell(self, offers: Sequence[tuple[Offer, str]]) -> None:
+        """What has no place, in a comment at the entry point, and why it has none."""
         lines = ["# kernelworks found these besides, which have no one place in this program:"]
-        for offer in offers:
-            lines.append(f"# {offer.remedy}, {offer.says} ({offer.site}):")
+        for offer, why in offers:
+            lines += [f"# {offer.remedy}, {offer.says} ({offer.site}):", f"#   ({why})"]
             lines += [f"#     {line}" for line in offer.code.splitlines()]
         source = self.sources[0]
         function = getattr(self.entry, "__func__", self.entry)
@@ -98,50 +112,67 @@ class _Patch:
 
     # ------------------------------------------------------------ each
 
+    def left(self, offer: Offer) -> None:
+        """What only the author can write."""
+        why = AUTHORS.get(offer.remedy, "it is no line of the program's own")
+        if "{of}" in why:
+            root = self.scene.at(offer.site)
+            path = str(offer.option("groups")[0][0]).rpartition(".")[0]
+            why = why.format(of=_forward_of(root.get_submodule(path)))
+        raise NoPlace(why)
+
     def model(self, offer: Offer) -> None:
+        """After the lines that build a model."""
         if offer.site.kind == "function":
             self.decorated(offer)
             return
+        if offer.site == PROCESS:
+            self.start(offer)
+            return
         roots = self.scene.roots.models if offer.site.kind == "everywhere" else [self._root(offer)]
         if not roots:
-            raise NoPlace
+            raise NoPlace("the program calls no torch.nn.Module")
+        if offer.code.startswith("#"):
+            raise NoPlace("a weight of it is another module's too")
         for root in roots:
-            source, statement, name = self._built(root)
-            code = re.sub(r"\bmodel\b", lambda _, n=name: n, offer.code)  # type: ignore[misc]
-            source.after(statement, name, code.splitlines())
+            source, statement, name = place_of(self.sources, root)
+            code = in_full(root, offer.option("pairs")) if offer.remedy == "folded norms" else offer.code
+            code = re.sub(r"(?<![\w.\"'])model\b", lambda _, n=name: n, code)  # type: ignore[misc]
+            source.after(statement, name, code.splitlines(), settled=offer.remedy in WEIGHTS)
             source.importing([word for word in ("torch", "kernelworks") if re.search(rf"\b{word}\.", code)])
 
     def _root(self, offer: Offer) -> nn.Module:
         """The outermost module that an offer is of."""
         if offer.site.path:
-            raise NoPlace
+            raise NoPlace(f"{offer.site.path} is a part, that the model's own class makes")
         found: nn.Module = self.scene.at(offer.site)
         return found
 
-    def _built(self, root: nn.Module) -> tuple[Source, ast.stmt, str]:
-        """The statement that builds a module, and by which name the program has it from then on."""
-        held = [
-            (source, statement, name)
-            for source in self.sources
-            for name in source.names_of(root)
-            for statement in source.assigned(name)[-1:]
-        ]
-        found = held or [
-            (source, statement, name)
-            for source in self.sources
-            for statement, name in source.built(type(root).__name__)
-        ]
-        if len(found) != 1:
-            raise NoPlace
-        return found[0]
-
-    def decorated(self, offer: Offer) -> None:
+    def _function(self, offer: Offer) -> tuple[Source, Any, Function]:
+        """A function's file and its definition in it."""
         function: Function = self.scene.at(offer.site)
         code = inspect.unwrap(function.fn).__code__
         source = next((each for each in self.sources if each.path == Path(code.co_filename).resolve()), None)
         node = source.function(code) if source is not None else None
         if source is None or node is None:
-            raise NoPlace
+            raise NoPlace(f"{code.co_filename}:{code.co_firstlineno} is no function of the program's own files")
+        return source, node, function
+
+    def called(self, offer: Offer) -> None:
+        """Our functions in the place of torch's, of which they have the arguments."""
+        source, node, function = self._function(offer)
+        changed = 0
+        for call in (each for each in ast.walk(node) if isinstance(each, ast.Call)):
+            ours = called_by(ast.unparse(call.func), inspect.unwrap(function.fn).__globals__)
+            if ours:
+                source.renamed(call, f"kernelworks.{ours}")
+                changed += 1
+        if not changed:
+            raise NoPlace(f"{function.path}() calls them through others")
+        source.importing(["kernelworks"])
+
+    def decorated(self, offer: Offer) -> None:
+        source, node, _ = self._function(offer)
         given = ", ".join(f'{key}="{value}"' for key, value in offer.options if key in ("mode", "backend"))
         source.decorate(node, f"@torch.compile({given})" if given else "@torch.compile")
         source.importing(["torch"])
@@ -153,8 +184,13 @@ class _Patch:
     def optimizer(self, offer: Offer) -> None:
         kind = str(offer.option("kind") or offer.site.type).rpartition(".")[2]
         calls = [(source, call) for source in self.sources for call in source.calls(kind)]
-        if not calls or (len(calls) > 1 and not offer.option("kind")):
-            raise NoPlace
+        if not calls:
+            raise NoPlace(f"no line of the program calls {kind}")
+        if len(calls) > 1 and not offer.option("kind"):  # which of them made this one
+            source, statement, _ = place_of(self.sources, self.scene.at(offer.site))
+            calls = [(source, call) for call in source.calls(kind) if source.holds(statement, call)]
+            if len(calls) != 1:
+                raise NoPlace(f"{source.path.name}:{statement.lineno} is not where {kind} is called")
         how = offer.option("how", "fused")
         for source, call in calls:
             if how == "kernelworks":
@@ -170,16 +206,16 @@ class _Patch:
                 values = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "set_to_none")]
                 for value in values:
                     if not (isinstance(value, ast.Constant) and value.value is False):
-                        raise NoPlace
+                        raise NoPlace(f"{source.path.name}:{call.lineno} does not say set_to_none=False itself")
                     source.replaced(value, "True")
                     found += 1
         if not found:
-            raise NoPlace
+            raise NoPlace("no line of the program says zero_grad(set_to_none=False)")
 
     def clipped(self, offer: Offer) -> None:
         found = [(source, call) for source in self.sources for call in source.calls("clip_grad_norm_")]
         if not found:
-            raise NoPlace
+            raise NoPlace("no line of the program calls clip_grad_norm_")
         for source, call in found:
             if offer.option("how") == "foreach":
                 source.keyword(call, "foreach", "None")
@@ -193,7 +229,7 @@ def _clipping(call: ast.Call, source: Source) -> tuple[Callable[[str], list[str]
     named = {keyword.arg: keyword.value for keyword in call.keywords}
     given = dict(zip(("parameters", "max_norm"), call.args, strict=False)) | named
     if given.keys() != {"parameters", "max_norm"}:
-        raise NoPlace
+        raise NoPlace(f"{source.path.name}:{call.lineno} gives more than the parameters and the norm")
     parameters, most = (source.text_of(given[name]) for name in ("parameters", "max_norm"))
 
     def lines(norm: str) -> list[str]:
@@ -208,5 +244,11 @@ def _clipping(call: ast.Call, source: Source) -> tuple[Callable[[str], list[str]
 
 PUT: dict[str, Callable[[_Patch, Offer], None]] = {
     **dict.fromkeys(MODEL, _Patch.model), **dict.fromkeys(START, _Patch.start), "fused optimizer": _Patch.optimizer,
-    "zeroed gradients": _Patch.zeroed, "gradient clipping": _Patch.clipped,
+    "zeroed gradients": _Patch.zeroed, "gradient clipping": _Patch.clipped, "swap in functions": _Patch.called,
 }  # fmt: skip
+
+
+def _forward_of(module: nn.Module) -> str:
+    """A module's class, with the line of its forward."""
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    return f"{type(module).__name__}, {Path(code.co_filename).name}:{code.co_firstlineno}" if code else ""

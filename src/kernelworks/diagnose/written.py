@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-__all__ = ["NoPlace", "Source"]
+__all__ = ["DEFS", "NoPlace", "Source"]
 
 Edit = tuple[int, int, str]  # from, to, what stands there then; by characters of the file
 Def = ast.FunctionDef | ast.AsyncFunctionDef
@@ -25,7 +25,7 @@ LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT, tokenize.INDENT, toke
 
 
 class NoPlace(Exception):
-    """A change has no place in this source."""
+    """A change has no place in this source; the text says why."""
 
 
 class Source:
@@ -60,13 +60,27 @@ class Source:
                 found += [key for key, held in vars(module).items() if held is value]
         return list(dict.fromkeys(found))
 
-    def assigned(self, name: str) -> list[ast.stmt]:
-        """The statements, outside of functions and classes, that give a name its value."""
-        return [
-            statement
-            for statement, target in self._assignments()
-            if ast.unparse(target) == name and not self._within(statement, DEFS)
-        ]
+    def is_of(self, module: Any) -> bool:
+        """Whether it is the file of a module, by its name."""
+        file = getattr(sys.modules.get(str(module)), "__file__", None)
+        return isinstance(file, str) and Path(file).resolve() == self.path
+
+    def assigned(self, name: str, *, within: str = "", around: ast.AST | None = None) -> list[ast.stmt]:
+        """The statements that give a name its value: outside of functions and classes, ``within`` a class of that name,
+        or in the functions ``around`` one."""
+        found = [statement for statement, target in self._assignments() if ast.unparse(target) == name]
+        if around is not None:
+            outer = [each for each in self._outer(around) if isinstance(each, ast.FunctionDef)]
+            return [each for each in found if self._inner(each, DEFS) in outer]
+        if within:
+            classes = (self._inner(each, (ast.ClassDef,)) for each in found)
+            return [s for s, of in zip(found, classes, strict=True) if getattr(of, "name", "") == within]
+        return [each for each in found if self._inner(each, DEFS) is None]
+
+    def makes(self, statement: ast.stmt, kind: str) -> bool:
+        """Whether its value is a call that makes an object of a class, by the name of that."""
+        value = getattr(statement, "value", None)
+        return value is not None and _makes(value, kind)
 
     def built(self, kind: str) -> list[tuple[ast.stmt, str]]:
         """The statements that build an object of a class by its name, with the name that it gets."""
@@ -84,6 +98,10 @@ class Source:
             elif isinstance(node, ast.AnnAssign) and node.value is not None:
                 yield node, node.target
 
+    def holds(self, statement: ast.AST, node: ast.AST) -> bool:
+        """Whether a node is a part of a statement."""
+        return any(each is statement for each in self._outer(node))
+
     def calls(self, name: str) -> list[ast.Call]:
         """The calls of something by its last name."""
         return [node for node in ast.walk(self.tree) if isinstance(node, ast.Call) and _last(node.func) == name]
@@ -100,29 +118,37 @@ class Source:
         begin, end = self._span(node)
         return self.text[begin:end]
 
-    def _within(self, node: ast.AST, kinds: tuple[type, ...]) -> bool:
+    def _outer(self, node: ast.AST) -> Iterator[ast.AST]:
+        """What a node lies in, from the inside."""
         while node in self._parents:
             node = self._parents[node]
-            if isinstance(node, kinds):
-                return True
-        return False
+            yield node
+
+    def _inner(self, node: ast.AST, kinds: tuple[type, ...]) -> ast.AST | None:
+        """The innermost of some kinds that a node lies in."""
+        return next((each for each in self._outer(node) if isinstance(each, kinds)), None)
 
     def _body_of(self, statement: ast.AST) -> tuple[list[ast.stmt], int]:
         """The statements among which one stands, and its place there."""
         for _, value in ast.iter_fields(self._parents[statement]):
             if isinstance(value, list) and any(each is statement for each in value):
                 return value, next(place for place, each in enumerate(value) if each is statement)
-        raise NoPlace
+        raise NoPlace("it stands in no block of statements")
 
     # ------------------------------------------------------------ what is written
 
-    def after(self, statement: ast.stmt, name: str, lines: Sequence[str]) -> None:
+    def after(self, statement: ast.stmt, name: str, lines: Sequence[str], *, settled: bool = False) -> None:
         """Lines behind a statement that gives a name its value, and behind those that go on with it (``model.eval()``,
-        ``model = model.to(device)``)."""
+        ``model = model.to(device)``); ``settled``: behind all that do something with it before it is called, as whoever
+        loads its weights."""
         body, place = self._body_of(statement)
         last = place
         while last + 1 < len(body) and _goes_on(body[last + 1], name):
             last += 1
+        for at in range(last + 1, len(body) if settled else 0):
+            if isinstance(body[at], ast.Return) or _calls(body[at], name):
+                break
+            last = at if not isinstance(body[at], DEFS) and _mentions(body[at], name) else last
         self._insert_line(body[last].end_lineno or 0, self._indent(body[last]), lines)
 
     def decorate(self, node: Def, line: str) -> None:
@@ -159,7 +185,7 @@ class Source:
                 self.replaced(keyword.value, value)
                 return
         if len(call.args) == 1 and isinstance(call.args[0], ast.GeneratorExp) and not call.keywords:
-            raise NoPlace  # it would need parentheses of its own
+            raise NoPlace("its one argument is a generator, which would need parentheses of its own")
         begin, end = self._span(call)
         tokens = [token for token in self._tokens(begin, end - 1) if token.type not in LAYOUT]
         last = tokens[-1]
@@ -187,7 +213,7 @@ class Source:
         if isinstance(whole, ast.Assign) and len(whole.targets) == 1 and isinstance(whole.targets[0], ast.Name):
             name = whole.targets[0].id
         elif not isinstance(whole, ast.Expr):
-            raise NoPlace
+            raise NoPlace(f"what is called in {self.path.name}:{call.lineno} is a part of an expression")
         indent = self._indent(whole)
         begin, end = self._span(whole)
         self._edits.append((begin, end, f"{self.newline}{indent}".join(lines(name))))
@@ -219,7 +245,7 @@ class Source:
         first = self.text[self.text.rfind("\n", 0, begin) + 1 : begin]
         rest = self.text[end : (self.text.find("\n", end) + 1 or len(self.text) + 1) - 1].strip()
         if first.strip() or (rest and not rest.startswith("#")):
-            raise NoPlace
+            raise NoPlace(f"{self.path.name}:{getattr(statement, "lineno", 0)} holds other statements too")
         return first
 
     def _tokens(self, begin: int, end: int) -> Iterator[tokenize.TokenInfo]:
@@ -257,14 +283,14 @@ class Source:
         text, done = [], 0
         for begin, end, new in sorted(edits, key=lambda edit: edit[:2]):
             if begin < done:
-                raise NoPlace  # two changes of one place
+                raise NoPlace("it would change what another change has changed")
             text += [self.text[done:begin], new]
             done = end
         made = "".join([*text, self.text[done:]])
         try:
             ast.parse(made)
         except (SyntaxError, ValueError) as error:
-            raise NoPlace from error
+            raise NoPlace("with it the file would be no Python") from error
         return made
 
     def diff(self, base: Path) -> str:
@@ -317,6 +343,17 @@ def _makes(value: ast.AST, kind: str) -> bool:
 
 def _first_line(node: Def) -> int:
     return min((each.lineno for each in node.decorator_list), default=node.lineno)
+
+
+def _mentions(statement: ast.stmt, name: str) -> bool:
+    named = (each for each in ast.walk(statement) if isinstance(each, (ast.Name, ast.Attribute)))
+    return any(ast.unparse(each) == name for each in named)
+
+
+def _calls(statement: ast.stmt, name: str) -> bool:
+    """Whether it calls what has a name, there and then."""
+    calls = (each for each in ast.walk(statement) if isinstance(each, ast.Call))
+    return not isinstance(statement, DEFS) and any(ast.unparse(each.func) == name for each in calls)
 
 
 def _goes_on(statement: ast.stmt, name: str) -> bool:

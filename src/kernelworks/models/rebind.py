@@ -217,7 +217,7 @@ class Rebinder:
             return (_modules()[id(value)], used, ()) if used else None
         if id(value) in _functions():
             return _functions()[id(value)], (value.__name__,), ()
-        if not isinstance(value, types.FunctionType) or value.__module__.partition(".")[0] in _LIBRARIES:
+        if not isinstance(value, types.FunctionType) or str(value.__module__).partition(".")[0] in _LIBRARIES:
             return None
         if value.__name__ in _NEVER_CALLED:
             return None

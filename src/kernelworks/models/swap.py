@@ -449,7 +449,7 @@ def _own_method(cls: type, name: str) -> bool:
     """Whether a name is a method that a user's class (not torch's or transformers' base classes) defines."""
     for base in cls.__mro__:
         if name in base.__dict__:
-            return base.__module__.partition(".")[0] not in ("torch", "builtins") and not base.__name__.startswith(
+            return str(base.__module__).partition(".")[0] not in ("torch", "builtins") and not base.__name__.startswith(
                 "PreTrained"
             )
     return False

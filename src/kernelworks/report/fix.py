@@ -11,9 +11,10 @@ from rich.text import Text
 from kernelworks.fixes import Fix, Tried
 from kernelworks.report import quantity
 
-__all__ = ["ROUGH", "fix", "hit", "plain", "remedies"]
+__all__ = ["ROUGH", "fix", "held", "hit", "plain", "remedies"]
 
 ROUGH = " rough"  # behind the figures of every line, where others used the machine
+NO_WORSE = 3.0  # times the error of before: between two orders of one sum, that is luck
 
 
 def fix(record: Fix, mark: str = "") -> RenderableType:
@@ -33,7 +34,7 @@ def fix(record: Fix, mark: str = "") -> RenderableType:
     table.add_row("gain predicted", "-" if predicted is None else quantity.seconds(predicted) + mark, "")
     table.add_row("gain got", quantity.seconds(record.gain_s) + mark, hit(record))
     if record.against:
-        proved = Text("no worse", style="green") if record.agrees else Text("WORSE: not to be kept", style="bold red")
+        proved = Text(held(record), style="green" if record.agrees else "bold red")
         table.add_row("error before", f"{record.error_before:.2e}", f"relative, against {record.against}")
         table.add_row("error after", f"{record.error_after:.2e}", proved)
     else:
@@ -50,6 +51,16 @@ def fix(record: Fix, mark: str = "") -> RenderableType:
         if items:
             lines += [Text(title, style="bold"), *(Padding(Text(f"- {item}"), (0, 0, 0, 2)) for item in items)]
     return Group(*lines)
+
+
+def held(record: Fix) -> str:
+    """What the errors before and after say, in words."""
+    if not record.agrees:
+        return "WORSE: not to be kept"
+    if record.error_after <= NO_WORSE * record.error_before or not record.error_after:
+        return "no worse"
+    allowed = [one.changes for one in record.remedies if one.taken and one.changes]
+    return f"more, as {', '.join(allowed)} allows" if allowed else "more, and no more than rounding explains"
 
 
 def remedies(record: Fix, mark: str = "") -> Table:

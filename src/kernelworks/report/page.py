@@ -13,7 +13,7 @@ from pathlib import Path
 from kernelworks.records import Ceilings, Diagnosis, Fix, GpuCeilings, GpuTime, Region
 from kernelworks.report import gpu, plot, quantity, roofs
 from kernelworks.report.diagnose import SILENT, headline, whole_percents, worst_first
-from kernelworks.report.fix import ROUGH, hit, remedies
+from kernelworks.report.fix import ROUGH, held, hit, remedies
 from kernelworks.report.markup import html
 
 __all__ = [
@@ -240,7 +240,7 @@ def _fix(fix: Fix, mark: str) -> str:
         said = _list("No fix was applied", tuple(n for n in (fix.refused, *fix.notes) if n))
         return f'<div id="fix">{said}{_remedies(fix, mark)}</div>'
     speedup = quantity.ratio(fix.before_s / fix.after_s) if fix.after_s > 0 else "-"
-    proved = '<span class="good">no worse</span>' if fix.agrees else '<span class="bad">worse: not to be kept</span>'
+    proved = f'<span class="{"good" if fix.agrees else "bad"}">{escape(held(fix))}</span>'
     against, was, after = f"against {fix.against}", f"was {fix.error_before:.1e}: ", f"{fix.error_after:.1e}"
     if not fix.against:
         against, was, after, proved = "not compared", "", "-", '<span class="bad">not proved</span>'

@@ -34,8 +34,8 @@ class _Remedy:
             return
         dtype = next(d for s in scene.roots.samples for d in s.autocast.values())
         yield Offer(
-            self.name, EVERYWHERE, "weights cast once, not by autocast at each run",
-            code=f"model.to({dtype})  # of what autocast casts: products and convolutions", touches=frozenset({"ops"}),
+            self.name, EVERYWHERE, "weights cast once, not by autocast at each run", code=_code(scene, dtype),
+            touches=frozenset({"ops"}),
         )  # fmt: skip
 
     def predict(self, scene: Scene, offer: Offer) -> Promise:
@@ -45,6 +45,18 @@ class _Remedy:
     def apply(self, scene: Scene, offer: Offer) -> Change:
         once = [scene.keep((self.name, id(m)), functools.partial(CastOnce, m)) for m in _castable(scene)]
         return Change(lambda: installed(once))
+
+
+def _code(scene: Scene, dtype: torch.dtype) -> str:
+    """The lines of whoever casts them himself: a comment alone where a weight is another module's too, which would have
+    it in the narrow dtype."""
+    castable = _castable(scene)
+    kinds = ", ".join(sorted({f"torch.nn.{type(part).__name__}" for part in castable}))
+    own = {id(p) for part in castable for p in part.parameters(recurse=False)}
+    others = (m for _, m in scene.parts() if not any(m is part for part in castable))
+    if any(id(p) in own for m in others for p in m.parameters(recurse=False)):
+        return f"# {kinds}: .to({dtype}), but for weights that are tied to what autocast leaves as it is"
+    return f"for part in model.modules():\n    if type(part) in ({kinds},):\n        part.to({dtype})"
 
 
 def _castable(scene: Scene) -> list[nn.Module]:

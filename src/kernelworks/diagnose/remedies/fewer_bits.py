@@ -27,7 +27,11 @@ __all__ = ["BF16", "INT8", "REMEDY", "TF32"]
 TF32, BF16, INT8 = "tf32", "bf16", "int8"
 SAYS = {
     TF32: ("float32 products in TF32", 'torch.set_float32_matmul_precision("high")'),
-    BF16: ("products in bfloat16 by autocast", 'with torch.autocast("{device}", dtype=torch.bfloat16):\n    ...'),
+    BF16: (
+        "products in bfloat16 by autocast",
+        'model.forward = torch.autocast("{device}", dtype=torch.bfloat16)(model.forward)\n'
+        "model.register_forward_hook(lambda module, given, made: made.float() if torch.is_tensor(made) else made)",
+    ),
     INT8: (
         "nn.Linear in int8, quantised as it runs",
         "model = torch.ao.quantization.quantize_dynamic(model, {{torch.nn.Linear}}, dtype=torch.qint8)",

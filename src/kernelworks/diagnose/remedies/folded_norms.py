@@ -22,7 +22,7 @@ from kernelworks.diagnose.remedies.trial import raced
 from kernelworks.models.install import Installed
 from kernelworks.work.flow import Flow, Step
 
-__all__ = ["CALLS", "REMEDY", "Folded", "below", "installed", "norms_after_products"]
+__all__ = ["CALLS", "REMEDY", "Folded", "below", "in_full", "installed", "norms_after_products"]
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 PRODUCTS = frozenset({
@@ -32,6 +32,26 @@ PRODUCTS = frozenset({
 CODE = """\
 from torch.nn.utils.fusion import fuse_conv_bn_eval  # for each pair; the norm becomes nn.Identity()
 model.{product} = fuse_conv_bn_eval(model.{product}, model.{norm}); model.{norm} = torch.nn.Identity()"""
+
+
+FULL = """\
+for product, norm in (
+{pairs}
+):
+    one, other = model.get_submodule(product).eval(), model.get_submodule(norm).eval()
+    model.set_submodule(product, torch.nn.utils.{fuse}(one, other{more}))
+    model.set_submodule(norm, torch.nn.Identity())"""
+
+
+def in_full(model: nn.Module, pairs: Iterable[tuple[str, str]]) -> str:
+    """The lines that fold all of a model's pairs of a product and the norm after it, without kernelworks."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for product, norm in pairs:
+        part = model.get_submodule(product)
+        fuse = "fuse_linear_bn_eval" if isinstance(part, nn.Linear) else "fuse_conv_bn_eval"
+        more = ", transpose=True" if isinstance(part, nn.modules.conv._ConvTransposeNd) else ""
+        kinds.setdefault((fuse, more), []).append(f'    ("{product}", "{norm}"),')
+    return "\n".join(FULL.format(pairs="\n".join(lines), fuse=fuse, more=more) for (fuse, more), lines in kinds.items())
 
 
 class _Remedy:

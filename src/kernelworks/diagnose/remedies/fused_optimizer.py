@@ -201,7 +201,7 @@ def _raced(
     optimizer: Optimizer, how: str, whole: Callable[[Callable[[], Any]], Callable[[], Any]]
 ) -> tuple[float, float]:
     """Seconds of a step as it is and so, in turns."""
-    size = sum(p.nbytes for group in optimizer.param_groups for p in group["params"])
+    size = sum(p.nbytes for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
     every = max(1, -(-size // MOST_BYTES))
     first, second = (_copied(optimizer, every) for _ in range(2))
     if first is None or second is None:
@@ -221,7 +221,8 @@ def _raced(
         if turn + 1 >= TURNS[0] and time.perf_counter() - begin > ENOUGH_S:
             break
     back()
-    was, now = (statistics.median(t) * every for t in times)
+    stepped = sum(p.nbytes for group in first.param_groups for p in group["params"])
+    was, now = (statistics.median(t) * size / stepped for t in times)  # by bytes: one may be most of all
     return was, now
 
 

@@ -232,7 +232,8 @@ def _raced(
             times[arm].append(seconds(arm, most))
         if turn + 1 >= TURNS[0] and time.perf_counter() - begin > ENOUGH_S:
             break
-    was, now = (statistics.median(t) * every for t in times)
+    raced = sum(p.nbytes for p in arms[0])  # by bytes: one of them may be most of all
+    was, now = (statistics.median(t) * clipping.nbytes / raced for t in times)
     return was, now
 
 

@@ -6,7 +6,9 @@ what an op serves (``models/rebind.py``), helper functions of its module with it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
 
 from kernelworks.diagnose.functions import Function
 from kernelworks.diagnose.remedies.remedy import Change, Impossible, Offer, Promise, Scene
@@ -16,7 +18,7 @@ from kernelworks.models.rebind import Rebinder, Rebound
 from kernelworks.settle import settle
 from kernelworks.spelling import spelled
 
-__all__ = ["REMEDY"]
+__all__ = ["REMEDY", "called_by"]
 
 
 class _Remedy:
@@ -53,6 +55,17 @@ class _Remedy:
     def _rebound(self, scene: Scene, root: Function) -> Rebound | None:
         """The function with our ops in it, the same one each time."""
         return scene.keep(("rebound", root.of, root.path), lambda: Rebinder().rebind(root.fn))
+
+
+def called_by(written: str, space: Mapping[str, Any]) -> str:
+    """The op of ours that takes the arguments of what a program calls by a dotted name, among the names that it has;
+    "" where there is none."""
+    first, *rest = written.split(".")
+    found = space.get(first)
+    for name in rest:
+        found = getattr(found, name, None) if isinstance(found, ModuleType) else None
+    ours = (each for each in spelled().values() if each.function is found and found is not None and not each.left)
+    return next((each.op.name for each in ours), "")
 
 
 def _op_of(name: str) -> str:
