@@ -245,7 +245,7 @@ class Source:
         first = self.text[self.text.rfind("\n", 0, begin) + 1 : begin]
         rest = self.text[end : (self.text.find("\n", end) + 1 or len(self.text) + 1) - 1].strip()
         if first.strip() or (rest and not rest.startswith("#")):
-            raise NoPlace(f"{self.path.name}:{getattr(statement, "lineno", 0)} holds other statements too")
+            raise NoPlace(f"{self.path.name}:{getattr(statement, 'lineno', 0)} holds other statements too")
         return first
 
     def _tokens(self, begin: int, end: int) -> Iterator[tokenize.TokenInfo]:
