@@ -58,11 +58,12 @@ ROOM_MAY_HOLD = (
 # Modules that nothing imports because something else starts them.
 STARTED = {
     "__init__", "__main__", "cli", "readme", "schemas", "prove.worker", "prove.interpreted", "prove.resources",
-    "prove.sanitized", "observe.marked", "climb.worker", "climb.once", "judge.birth",
+    "prove.sanitized", "observe.marked", "climb.worker", "climb.once", "judge.birth", "search.proving",
 }  # fmt: skip
 # Imported when the room's row is loaded, by what names them there, or by bench.
 ROW_MODULES = {
-    "triton.py": ("triton_row(", "FORM.op("), "sm90.py": ("cuda_row(",), "peers.py": ("CONTRACT",),
+    "triton.py": ("triton_row(", "FORM.op("), "sm90.py": ("cuda_row(",), "searched.py": ("searched_row(",),
+    "peers.py": ("CONTRACT",),
 }  # fmt: skip
 DATA = {".toml", ".json", ".css", ".js", ".md"}
 

@@ -8,6 +8,7 @@
 | ``KERNELWORKS_COMPILE_SECONDS`` | how long one compile may take before its compiler is given up | 120 |
 | ``KERNELWORKS_MODEL_KEY`` | what a language model's endpoint is shown; a search may name another variable | unset |
 | ``KERNELWORKS_NATIVE`` | calls through C++ where verbs ``build`` that, where it is ``found``, or ``0`` | ``build`` |
+| ``RAY_ADDRESS`` | a running cluster of Ray's, in which a search's workers run | a cluster of the search's own |
 | ``NO_COLOR`` | any value: no colours in the terminal | unset |
 | ``TRITON_INTERPRET`` | ``1``: Triton's interpreter runs kernels on CPU tensors (Triton reads it too) | unset |
 
@@ -26,7 +27,7 @@ import platformdirs
 
 __all__ = [
     "beside_others", "cache_dir", "choosing", "compile_seconds", "compiler", "interpreting", "native", "no_color",
-    "put_back", "secret", "variables", "without_secrets", "write_lines", "write_whole",
+    "put_back", "ray_address", "secret", "show_gpu", "variables", "without_secrets", "write_lines", "write_whole",
 ]  # fmt: skip
 
 COMPILE_S = 120.0  # the largest room takes 4 s on a quiet core
@@ -117,6 +118,16 @@ def put_back(before: dict[str, str]) -> None:
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
     os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
+
+
+def ray_address() -> str:
+    """Where a cluster of Ray's runs that searches are to use, "" where none is named."""
+    return os.environ.get("RAY_ADDRESS", "")
+
+
+def show_gpu(number: int) -> None:
+    """From here on this process, and those that it starts, see that GPU alone; before torch has looked for any."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(number)
 
 
 def native() -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelworks.handed import Record
-from kernelworks.records import Ceilings, GpuCeilings
+from kernelworks.records import Ceilings, GpuCeilings, Proof
 from kernelworks.verdicts import Judgement
 
-__all__ = ["BETTER", "Brought", "Found", "Search", "Tried"]
+__all__ = ["BETTER", "Beside", "Brought", "Found", "Kept", "Search", "Tried"]
 
 BETTER = "better"  # than what the search began with, by more than both intervals
 
@@ -57,6 +57,30 @@ class Found:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """A size of an op: how many times as quick what is to be kept is as the row as it was, with the interval."""
+
+    case: str
+    ratio: float
+    low: float
+    high: float
+    over: float  # times as quick as the search's baseline
+    seconds: float  # of a call
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What came of putting a search's best into its room. ``why`` it was not, "" where it was."""
+
+    op: str
+    row: str
+    files: tuple[str, ...]  # that were written
+    sizes: tuple[Beside, ...]
+    proof: Proof | None
+    why: str
+
+
+@dataclass(frozen=True)
 class Search(Record):
     """``stopped`` says why no further candidate was judged: "budget", "count", "nothing left", "interrupted" or
     "no verdict" (the problem allows none: ``why``). ``outcome`` is "better", "no better", "none right" or "no
@@ -85,3 +109,7 @@ class Search(Record):
     bytes: float
     ceilings: Ceilings | GpuCeilings | None
     date: str
+    workers: int = 1  # that judged beside each other, in this run
+    each_s: float | None = None  # of this run for each that it judged, proposing included
+    lost: int = 0  # workers that were gone before they had answered; what they were at was judged anew
+    kept: Kept | None = None  # where that was asked for

@@ -3,7 +3,7 @@
 | exit code | meaning |
 |---|---|
 | 0 | a candidate is better than what the search began with: right twice, quicker by more than the noise |
-| 1 | none was; or none is right |
+| 1 | none was; or none is right; or it was to be kept and was not |
 | 2 | the command line asks for something that does not exist, or a file is not what it should be |
 | 3 | the problem allows no verdict |
 | 130 | interrupted before the best was judged again; the same command goes on |
@@ -61,6 +61,12 @@ def search(
     page: Annotated[Path | None, typer.Option("--page", help="Also write a page to this file.", metavar="FILE")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="For every arm; torch's own count without it.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of what proposers draw.")] = 0,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, help="Processes that judge beside each other, each with its own cores.")
+    ] = 1,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Prove the best and put it into its op's room; of an op of ours.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Looks for a kernel that does what a problem asks, quicker than what there is: propose, build, judge, go on.
@@ -85,6 +91,8 @@ def search(
             threads=threads,
             seed=seed,
             options=_options(option or (), {"endpoint": endpoint, "model": model, "command": command}),
+            workers=workers,
+            keep=keep,
             progress=progress,
         )
     if out is not None and found.best is not None:
@@ -95,7 +103,9 @@ def search(
         told(found)
     else:
         show(report.search(found))
-    raise typer.Exit(INTERRUPTED if found.stopped == "interrupted" else CODES[found.outcome])
+    refused = keep and (found.kept is None or found.kept.why)
+    code = CODES[found.outcome] or (FAILED if refused else 0)
+    raise typer.Exit(INTERRUPTED if found.stopped == "interrupted" else code)
 
 
 def _options(given: Sequence[str], of_model: Mapping[str, str | None]) -> dict[str, str]:

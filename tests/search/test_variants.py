@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kernelworks.build import cpp
+from kernelworks.build.constants import named_in
 from kernelworks.judge.formats import rooms, text
 from kernelworks.machine import machine
 from kernelworks.op import OPS
@@ -33,7 +34,7 @@ def test_a_row_says_what_of_it_may_be_otherwise(op: str) -> None:
 def test_numbers_are_read_as_the_compiler_reads_them() -> None:
     source = OPS["sum"].row(ANY).source
     assert source is not None
-    found = variants.named_in(source)
+    found = named_in(source, cpp.SIMD)
     assert all(number > 1 for its in found.values() for number in its.values())
     if ANY != "scalar":
         assert found["simd/reduction.hpp"]["PART"] == 1 << 16 and "MOST_LINE" not in found["simd/reduction.hpp"]
@@ -44,7 +45,7 @@ def test_a_row_with_other_numbers_computes_the_same(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(cpp, "_loaded", {})
     source = OPS["relu"].row(ANY).source
     assert source is not None
-    files = variants.named_in(source)
+    files = named_in(source, cpp.SIMD)
     (file, its), *_ = files.items()
     name, was = next(iter(its.items()))
     run = variants.row("relu", ANY, "-O2", {file: {name: 2 * was}})

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import os
+import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 from kernelworks import environment
 from kernelworks.build.cache import BuildError, entry, failure, remember
 from kernelworks.build.compiler import compiled, identity, toolchain
+from kernelworks.build.constants import constants_of, written
 from kernelworks.build.loading import loaded
 from kernelworks.build.sources import hash_of, with_includes
 
@@ -87,8 +89,10 @@ TARGETS = {
 
 @functools.cache
 def source_hash(source: Path, target: str) -> str:
-    """SHA-256 over the source, the headers of ours that it includes, and the target's flags."""
-    return hash_of(" ".join((*COMMON_FLAGS, *TARGETS[target].flags)), with_includes(source, SIMD))
+    """SHA-256 over the source, the headers of ours that it includes, the target's flags, and what of them the room has
+    otherwise (``constants``)."""
+    flags = (*COMMON_FLAGS, *TARGETS[target].flags, constants_of(source, target).text)
+    return hash_of(" ".join(filter(None, flags)), with_includes(source, SIMD))
 
 
 def _include_flags() -> list[str]:
@@ -99,6 +103,16 @@ def _include_flags() -> list[str]:
 
 
 def _compile(source: Path, target: Target, output: Path) -> None:
+    constants = constants_of(source, target.name)
+    if constants.text:
+        with tempfile.TemporaryDirectory(dir=output.parent) as folder:
+            changed, shared = written(source, constants.numbers, SIMD, Path(folder)), f"-I{folder}/simd"
+            _compiled(changed, dataclasses.replace(target, flags=(*target.flags, *constants.flags, shared)), output)
+        return
+    _compiled(source, target, output)
+
+
+def _compiled(source: Path, target: Target, output: Path) -> None:
     compiled((*COMMON_FLAGS, *target.flags, *_include_flags()), source, target.name, output)
 
 
@@ -166,7 +180,7 @@ def variant(source: Path, target: str, flags: tuple[str, ...], shared: Path) -> 
     place of the headers that all share. Raises BuildError."""
     wanted = dataclasses.replace(TARGETS[target], flags=(*TARGETS[target].flags, *flags, f"-I{shared}"))
     key = hash_of(" ".join((*COMMON_FLAGS, *wanted.flags[:-1], toolchain())), with_includes(source, shared))
-    stem, make = f"{source.parent.name}-{target}-{key[:20]}", functools.partial(_compile, source, wanted)
+    stem, make = f"{source.parent.name}-{target}-{key[:20]}", functools.partial(_compiled, source, wanted)
     return loaded(entry(stem, ".so", make, {"source": source.name, "target": target}, attempt=stem), source)
 
 

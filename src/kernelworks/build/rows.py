@@ -7,6 +7,7 @@ import functools
 import hashlib
 import importlib
 import importlib.metadata
+import importlib.util
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 
 from kernelworks import environment
-from kernelworks.build import cuda
+from kernelworks.build import cuda, sharing
 from kernelworks.build.configs import configs
 from kernelworks.build.cpp import TARGETS, BuildError, differs, library, source_hash, toolchain
 from kernelworks.build.sharing import watch_forks
@@ -31,6 +32,7 @@ __all__ = [
     "in_float64",
     "into",
     "python_row",
+    "searched_row",
     "triton_row",
     "with_forward_of",
 ]
@@ -266,6 +268,53 @@ def _decline_gpu(guard: Guard | None, request: Request) -> str | None:
     if request.device != "cuda" and not (request.device in ("cpu", "meta") and environment.interpreting()):
         return f"runs on CUDA tensors, got {request.device}"
     return guard(request) if guard else None
+
+
+def searched_row(room: str, target: str) -> Row:
+    """The row of a kernel that a search found: the room's ``searched.py``, a file with a function of the op's name,
+    which takes the op's arguments and compiles what it needs beside itself. A forward alone, on CPUs like the one that
+    it was found on.
+
+    ``room`` is the room's ``__file__``. What runs is a copy in the cache, so that nothing is compiled into the package.
+    """
+    source = Path(room).resolve().parent / "searched.py"
+    return Row(
+        name="searched",
+        target=target,
+        load=functools.partial(_load_searched, source),
+        guard=functools.partial(_decline, target, ()),
+        source=source,
+        hash=functools.partial(_searched_hash, source),
+        toolchain=toolchain,
+        passes=("forward",),
+        differs=lambda: "what its compiler makes of this CPU",
+    )
+
+
+@functools.cache
+def _searched_hash(source: Path) -> str:
+    return hash_of("", [source])
+
+
+@functools.cache
+def _load_searched(source: Path, pass_: str) -> Callable[..., Any]:
+    copy = environment.cache_dir("build") / f"searched-{_searched_hash(source)[:20]}" / source.name
+    environment.write_whole(copy, source.read_text(encoding="utf-8"), ".searched-")
+    spec = importlib.util.spec_from_file_location(f"kernelworks_searched_{source.parent.name}", copy)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # of the file's own: most are its compiler's
+        raise BuildError(f"{source}: {type(error).__name__}: {error}", about=str(source)) from error
+    watch_forks()
+    return functools.partial(_searched, getattr(module, source.parent.name))
+
+
+def _searched(function: Callable[..., Any], *args: Any, out: Any = None) -> Any:
+    if sharing.forked and torch.get_num_threads() > 1:
+        torch.set_num_threads(1)  # it takes as many as torch has, and OpenMP's pool is gone here
+    return into(function(*args), out)
 
 
 def python_row(name: str, forward: Launch, backward: Launch | None = None, guard: Guard | None = None) -> Row:

@@ -7,10 +7,13 @@ and nothing else (``birth``) and apart from all others (``sandbox``).
 
 from __future__ import annotations
 
+import contextlib
 import random
 import secrets
 import shutil
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +74,7 @@ class Bench:
         self.visiting: list[Arm] = []  # of the candidate that is on trial
         self.remarks: list[Charge] = []
         self.backward: list[Case] | None = None
+        self.alone: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext  # while times are taken
         self.weighted: set[str] = set()  # shapes with weights in the place of ones and zeros
 
     def __enter__(self) -> Bench:

@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ __all__ = ["ARMS", "OVER", "Sitting", "Work"]
 ARMS = ("eager", "compiled", "ours")  # what a candidate may be timed against
 OVER = ARMS[:1]  # where nothing is asked for
 Say = Callable[[str], None]
+Alone = Callable[[], AbstractContextManager[None]]
 
 
 def _silent(line: str) -> None:
@@ -51,7 +53,8 @@ class Work:
 
 class Sitting:
     """``with Sitting(problem) as sitting: sitting.judge(candidate)``, as often as wanted. ``work`` is None, and
-    ``nothing`` says why, where the problem allows no verdict.
+    ``nothing`` says why, where the problem allows no verdict. ``alone()`` lasts as long as times are taken: where
+    several sit on one machine, one of them at a time.
 
     Raises ValueError for an arm that there is not.
     """
@@ -67,6 +70,7 @@ class Sitting:
         nursery: Nursery | None = None,
         interpreted: bool = False,
         progress: Say | None = None,
+        alone: Alone | None = None,
     ) -> None:
         unknown = [word for word in over if word not in ARMS]
         if unknown:
@@ -77,12 +81,14 @@ class Sitting:
         self.work: Work | None = None
         self.nothing: NoVerdict | None = None
         self._ceilings, self._nursery, self._interpreted = ceilings, nursery, interpreted
+        self._alone = alone or contextlib.nullcontext
 
     def __enter__(self) -> Sitting:
         limits = self._ceilings or measured_ceilings(rough=True)
         with contextlib.ExitStack() as stack:
             born = self._nursery or stack.enter_context(Nursery(interpreted=self._interpreted))
             self.bench = stack.enter_context(Bench(born, self.problem, self.budget, self.threads))
+            self.bench.alone = self._alone
             self._set_up(limits)
             self._open = stack.pop_all()
         return self

@@ -129,7 +129,8 @@ class Trial:
         warm = arm.call([bench.case(self.shape)])
         tried.take(warm, "call 2")
         group = max(1, min(MOST_GROUP, round(GROUP_S / max(warm.seconds, 1e-6)), len(cases) // 6))
-        self._race([*arms, arm], cases[1:], group)
+        with bench.alone():
+            self._race([*arms, arm], cases[1:], group)
         if any(c.kind == "raised" for c in tried.reasons):
             return
         self._seen(arm, cases, group)

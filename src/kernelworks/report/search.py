@@ -82,9 +82,10 @@ def _facts(found: Search) -> Table:
         ("judged", f"{found.judged} ({counted}), {found.judged_now} of them now" if verdicts else "none"),
         ("not judged yet", str(waiting) if waiting else ""),
         ("ended since", STOPS[found.stopped]),
-        ("a candidate costs", "" if found.cost_s is None else f"{quantity.seconds(found.cost_s)}, its build included"),
+        ("a candidate costs", _cost(found)),
         ("least time", "" if not found.limit_s else f"{quantity.seconds(found.limit_s)}: {found.ceiling}"),
         ("share of it", _share(found)),
+        ("kept", _kept(found)),
         ("took", quantity.seconds(found.seconds)),
         ("kept in", found.store),
     )
@@ -92,6 +93,29 @@ def _facts(found: Search) -> Table:
         if value:
             table.add_row(name, value)
     return table
+
+
+def _cost(found: Search) -> str:
+    """Of judging: what a worker spends on a candidate, and the search where several work beside each other."""
+    if found.cost_s is None:
+        return ""
+    said = f"{quantity.seconds(found.cost_s)}, its build included"
+    if found.workers == 1 or found.each_s is None:
+        return said
+    lost = f"; {found.lost} worker{'s' if found.lost > 1 else ''} lost, nothing of theirs" if found.lost else ""
+    return f"{said}; {quantity.seconds(found.each_s)} of the search, with {found.workers} workers{lost}"
+
+
+def _kept(found: Search) -> str:
+    """What came of putting the best into its room."""
+    kept = found.kept
+    if kept is None:
+        return ""
+    beside = "; ".join(f"{one.case} {quantity.ratio(one.ratio)}" for one in kept.sizes)
+    if kept.why:
+        return f"nothing was: {kept.why}"
+    proved = f"{kept.proof.cases} cases, {kept.proof.mutants_rejected} mutants refused" if kept.proof else ""
+    return f"{kept.op}.{kept.row} in {', '.join(kept.files)}: over the row as it was {beside}; proved ({proved})"
 
 
 def _share(found: Search) -> str:

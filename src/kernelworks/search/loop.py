@@ -1,9 +1,9 @@
 """The loop: whose turn it is offers drafts, each is judged, what is right and quicker is gone on from.
 
-All candidates of a problem are judged at one sitting: its truth, its processes and its baseline are made once. While
-searching a judgement is short, and ends with the first reason against a candidate; what looks best in the end is judged
-again at a sitting of its own, in full and on other inputs, and its speed is said as it was then: the best of many
-measurements is a lucky one too.
+All candidates of a problem are judged at one sitting, or one of each worker (``farm``): its truth, its processes and
+its baseline are made once. While searching a judgement is short, and ends with the first reason against a candidate;
+what looks best in the end is judged again at a sitting of its own, in full and on other inputs, and its speed is said
+as it was then: the best of many measurements is a lucky one too.
 """
 
 from __future__ import annotations
@@ -19,19 +19,25 @@ from typing import Any
 
 import torch
 
+from kernelworks.ceilings import ceilings as measured_ceilings
 from kernelworks.judge.bench import Budget
 from kernelworks.judge.formats import read_problem, rooms, text
 from kernelworks.judge.nursery import Nursery
 from kernelworks.judge.problem import Problem
-from kernelworks.judge.sitting import ARMS, Sitting
+from kernelworks.judge.sitting import ARMS, Sitting, Work
 from kernelworks.machine import machine
 from kernelworks.records import Ceilings, GpuCeilings, from_json, to_json
+from kernelworks.search import shares
+from kernelworks.search.farm import Done, Farm, Here, Task, Worker, undecided
+from kernelworks.search.keep import keep as kept_in_room
+from kernelworks.search.keep import keepable
 from kernelworks.search.proposer import Draft, Seen
 from kernelworks.search.proposers import Setting, chosen
 from kernelworks.search.stopping import Stopping
 from kernelworks.search.store import Store, place_of
 from kernelworks.search.turns import Desk, turn
 from kernelworks.searches import Brought, Found, Search, Tried
+from kernelworks.verdicts import Judgement
 
 __all__ = ["FULL", "GIVEN", "SHORT", "result", "search"]
 
@@ -67,6 +73,8 @@ def search(
     options: Mapping[str, str] | None = None,
     judging: tuple[Budget, Budget] = (SHORT, FULL),
     ceilings: Ceilings | GpuCeilings | None = None,
+    workers: int = 1,
+    keep: bool = False,
     progress: Say | None = None,
 ) -> Search:
     """Looks for a kernel that does what a problem asks, quicker than what there is. A search that was ended, however it
@@ -79,10 +87,14 @@ def search(
         budget_s: seconds of this run. The candidate that is being judged when they are over is finished.
         most: candidates of the whole search, this run's and those before it.
         store: the SQLite file that it is kept in; without it one of the problem's own in the user's cache.
-        over: the baseline: eager, compiled or ours. threads: of every arm; torch's own count without it.
+        over: the baseline: eager, compiled or ours. threads: of every arm; torch's own count without it, or where there
+            are more workers an equal part of the cores.
         seed: of what proposers draw. options: of proposers, ``{"PROPOSER.NAME": value}``.
         judging: the budget of a judgement while searching, and of the last one.
         ceilings: what this machine was measured to do; found or measured without it.
+        workers: processes that judge beside each other, each on a core set (or a GPU) of its own. More than one need
+            Ray.
+        keep: put the best into its op's room once it is proved (``keep``).
         progress: told what is done, ``(what, done, total)``.
 
     Returns:
@@ -98,17 +110,29 @@ def search(
         raise ValueError(f"budget_s takes seconds above 0, got {budget_s!r}")
     if most is not None and most < 1:
         raise ValueError(f"most takes a whole number above 0, got {most!r}")
-    count = threads or torch.get_num_threads()
+    if workers < 1:
+        raise ValueError(f"workers takes a whole number above 0, got {workers!r}")
+    count = threads or (torch.get_num_threads() if workers == 1 else max(1, len(shares.cores()) // workers))
     given = [_given(Path(path), asked) for path in parents] or _own(asked)
     place = Path(store) if store is not None else place_of(asked, over, count)
     setting = Setting(asked, over, count, seed, store=place)
     chosen(proposers, setting, options or {})  # a wrong name is said before anything is made
+    if keep:
+        keepable(asked)
+    if workers > 1:
+        from kernelworks.search import crew
+
+        crew.possible(workers, count, asked.device)
     with Store.open(place, asked, over=over, threads=count, machine=machine().kind) as kept:
-        run = _Run(kept, judging, ceilings, say)
+        run = _Run(kept, judging, ceilings, workers, say)
         with Stopping(budget_s, most, run.say) as stop, contextlib.ExitStack() as stack:
             run.stop, run.stack = stop, stack
             run.go(given, proposers, setting, options or {})
-            return result(kept, run=run)
+            found = result(kept, run=run)
+        if keep and not stop.interrupted:
+            in_room = kept_in_room(found, asked, budget=judging[0], ceilings=run.ceilings, say=run.say)
+            found = dataclasses.replace(found, kept=in_room)
+    return found
 
 
 def _given(path: Path, problem: Problem) -> Draft:
@@ -133,20 +157,25 @@ class _Run:
     """One run of a search."""
 
     def __init__(
-        self, store: Store, judging: tuple[Budget, Budget], ceilings: Ceilings | GpuCeilings | None, say: Say
-    ) -> None:
+        self, store: Store, judging: tuple[Budget, Budget], ceilings: Ceilings | GpuCeilings | None, workers: int,
+        say: Say,
+    ) -> None:  # fmt: skip
         self.store, self.judging, self.ceilings, self._say = store, judging, ceilings, say
+        self.workers = workers
         self.stop: Stopping
         self.stack: contextlib.ExitStack
-        self.sitting: Sitting | None = None
+        self.farm: Farm
+        self.work: Work | None = None
         self.nursery: Nursery | None = None
         self.worker = f"{platform.node()}:{os.getpid()}"
         self.desks: list[Desk] = []
         self.left: dict[str, str] = {}  # proposers that do nothing, and why
-        self.judged_now, self.set_up_s = 0, 0.0
+        self.judged_now, self.set_up_s, self.judging_s = 0, 0.0, 0.0
         self.stopped, self.why = "", ""
         self.wins = 0
         self.leader: Tried | None = None
+        self.lost = 0
+        self.silent: set[str] = set()  # proposers that wait for verdicts of what is being judged
 
     # ------------------------------------------------------------ what is told
 
@@ -166,16 +195,49 @@ class _Run:
     ) -> None:
         self.store.add(given)
         self.leader = next(iter(self.store.quickest()), None)
-        if not self._ended() and self._sits():
-            self._proposers(names, setting, options)
-            while not self._ended():
-                pending = self.store.pending(1)
-                if pending:
-                    self._judge(pending[0])
-                elif not self._ask():
-                    self.stopped = "nothing left"
+        if not self._ended():
+            with contextlib.ExitStack() as farmed:
+                self.farm = farmed.enter_context(Farm(self._hirer(farmed), self._allowed, self._undecided, self.say))
+                if self._sits():
+                    self._proposers(names, setting, options)
+                    self._judge_all(len(given))
+                self.lost = self.farm.lost
         if self.stopped in ("budget", "count", "nothing left"):
             self._again()
+
+    def _judge_all(self, given: int) -> None:
+        """Keeps every worker at a candidate until the search ends, and takes what is judged then."""
+        begin = time.monotonic()
+        while True:
+            more = not self._ended() and self._fill(given)
+            if not self.farm.flying:
+                if self._ended():
+                    break
+                if not more:
+                    self.stopped = "nothing left"
+                    break
+            for done in self.farm.wait():
+                self._keep(done)
+        self.judging_s = time.monotonic() - begin
+
+    def _fill(self, given: int) -> bool:
+        """Gives workers what they can take; False where nobody has more to offer now."""
+        while (room := self.farm.room()) > 0:
+            flying = self.farm.flying
+            judged = self.store.judged()
+            if self.stop.most is not None and judged + len(flying) >= self.stop.most:
+                return True
+            one = next((seen for seen in self.store.pending(len(flying) + 1) if seen.id not in flying), None)
+            if one is not None:
+                name = f"{one.draft.proposer} #{one.number}"
+                self.farm.give(Task(one.id, f"candidate_{one.number}", name, one.draft.code, one.draft.language))
+                if self.workers == 1:
+                    return True
+            elif flying and judged < given:
+                return True  # what was given is known before anything is made of it
+            elif not self._ask(room, len(flying)):
+                return False
+        return True
 
     def _ended(self) -> bool:
         if not self.stopped:
@@ -191,49 +253,71 @@ class _Run:
 
     # ------------------------------------------------------------ judging
 
+    def _hirer(self, stack: contextlib.ExitStack) -> Callable[[], Worker]:
+        """What makes a worker. Triton's kernels run in its interpreter."""
+        self._allowed: Callable[[], int] = lambda: 1
+        if self.workers == 1:
+
+            def here() -> Worker:
+                self.nursery = self.stack.enter_context(Nursery(interpreted=True))
+                return Here(self._opened(self.judging[0], self.stack), self.worker, self.say)
+
+            return here
+        from kernelworks.search.crew import Crew, Papers
+
+        self.say("the machine's ceilings")
+        self.ceilings = self.ceilings or measured_ceilings(rough=True)
+        self.say(f"Ray, for {self.workers} workers")
+        papers = Papers(
+            self.store.problem, self.store.over, self.judging[0], self.store.threads, self.ceilings, machine().kind
+        )
+        crew = stack.enter_context(Crew(self.workers, papers))
+        self._allowed = crew.allowed
+        return crew.hire
+
     def _sits(self) -> bool:
-        """Opens the sitting of this run; False where the problem allows no verdict. Triton's kernels run in its
-        interpreter."""
+        """Opens the sitting of this run, or the first worker's; False where the problem allows no verdict."""
         begin = time.monotonic()
         self.say("the truth")
-        self.nursery = self.stack.enter_context(Nursery(interpreted=True))
-        sitting = self._opened(self.judging[0])
+        opened = self.farm.open(self._ended)
         self.set_up_s = time.monotonic() - begin
-        if sitting.work is None:
-            self.stopped, self.why = "no verdict", str(sitting.nothing)
+        if opened is None:
             return False
-        self.sitting, least = sitting, sitting.work.limit
+        if opened.work is None:
+            self.stopped, self.why = "no verdict", opened.nothing
+            return False
+        self.work, least = opened.work, opened.work.limit
         self.store.keep_work(
             {
-                "flop": sitting.work.flop, "bytes": sitting.work.bytes, "limit_s": least.seconds,
-                "ceiling": least.whole.ceiling, "ceilings": to_json(sitting.work.ceilings, line=True),
+                "flop": self.work.flop, "bytes": self.work.bytes, "limit_s": least.seconds,
+                "ceiling": least.whole.ceiling, "ceilings": to_json(self.work.ceilings, line=True),
             }
         )  # fmt: skip
         return True
 
-    def _opened(self, budget: Budget) -> Sitting:
-        return self.stack.enter_context(
+    def _opened(self, budget: Budget, stack: contextlib.ExitStack) -> Sitting:
+        return stack.enter_context(
             Sitting(
                 self.store.problem, over=(self.store.over,), budget=budget, threads=self.store.threads,
                 ceilings=self.ceilings, nursery=self.nursery, interpreted=True, progress=self.say,
+                alone=None if self.workers == 1 else shares.clock,
             )
         )  # fmt: skip
 
-    def _judge(self, one: Seen) -> None:
-        assert self.sitting is not None
-        name = f"{one.draft.proposer} #{one.number}"
-        self.sitting.say = lambda what: self.say(f"{name}: {what}")
-        self.say(name)
-        begin = time.monotonic()
-        found = self.sitting.judge_text(f"candidate_{one.number}", one.draft.code, one.draft.language)
-        cost_s = time.monotonic() - begin
-        seen = self.store.keep(one.id, found, cost_s=cost_s, worker=self.worker)
+    def _undecided(self, task: Task, said: str) -> Judgement:
+        return undecided(self.store.problem, task, self.store.threads, said)
+
+    def _keep(self, done: Done) -> None:
+        seen = self.store.keep(done.task.id, done.judgement, cost_s=done.cost_s, worker=done.worker)
         self.judged_now += 1
+        self.silent.clear()
         brought = self.store.brought()
         self.wins = sum(b.won for b in brought.values())
         self.leader = next(iter(self.store.quickest()), None)
+        if self.workers > 1:
+            self.say(f"{done.task.said} is judged")
         for desk in self.desks:
-            if desk.name == one.draft.proposer:
+            if desk.name == seen.draft.proposer:
                 desk.take_up(brought[desk.name])
                 self._told(desk, seen)
 
@@ -246,8 +330,8 @@ class _Run:
     # ------------------------------------------------------------ proposing
 
     def _proposers(self, names: Sequence[str] | None, setting: Setting, options: Mapping[str, str]) -> None:
-        assert self.sitting is not None and self.sitting.work is not None
-        work = self.sitting.work
+        assert self.work is not None
+        work = self.work
         known = dataclasses.replace(setting, least_s=lambda threads: work.on(threads).seconds)
         made, left = chosen(names, known, options)
         self.left = {line.partition(": ")[0]: line.partition(": ")[2] for line in left}
@@ -258,12 +342,14 @@ class _Run:
             if desk.name in brought:
                 desk.take_up(brought[desk.name])
 
-    def _ask(self) -> bool:
-        """Has whose turn it is offer drafts; False where nobody has any more."""
-        desk = turn(self.desks, self.wins)
+    def _ask(self, wanted: int, flying: int) -> bool:
+        """Has whose turn it is offer drafts, as many as workers want or a few more; False where nobody has any."""
+        desk = turn([desk for desk in self.desks if desk.name not in self.silent], self.wins)
         if desk is None:
             return False
-        room = BATCH if self.stop.most is None else min(BATCH, self.stop.most - self.store.judged())
+        room = max(BATCH, wanted)
+        if self.stop.most is not None:
+            room = min(room, self.stop.most - self.store.judged() - flying)
         self.say(f"{desk.name} proposes")
         try:
             drafts = list(desk.proposer.propose(self.store.problem, self.store.history, room))[:room]
@@ -272,7 +358,10 @@ class _Run:
         except Exception as error:  # as above
             desk.failed = f"it raised {type(error).__name__}: {error}"
             return True
-        desk.offered(len(drafts), len(fresh), self.wins)
+        if flying and not fresh:
+            self.silent.add(desk.name)
+        else:
+            desk.offered(len(drafts), len(fresh), self.wins)
         return True
 
     # ------------------------------------------------------------ the end
@@ -286,7 +375,7 @@ class _Run:
                 return
             if sitting is None:
                 self.nursery = self.nursery or self.stack.enter_context(Nursery(interpreted=True))
-                sitting = self._opened(self.judging[1])
+                sitting = self._opened(self.judging[1], self.stack)
             self._once_more(sitting, one)
 
     def _next_again(self) -> Tried | None:
@@ -332,6 +421,8 @@ def result(store: Store, run: _Run | None = None) -> Search:
         cost_s=store.cost_s(), limit_s=work.get("limit_s"), ceiling=work.get("ceiling", ""),
         flop=work.get("flop", 0.0), bytes=work.get("bytes", 0.0),
         ceilings=from_json(Ceilings, work["ceilings"]) if "ceilings" in work else None, date=store.date(),
+        workers=run.workers if run else 1, lost=run.lost if run else 0,
+        each_s=run.judging_s / run.judged_now if run and run.judged_now else None,
     )  # fmt: skip
 
 

@@ -8,9 +8,8 @@ its ``SPACE``; what compiles it (``row``) runs in the candidate's own process.
 
 from __future__ import annotations
 
-import ast
-import functools
 import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,16 +17,15 @@ from typing import Any
 
 from kernelworks import environment
 from kernelworks.build import cpp
+from kernelworks.build.constants import Constants, constants_of, named_in, written
 from kernelworks.build.sources import with_includes
 from kernelworks.contract import Row
 from kernelworks.machine import machine
 from kernelworks.op import OPS, Op
+from kernelworks.search.space import space_in
 
-__all__ = ["named_in", "row", "text_of"]
+__all__ = ["constants_in", "row", "text_of"]
 
-# A declaration of one whole number, written with digits, products, shifts and brackets alone.
-DECLARED = re.compile(r"constexpr (?:int|int64_t) ([A-Z][A-Z0-9_]*) = ([0-9 ()*<]+);")
-LEFT = re.compile(r"LANES|MAX_.*")  # what a register holds, and what arrays are long enough for: no matter of speed
 LARGE = 1 << 20  # bytes from which on something is done another way: tried far off too
 FLAGS = ("", "-O2", "-funroll-loops", "-fno-tree-slp-vectorize")
 
@@ -36,7 +34,7 @@ TEXT = '''"""{op}: our row in C++, compiled with the constants below."""
 from kernelworks.search.variants import row
 
 TARGET = {target!r}
-FLAGS = ""
+FLAGS = {flags!r}
 {constants}
 SPACE = {{
 {space}
@@ -50,30 +48,6 @@ _run = row({op!r}, TARGET, FLAGS, {{
 def {op}(*arguments):
     return _run(*arguments)
 '''
-
-
-def named_in(source: Path) -> dict[str, dict[str, int]]:
-    """File -> the numbers that it names, of a C++ source and all of ours that it includes. A name that a file gives
-    twice says nothing."""
-    found: dict[str, dict[str, int]] = {}
-    for path in with_includes(source, cpp.SIMD):
-        declared = [m for m in DECLARED.findall(path.read_text(encoding="utf-8")) if not LEFT.fullmatch(m[0])]
-        names = [name for name, _ in declared]
-        numbers = {name: _number(said) for name, said in declared if names.count(name) == 1}
-        numbers = {name: number for name, number in numbers.items() if number > 1}
-        if numbers:
-            found[_label(path)] = numbers
-    return found
-
-
-def _label(path: Path) -> str:
-    """A file's name, said apart where a room has one of the same name as what all share."""
-    return f"{'simd' if path.parent == cpp.SIMD else 'room'}/{path.name}"
-
-
-def _number(said: str) -> int:
-    """Of products and shifts of digits, as C++ and Python both write them."""
-    return int(eval(compile(ast.parse(said.strip(), mode="eval"), "constant", "eval"), {"__builtins__": {}}))
 
 
 def _choices(number: int) -> list[int]:
@@ -96,18 +70,40 @@ def text_of(name: str) -> str | None:
     rows = _rows(OPS[name])
     if not rows or rows[0].source is None:
         return None
-    numbers = named_in(rows[0].source)
+    kept = constants_of(rows[0].source, rows[0].name)  # it is compiled with already
+    numbers = {
+        file: {**its, **kept.numbers.get(file, {})} for file, its in named_in(rows[0].source, cpp.SIMD).items()
+    }  # fmt: skip
+    flags = " ".join(kept.flags)
     constants = {_constant(file, of): value for file, its in numbers.items() for of, value in its.items()}
-    space: dict[str, list[Any]] = {"TARGET": [r.name for r in rows], "FLAGS": [*FLAGS]}
+    space: dict[str, list[Any]] = {"TARGET": [r.name for r in rows], "FLAGS": [*dict.fromkeys((flags, *FLAGS))]}
     space |= {constant: _choices(value) for constant, value in constants.items()}
     given = "\n".join(
         f"    {file!r}: {{{', '.join(f'{of!r}: {_constant(file, of)}' for of in its)}}},"
         for file, its in numbers.items()
     )
     return TEXT.format(
-        op=name, target=rows[0].name, constants="\n".join(f"{c} = {v}" for c, v in constants.items()), given=given,
+        op=name, target=rows[0].name, flags=flags, given=given,
+        constants="\n".join(f"{c} = {v}" for c, v in constants.items()),
         space="\n".join(f"    {c!r}: {v!r}," for c, v in space.items() if len(v) > 1),
     )  # fmt: skip
+
+
+def constants_in(name: str, code: str) -> tuple[str, Constants] | None:
+    """The row that a candidate's text is of, and what it has otherwise than the row's sources say; None where the text
+    is another than ours with other constants."""
+    own, space = space_in(text_of(name) or ""), space_in(code)
+    if own is None or space is None or own.family != space.family:
+        return None
+    target = str(space.at.get("TARGET", _rows(OPS[name])[0].name))
+    source = OPS[name].row(target).source
+    assert source is not None
+    numbers: dict[str, dict[str, int]] = {}
+    for file, its in named_in(source, cpp.SIMD).items():
+        other = {of: value for of, was in its.items() if (value := int(space.at[_constant(file, of)])) != was}
+        if other:
+            numbers[file] = other
+    return target, Constants(numbers, tuple(str(space.at["FLAGS"]).split()))
 
 
 def _constant(file: str, name: str) -> str:
@@ -126,35 +122,14 @@ def row(op: str, target: str, flags: str, constants: Mapping[str, Mapping[str, i
     """
     found = OPS[op].row(target)
     assert found.source is not None
-    changed = _written(found.source, constants)
+    changed = _copied(found.source, constants)
     cpp.stand_in(found.source, target, cpp.variant(changed, target, tuple(flags.split()), changed.parent / "simd"))
     return found.load("forward")
 
 
-def _written(source: Path, constants: Mapping[str, Mapping[str, int]]) -> Path:
-    """A copy of the source and what it includes, with those numbers; its path."""
-    texts = {path: path.read_text(encoding="utf-8") for path in with_includes(source, cpp.SIMD)}
-    labels = {_label(path): path for path in texts}
-    for file, numbers in constants.items():
-        if file not in labels:
-            raise ValueError(f"constants names {file!r}; {source.name} is made of {', '.join(labels)}")
-        for name, number in numbers.items():
-            texts[labels[file]] = _with(texts[labels[file]], file, name, number)
-    whole = hashlib.sha256("".join(texts.values()).encode()).hexdigest()[:16]
-    folder = environment.cache_dir("build") / f"variant-{whole}"
-    for path, text in texts.items():
-        place = folder / "simd" if path.parent == cpp.SIMD else folder
-        environment.write_whole(place / path.name, text, ".variant-")
-    return folder / source.name
-
-
-def _with(text: str, file: str, name: str, number: int) -> str:
-    pattern = re.compile(rf"(constexpr (?:int|int64_t) {re.escape(name)} = )[0-9 ()*<]+;")
-    changed, count = pattern.subn(functools.partial(_numbered, number), text)
-    if count != 1:
-        raise ValueError(f"constants names {name!r} of {file}, which says it {count} times; once is accepted")
-    return changed
-
-
-def _numbered(number: int, match: re.Match[str]) -> str:
-    return f"{match[1]}{number};"
+def _copied(source: Path, constants: Mapping[str, Mapping[str, int]]) -> Path:
+    """A copy of the source and what it includes, with those numbers, in this process's cache; its path."""
+    texts = [path.read_text(encoding="utf-8") for path in with_includes(source, cpp.SIMD)]
+    said = json.dumps({file: dict(its) for file, its in constants.items()}, sort_keys=True)
+    whole = hashlib.sha256("\0".join((*texts, said)).encode()).hexdigest()[:16]
+    return written(source, constants, cpp.SIMD, environment.cache_dir("build") / f"variant-{whole}")

@@ -1,0 +1,286 @@
+"""What a search found, put into its op's room: measured once more beside the row as it is, at all sizes that are timed,
+proved in full, and only then written.
+
+What can be kept is a row of ours with other constants, as an entry in the room's tuning.toml by which the row is
+compiled from then on (``build.constants``); and any other kernel in C++ of an op, as the room's ``searched.py`` and a
+line that makes a row of it, a forward (``build.rows.searched_row``). Rows take every size and dtype of the contract:
+what takes fewer fails its proof. The proof runs in a copy of this package, where the entry stands already; nothing of
+the package is touched before it holds, and then by renames, the certificate first. So whatever is killed, and whenever,
+the room is as it was, or as it was proved.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import datetime
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from kernelworks import certificates, environment
+from kernelworks.build.constants import TABLE, with_entry
+from kernelworks.build.cpp import TARGETS
+from kernelworks.judge.bench import Budget
+from kernelworks.judge.formats import rooms, text
+from kernelworks.judge.nursery import Nursery
+from kernelworks.judge.problem import Problem
+from kernelworks.judge.sitting import Sitting
+from kernelworks.machine import machine
+from kernelworks.op import OPS
+from kernelworks.records import Ceilings, GpuCeilings, Proof, from_json
+from kernelworks.search import shares
+from kernelworks.search.variants import constants_in, text_of
+from kernelworks.searches import BETTER, Beside, Kept, Search
+from kernelworks.verdicts import Judgement, Speed
+
+__all__ = ["keep", "keepable"]
+
+PACKAGE = Path(__file__).resolve().parent.parent
+WORKER = "kernelworks.search.proving"
+ROWS = "kernelworks.build.rows"
+HEAD = """# A kernel that a search found, put here by `kernelworks search --keep`. What was measured of it, beside the
+# row that was the best until then:
+# mypy: ignore-errors
+# ruff: noqa
+"""
+
+Say = Callable[[str], None]
+
+
+class Refused(Exception):
+    """It is not kept; the text says why."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What keeping would do: the row that is another one from then on, and the new texts of files."""
+
+    row: str
+    files: Mapping[Path, str]
+
+
+def keepable(problem: Problem) -> None:
+    """Raises ValueError where what is found for a problem has no room, or the room cannot be written."""
+    if problem.format != rooms.NAME:
+        raise ValueError(
+            f"keep takes an op of ours, whose room the kernel goes into; got {problem.name}, a problem in the format "
+            f"{problem.format} (--out FILE writes its best candidate)"
+        )
+    room = OPS[problem.entry].room
+    if not os.access(room, os.W_OK):
+        raise ValueError(f"keep writes to {room}, which this user may not")
+
+
+def keep(
+    found: Search, problem: Problem, *, budget: Budget, ceilings: Ceilings | GpuCeilings | None, say: Say
+) -> Kept:  # fmt: skip
+    """Puts the best of a search into its room, or says why not. Raises OSError where a file cannot be written; those
+    that were written before it are as they were then."""
+    row, sizes = "", list[Beside]()
+    try:
+        code = _best(found)
+        change = _change(problem.entry, code)
+        row = change.row
+        with contextlib.ExitStack() as stack:
+            if found.workers > 1:
+                stack.enter_context(shares.clock())
+            for one in _measured(found, problem, code, budget, ceilings, say):
+                sizes.append(one)
+        change = _change(problem.entry, code, [_record(found, one) for one in sizes])
+        proof, certificate = _proved(problem.entry, change, say)
+    except Refused as error:
+        return Kept(problem.entry, row, (), tuple(sizes), None, str(error))
+    certificates.write(certificate)  # it speaks for a row that nobody has yet; the other way round nobody would run
+    _write(change.files)
+    return Kept(problem.entry, row, tuple(str(path) for path in change.files), tuple(sizes), proof, "")
+
+
+def _best(found: Search) -> str:
+    """The text of what is better than what the search began with. Raises Refused."""
+    if found.outcome != BETTER or found.best is None or found.best.again is None:
+        raise Refused(f"nothing was found that is better than what the search began with ({found.outcome})")
+    speed = _speed(found.best.again, found.over)
+    if speed is None or speed.ambiguous:
+        said = "" if speed is None else f": {speed.low:.3f} to {speed.high:.3f} times as quick as {found.over}"
+        raise Refused(f"the judge's word on its speed is ambiguous{said}; search again on a quiet machine")
+    return found.best.code
+
+
+def _speed(found: Judgement, over: str) -> Speed | None:
+    return next((speed for speed in found.speeds if speed.over == over), None)
+
+
+def _change(op: str, code: str, measured: Sequence[Mapping[str, object]] = ()) -> Change:
+    """Raises Refused where the text is of no form that a room has a place for."""
+    kept = constants_in(op, code)
+    room = OPS[op].room
+    if kept is None:
+        return _own_row(op, code, room, measured)
+    row, constants = kept
+    path = room / TABLE
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    return Change(row, {path: with_entry(before, row, constants, measured)})
+
+
+def _own_row(op: str, code: str, room: Path, measured: Sequence[Mapping[str, object]]) -> Change:
+    """A kernel as a file of the room, and a line for its row. Raises Refused."""
+    if text.language(code) != "c++":
+        raise Refused(
+            f"it is in {text.language(code)}: a room has a place for its rows with other constants, and for kernels in "
+            "C++; --out FILE writes its text"
+        )
+    noted = "".join(f"# {json.dumps(one)}\n" for one in measured)
+    init = room / "__init__.py"
+    files = {room / "searched.py": f"{HEAD}{noted}\n{code}"}
+    before = init.read_text(encoding="utf-8")
+    if "searched_row(" not in before:
+        files[init] = _with_row(before)
+    return Change("searched", files)
+
+
+def _with_row(source: str) -> str:
+    """A room's text with the row put before its others. Raises Refused where it has no ``OP = ...``."""
+    body = ast.parse(source).body
+    made = [one for one in body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "OP"]
+    ours = [one for one in body if isinstance(one, ast.ImportFrom) and (one.module or "").startswith("kernelworks.")]
+    behind = [one for one in ours if (one.module or "") > ROWS]  # of which the import of the row's maker comes
+    if len(made) != 1 or not behind:
+        raise Refused("its room has no plain line that makes the op, behind which a row could be named")
+    lines = source.splitlines(keepends=True)
+    lines.insert(made[0].end_lineno or 0, f"OP.rows = (searched_row(__file__, {_target()!r}), *OP.rows)\n")
+    lines.insert(behind[0].lineno - 1, f"from {ROWS} import searched_row\n")
+    return "".join(lines)
+
+
+def _target() -> str:
+    """The instruction set that a kernel compiled for this CPU may use."""
+    return next(name for name in reversed(TARGETS) if TARGETS[name].needs <= machine().features)
+
+
+# ---------------------------------------------------------------- measured
+
+
+def _measured(
+    found: Search, problem: Problem, code: str, budget: Budget, ceilings: Ceilings | GpuCeilings | None, say: Say
+) -> Iterator[Beside]:
+    """The row as it is and what is to be kept, judged at one sitting for each size that ``bench`` times. Raises Refused
+    where it is no quicker at the size that was searched, slower at another, or not right."""
+    op, asked = problem.entry, problem.shapes[0].name
+    as_it_is = text_of(op)
+    if as_it_is is None:
+        raise Refused(f"{op} has no row in C++ on this CPU that it could be held against")
+    with Nursery() as nursery:
+        for case in dict.fromkeys((asked, *(case.name for case in OPS[op].contract.bench_cases))):
+            at = f"{op} {case}"
+            with Sitting(
+                rooms.problem_of(f"{op}:{case}"), over=(found.over,), budget=budget, threads=found.threads,
+                ceilings=ceilings, nursery=nursery, progress=lambda what, at=at: say(f"{at}: {what}"),  # type: ignore[misc]
+            ) as sitting:  # fmt: skip
+                before, after = (sitting.judge_text("row", one, "c++") for one in (as_it_is, code))
+            one = _beside(case, found.over, before, after)
+            yield one
+            if case == asked and one.low <= 1:
+                said = f"{one.low:.3f} to {one.high:.3f} times as quick as the row as it is"
+                raise Refused(f"beside each other at {case} it is {said}: that is ambiguous")
+            if one.high < 1:
+                raise Refused(f"it is slower than the row as it is at {case}: {one.low:.3f} to {one.high:.3f} times")
+
+
+def _beside(case: str, over: str, before: Judgement, after: Judgement) -> Beside:
+    if after.verdict != "right":
+        why = after.reasons[0].said if after.reasons else after.verdict
+        raise Refused(f"the judge says of it at {case}: {after.verdict}: {why}")
+    was, now = _speed(before, over), _speed(after, over)
+    if was is None or now is None:
+        raise Refused(f"the judge took no times at {case} (the row as it is: {before.verdict})")
+    ours = next((pace.median_s for pace in after.paces if pace.arm == "candidate"), 0.0)
+    return Beside(case, now.ratio / was.ratio, now.low / was.high, now.high / was.low, now.ratio, ours)
+
+
+def _record(found: Search, one: Beside) -> dict[str, object]:
+    """Of what was measured, as the room's table has it."""
+    return {
+        "case": one.case, "us": round(one.seconds * 1e6, 3), "over_before": round(one.ratio, 3),
+        "low": round(one.low, 3), "high": round(one.high, 3), f"over_{found.over}": round(one.over, 3),
+        "threads": found.threads, "cpu": machine().name, "torch": str(torch.__version__),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------- proved
+
+
+def _proved(op: str, change: Change, say: Say) -> tuple[Proof, certificates.Certificate]:
+    """The whole proof of the row, in a copy of this package that has the change. Raises Refused."""
+    from kernelworks.report.prove import held
+
+    with tempfile.TemporaryDirectory(prefix="kernelworks-keep-") as scratch:
+        copy = Path(scratch) / PACKAGE.name
+        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        for path, whole in change.files.items():
+            (copy / path.relative_to(PACKAGE)).write_text(whole, encoding="utf-8")
+        said = _ran(op, change.row, Path(scratch), say)
+    if "proof" not in said:
+        raise Refused(f"its proof came to no end: {said['error']}")
+    proof = from_json(Proof, json.dumps(said["proof"]))
+    if not held(proof):
+        first = proof.failures[0] if proof.failures else None
+        why = f"{first.case} {first.dtype}: {first.message}" if first else f"{proof.checks}"
+        raise Refused(f"its proof fails: {why}")
+    return proof, certificates.Certificate(
+        op=op, row=change.row, source_hash=str(said["hash"]), toolchain=str(said["toolchain"]), kind=proof.kind,
+        cases=proof.cases, worst=proof.worst, mutants_rejected=proof.mutants_rejected,
+        date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+    )  # fmt: skip
+
+
+def _ran(op: str, row: str, folder: Path, say: Say) -> dict[str, object]:
+    """What the process of the proof says, as it goes and at its end."""
+    paths = os.pathsep.join((str(folder), *(path for path in sys.path if path)))
+    said: dict[str, object] = {"error": "it said nothing"}
+    with subprocess.Popen(
+        [sys.executable, "-m", WORKER, op, row], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
+        env=environment.variables() | {"PYTHONPATH": paths},
+    ) as process:  # fmt: skip
+        assert process.stdout is not None and process.stderr is not None
+        try:
+            for line in process.stdout:
+                with contextlib.suppress(ValueError):
+                    one = json.loads(line)
+                    if "at" in one:
+                        say(f"proof: {one['at']}")
+                    else:
+                        said = one
+            errors = process.stderr.read().strip().splitlines()
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        return {"error": errors[-1] if errors else f"exit code {process.returncode}"}
+    return said
+
+
+# ---------------------------------------------------------------- written
+
+
+def _write(files: Mapping[Path, str]) -> None:
+    """All of them; where one cannot be written, those before it are as they were. Raises OSError."""
+    before: dict[Path, str | None] = {}
+    try:
+        for path, whole in files.items():
+            before[path] = path.read_text(encoding="utf-8") if path.exists() else None
+            environment.write_whole(path, whole, ".keep-")
+    except BaseException:
+        for path, was in before.items():
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True) if was is None else environment.write_whole(path, was, ".keep-")
+        raise

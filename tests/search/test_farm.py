@@ -1,0 +1,242 @@
+"""Several workers: they judge beside each other, what a lost one was at is judged anew and once, shares may change."""
+
+from __future__ import annotations
+
+import builtins
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from crowd import Crowd, Hand
+from pretended import PARENT, PROBLEM, Pretended, judgement
+
+from kernelworks.records import Ceilings
+from kernelworks.search import crew, farm
+from kernelworks.search.farm import Done, Farm, NoWorkers, Opened, Task, undecided
+from kernelworks.search.store import Store
+from kernelworks.searches import Search
+from kernelworks.verdicts import Judgement
+
+Run = Callable[..., Search]
+LONG_S = 60.0  # for what takes milliseconds where nobody else is
+NOTHING = Opened(None, "nothing is judged")
+
+
+def task(number: int) -> Task:
+    return Task(f"id {number}", f"candidate_{number}", f"one #{number}", f"# QUICK {number}", "torch")
+
+
+def farmed(crowd: Crowd) -> Farm:
+    return Farm(crowd.hire, crowd.allowed, lambda task, said: undecided(PROBLEM, task, 1, said), lambda line: None)
+
+
+def all_of(farm: Farm, tasks: list[Task]) -> list[Done]:
+    """Gives what there is room for, and takes what is judged, until all are."""
+    waiting, done = list(tasks), list[Done]()
+    until = time.monotonic() + LONG_S
+    while (waiting or farm.flying) and time.monotonic() < until:
+        while waiting and farm.room() > 0:
+            farm.give(waiting.pop(0))
+        done += farm.wait()
+    return done
+
+
+def test_as_many_as_there_are_workers_are_judged_at_once() -> None:
+    met = threading.Barrier(3, timeout=LONG_S)
+
+    def find(task: Task) -> Judgement:
+        met.wait()  # three of them meet, or none goes on
+        return judgement()
+
+    crowd = Crowd(3, NOTHING, find)
+    with crowd, farmed(crowd) as workers:
+        assert workers.open(lambda: False) is NOTHING
+        done = all_of(workers, [task(n) for n in range(9)])
+    assert sorted(d.task.id for d in done) == [f"id {n}" for n in range(9)]
+    assert crowd.most == 3 and {d.worker for d in done} == {"hand 0", "hand 1", "hand 2"}
+    assert all(d.cost_s == 0.5 for d in done)
+
+
+def test_what_a_lost_worker_was_at_is_judged_anew_and_once() -> None:
+    crowd, begun = Crowd(2, NOTHING, lambda task: judgement()), list[str]()
+
+    def loses(task: Task) -> bool:
+        begun.append(task.id)
+        return task.id in ("id 1", "id 4") and begun.count(task.id) == 1
+
+    crowd.loses = loses
+    with crowd, farmed(crowd) as workers:
+        workers.open(lambda: False)
+        done = all_of(workers, [task(n) for n in range(6)])
+    assert sorted(d.task.id for d in done) == [f"id {n}" for n in range(6)] and len(begun) == 8
+    assert all(d.judgement.verdict == "right" for d in done)
+    assert workers.lost == 2 and len(crowd.hands) == 4
+
+
+def test_a_task_that_no_worker_outlives_is_given_up_with_a_word() -> None:
+    crowd = Crowd(2, NOTHING, lambda task: judgement())
+    crowd.loses = lambda task: task.id == "id 1"
+    with crowd, farmed(crowd) as workers:
+        workers.open(lambda: False)
+        done = {d.task.id: d for d in all_of(workers, [task(n) for n in range(4)])}
+    assert len(done) == 4 and workers.lost == farm.TRIES
+    lost = done["id 1"].judgement
+    assert lost.verdict == "undecided" and "3 workers were lost" in lost.reasons[0].said
+    assert all(d.judgement.verdict == "right" for id, d in done.items() if id != "id 1")
+
+
+def test_a_smaller_share_ends_workers_that_have_nothing_to_do_and_no_verdict() -> None:
+    go_on = threading.Event()
+
+    def find(task: Task) -> Judgement:
+        assert go_on.wait(LONG_S)
+        return judgement()
+
+    crowd = Crowd(3, NOTHING, find)
+    with crowd, farmed(crowd) as workers:
+        workers.open(lambda: False)
+        for number in range(3):
+            assert workers.room() > 0
+            workers.give(task(number))
+        crowd.workers = 1  # another search has come
+        assert workers.room() <= 0 and not any(hand.ended for hand in crowd.hands)
+        go_on.set()
+        done = all_of(workers, [task(3), task(4)])
+        assert len(done) == 5 and workers.room() == 1
+        assert [hand.ended for hand in crowd.hands].count(False) == 1
+        crowd.workers = 2  # it has gone
+        assert workers.room() == 2 and len(crowd.hands) == 4
+
+
+def test_workers_that_do_not_open_are_an_error_and_no_verdict() -> None:
+    def fails() -> Opened:
+        raise TimeoutError("no cores were free")
+
+    class Shut(Crowd):
+        def hire(self) -> Hand:
+            self.hands.append(Hand(len(self.hands), fails, self.find))
+            return self.hands[-1]
+
+    crowd = Shut(2, NOTHING, lambda task: judgement())
+    with crowd, farmed(crowd) as workers, pytest.raises(NoWorkers, match="TimeoutError: no cores were free"):
+        workers.open(lambda: False)
+
+
+def test_a_search_whose_share_is_nothing_waits_until_it_ends() -> None:
+    crowd, asked = Crowd(0, NOTHING, lambda task: judgement()), list[bool]()
+
+    def ended() -> bool:
+        asked.append(True)
+        return len(asked) > 2
+
+    with crowd, farmed(crowd) as workers:
+        assert workers.open(ended) is None
+    assert not crowd.hands
+
+
+# ---------------------------------------------------------------- a whole search
+
+
+@pytest.fixture
+def crowded(
+    searched: Run, pretended: type[Pretended], monkeypatch: pytest.MonkeyPatch, ceilings: Ceilings
+) -> tuple[Run, list[Crowd]]:
+    """A search whose workers are threads."""
+    made: list[Crowd] = []
+    work: Any = pretended(PROBLEM, progress=print, ceilings=ceilings).work
+
+    def find(task: Task) -> Judgement:
+        time.sleep(0.005)  # so that the others are free too
+        return pretended(PROBLEM, progress=print, ceilings=ceilings).judge_text(task.name, task.code, task.language)
+
+    def instead(workers: int, papers: Any) -> Crowd:
+        if not made:
+            made.append(Crowd(workers, Opened(work), find))
+        return made[0]
+
+    monkeypatch.setattr(crew, "possible", lambda *_: None)
+    monkeypatch.setattr(crew, "Crew", instead)
+    return searched, made
+
+
+def test_a_search_with_workers_finds_what_one_finds(
+    crowded: tuple[Run, list[Crowd]], pretended: type[Pretended], tmp_path: Path
+) -> None:
+    run, made = crowded
+    (tmp_path / "mine.py").write_text(PARENT, encoding="utf-8")
+    found = run(parents=[tmp_path / "mine.py"], proposers=["parameters"], workers=3)
+    assert found.stopped == "nothing left" and found.outcome == "better" and found.workers == 3
+    assert found.judged == found.judged_now == 20 == len(found.candidates)
+    assert found.best is not None and "TILE = 32" in found.best.code and "UNROLL = 4" in found.best.code
+    assert found.candidates[0].proposer == "given" and all(one.parents for one in found.candidates[1:])
+    assert found.each_s is not None and found.cost_s == 0.5 and found.lost == 0
+    assert len(set(pretended.judged)) == 20 and all(hand.ended for hand in made[0].hands)
+    with Store.read(found.store) as store:
+        workers = {row[0] for row in store._db.execute("SELECT worker FROM verdict WHERE round = 0")}
+    assert workers <= {"hand 0", "hand 1", "hand 2"} and len(workers) > 1
+
+
+def test_a_search_that_loses_workers_loses_no_verdict(
+    crowded: tuple[Run, list[Crowd]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run, _ = crowded
+    (tmp_path / "mine.py").write_text(PARENT, encoding="utf-8")
+    begun: list[str] = []
+
+    def loses(task: Task) -> bool:
+        begun.append(task.id)
+        return len(begun) % 3 == 0 and begun.count(task.id) == 1
+
+    hire = Crowd.hire
+
+    def hiring(crowd: Crowd) -> Hand:
+        crowd.loses = loses
+        return hire(crowd)
+
+    monkeypatch.setattr(Crowd, "hire", hiring)
+    found = run(parents=[tmp_path / "mine.py"], proposers=["parameters"], workers=2)
+    assert found.judged == 20 == len(found.candidates) and found.lost >= 3
+    assert all(one.verdict == "right" for one in found.candidates) and found.outcome == "better"
+
+
+def test_a_count_is_kept_to_whoever_judges(crowded: tuple[Run, list[Crowd]], tmp_path: Path) -> None:
+    run, _ = crowded
+    (tmp_path / "mine.py").write_text(PARENT, encoding="utf-8")
+    found = run(parents=[tmp_path / "mine.py"], proposers=["parameters"], workers=4, most=9)
+    assert (found.stopped, found.judged) == ("count", 9)
+
+
+# ---------------------------------------------------------------- what it needs
+
+
+def test_without_ray_it_says_what_brings_it(searched: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    real = builtins.__import__
+
+    def refused(name: str, *rest: Any, **more: Any) -> Any:
+        if name == "ray":
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", refused)
+    with pytest.raises(ValueError, match=r"pip install 'kernelworks\[farm\]'"):
+        searched(workers=2)
+    assert not (tmp_path / "s.sqlite").exists()
+    with pytest.raises(ValueError, match="workers takes a whole number above 0, got 0"):
+        searched(workers=0)
+
+
+def test_each_worker_has_cores_of_its_own_or_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "_ray", lambda: SimpleNamespace())
+    monkeypatch.setattr(crew, "_there", lambda kind: [0, 1, 2, 3] if kind == "cores" else [0])
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    crew.possible(4, 1, "cpu")
+    crew.possible(2, 2, "cpu")
+    crew.possible(1, 8, "cuda")
+    with pytest.raises(ValueError, match=r"workers takes at most 2 here \(2 cores each, one a thread, of 4 cores\)"):
+        crew.possible(3, 2, "cpu")
+    with pytest.raises(ValueError, match=r"at most 1 here \(a GPU each, of 1 gpus\), got 2"):
+        crew.possible(2, 1, "cuda")
