@@ -96,7 +96,7 @@ def test_a_replaced_call_gives_what_it_gave(name: str, row: str) -> None:
     now: dict[fx.Node, fx.Node] = {}
     for call in calls(graph):
         assert call.wanted
-        now[call.node] = replaced(call, row, lambda node: now.get(node, node))
+        now.update(replaced(call, row, lambda node: now.get(node, node)))
     graph.recompile()
     floats = [t for t in given if t.requires_grad]
     want, got = program(*given), graph(*inputs)[0]

@@ -21,7 +21,7 @@ from kernelworks.compile.calls import Found, State, function_of, ran, read, valu
 from kernelworks.forms.arguments import Argument, Dim, Floats, Like, Number, Vector, Word
 from kernelworks.op import OPS, Op
 
-__all__ = ["AGREES", "Cone", "by_hand", "first_of", "run_cone"]
+__all__ = ["AGREES", "by_hand", "first_of"]
 
 MOST = 16  # nodes of a cone
 LONGEST = 8192  # elements of a line that it is tried on
@@ -192,7 +192,7 @@ def _op_of(described: str, cone: Cone) -> tuple[str, Places] | None:
 def _tried(cone: Cone) -> tuple[str, Places] | None:
     with torch.no_grad(), State((), False).entered():
         drawn = [_drawn(cone, scale) for scale in SCALES]
-        results = [run_cone(cone, values) for values in drawn]
+        results = [_run_cone(cone, values) for values in drawn]
         if not all(bool(r.isfinite().all()) for r in results):
             return None
         for name, arguments in _candidates().items():
@@ -280,7 +280,7 @@ def _drawn(cone: Cone, scale: float) -> list[Tensor]:
     ]
 
 
-def run_cone(cone: Cone, values: Sequence[Tensor]) -> Tensor:
+def _run_cone(cone: Cone, values: Sequence[Tensor]) -> Tensor:
     known: dict[fx.Node, Any] = dict(zip((*cone.wide, *cone.vectors), values, strict=True))
     for node in cone.nodes:
         args, kwargs = fx.map_arg((node.args, node.kwargs), known.__getitem__)

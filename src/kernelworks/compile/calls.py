@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,13 +21,20 @@ from kernelworks.op import OPS, Op
 from kernelworks.plain import leaves
 from kernelworks.spelling import REFUSED, Spelling, spelled
 
-__all__ = ["Found", "State", "found", "function_of", "ran", "read", "states", "value_of", "varies"]
+__all__ = [
+    "Found", "State", "Steps", "Viewed", "found", "function_of", "name_of", "placed", "ran", "read", "states",
+    "stepped", "value_of", "varies", "writes",
+]  # fmt: skip
 
 VIEWS = frozenset({"t", "transpose", "permute", "view", "expand", "unsqueeze", "squeeze", "detach", "alias", "select",
                    "slice", "as_strided", "_unsafe_view", "reshape"})  # fmt: skip
 CAST = "_to_copy"
+WRITERS = frozenset({"setitem", "iadd", "imul", "isub", "itruediv", "iand", "ior"})
 SEEN = "kernelworks_seen"  # in a node's meta: its value with the sizes that were seen
 NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+# Methods of a tensor and functions of one, each with the arguments behind it.
+Steps = tuple[tuple[str | Callable[..., Any], tuple[Any, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -56,20 +63,76 @@ class State:
 
 
 @dataclass(frozen=True)
+class Viewed:
+    """A tensor of a graph as an op is to see it: a node, and the steps that lead from it to the op's argument. They
+    are run on what stands for the node here and there, and come into a graph only where a call is replaced."""
+
+    node: fx.Node
+    steps: Steps = ()
+
+    def by(self, step: str | Callable[..., Any], *args: Any) -> Viewed:
+        return replace(self, steps=(*self.steps, (step, args)))
+
+    def of(self, known: Callable[[fx.Node], Tensor]) -> Tensor:
+        """The tensor, of what is known of nodes."""
+        return stepped(known(self.node), self.steps, known)
+
+    def value(self) -> Tensor:
+        """The tensor without data."""
+        first: Any = value_of(self.node)
+        with first.fake_mode, torch.enable_grad():
+            return self.of(value_of)
+
+    def placed(self, graph: fx.Graph, there: Callable[[fx.Node], fx.Node]) -> fx.Node:
+        """The node that is the tensor, made where the graph inserts now."""
+        return placed(graph, there(self.node), self.steps, there)
+
+
+def stepped(value: Tensor, steps: Steps, known: Callable[[fx.Node], Tensor] | None = None) -> Tensor:
+    """A tensor after some steps."""
+    for step, args in steps:
+        given = (a.of(known) if isinstance(a, Viewed) and known is not None else a for a in args)
+        value = getattr(value, step)(*given) if isinstance(step, str) else step(value, *given)
+    return value
+
+
+def placed(
+    graph: fx.Graph, node: fx.Node, steps: Steps, there: Callable[[fx.Node], fx.Node] = lambda node: node
+) -> fx.Node:
+    """The same in a graph."""
+    for step, args in steps:
+        given = tuple(a.placed(graph, there) if isinstance(a, Viewed) else a for a in args)
+        make: Any = graph.call_method if isinstance(step, str) else graph.call_function
+        node = make(step, (node, *given))
+    return node
+
+
+@dataclass(frozen=True)
 class Found:
     """A call that an op reads as its own. ``args`` are the op's, tensors among them without data and in the dtype that
-    autocast casts them to, if it does; ``sources`` says for each tensor which node it is, and ``parts`` which operators
-    beside pointwise ones torch makes of the call, below autograd."""
+    autocast casts them to, if it does; ``sources`` says for each tensor which node it is, or which view of one, and
+    ``parts`` which operators beside pointwise ones torch makes of the call, below autograd.
+
+    Of a call that is spelled out ``around`` are the views between its sources and ``inside``, which others may read,
+    and ``after`` leads from the op's result to ``node``'s. ``blank`` is a mask, and what the program has where by it
+    nothing is seen (the op has 0). ``added`` is what the program adds to the scores of its attention beside a mask:
+    torch's function takes that, and rows of ours do not. ``beside`` are nodes that the op makes besides, each with the
+    place of its result among the op's, and what leads from that to it.
+    """
 
     node: fx.Node
     op: Op
     args: tuple[Any, ...]
-    sources: tuple[fx.Node | None, ...]
+    sources: tuple[fx.Node | Viewed | None, ...]
     state: State
     wanted: tuple[str, ...]
     parts: tuple[str, ...]
     inside: tuple[fx.Node, ...]  # the nodes that make it, of which ``node`` is the last
-    seen: fx.Node | None = None  # a mask: of what sees nothing by it the program made NaN, and the op makes 0
+    around: tuple[fx.Node, ...] = ()
+    after: Steps = ()
+    blank: tuple[Viewed, Viewed | float] | None = None
+    added: Viewed | None = None
+    beside: tuple[tuple[fx.Node, int, Steps], ...] = ()
 
     @property
     def pass_(self) -> str:
@@ -146,6 +209,20 @@ def valued(node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
 
     args, kwargs = fx.map_arg(node.args, value), fx.map_arg(node.kwargs, value)
     return None if missing else (args, dict(kwargs))
+
+
+def name_of(node: Any) -> str:
+    """The name of what a node calls; "" for what is no call."""
+    if not isinstance(node, fx.Node) or node.op not in ("call_function", "call_method"):
+        return ""
+    return str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+
+
+def writes(node: fx.Node) -> bool:
+    """Whether a node changes what it is given, by the name it has."""
+    name = name_of(node)
+    inplace = bool(node.kwargs.get("inplace")) or "out" in node.kwargs
+    return inplace or (name.endswith("_") and not name.endswith("__")) or name in WRITERS
 
 
 def function_of(node: fx.Node) -> Callable[..., Any] | None:
@@ -296,7 +373,7 @@ def _called(node: fx.Node, op: Op, asked: tuple[Any, ...], state: State) -> Foun
 
 
 def read(
-    node: fx.Node, op: Op, asked: tuple[Any, ...], sources: tuple[fx.Node | None, ...], state: State, *,
+    node: fx.Node, op: Op, asked: tuple[Any, ...], sources: tuple[fx.Node | Viewed | None, ...], state: State, *,
     args: tuple[Any, ...] = (), parts: tuple[str, ...] = (), inside: tuple[fx.Node, ...] = (),
 ) -> Found | str:  # fmt: skip
     """What was ``asked`` of an op as a call of it, or the reason why the op does not serve it. ``args`` are the same as

@@ -20,6 +20,7 @@ from kernelworks.compile.parts import reason
 from kernelworks.compile.region import Region, region_of
 from kernelworks.compile.replace import misfit, replaced
 from kernelworks.compile.report import Call, Graph
+from kernelworks.compile.rotary import rotations
 from kernelworks.compile.scores import attentions
 from kernelworks.contract import Cost
 from kernelworks.settle.duel import OverTime
@@ -61,11 +62,10 @@ def chosen(module: fx.GraphModule, races: Races, told: Graph) -> None:
         verdicts.setdefault((op, "...", why), []).append(1)
 
     fusible: dict[fx.Node, bool] = {}
-    before = states(module.graph)
-    spelled_out = [*attentions(module.graph, before), *by_hand(module.graph, before)]
-    at = states(module.graph)  # a mask may have come
+    at = states(module.graph)
+    spelled_out = [*attentions(module.graph, at), *rotations(module.graph, at), *by_hand(module.graph, at)]
     for call in (*spelled_out, *found(module.graph, refused)):
-        words = call_of(call.op.request(call.pass_, call.args, call.wanted))
+        words = _words(call)
         why = misfit(call)
         region = why or region_of(call, at, fusible)
         if isinstance(region, str):
@@ -86,7 +86,7 @@ def chosen(module: fx.GraphModule, races: Races, told: Graph) -> None:
             gone.update(node for call, _ in calls for node in call.inside)
     now: dict[fx.Node, fx.Node] = {}
     for call, row in taken:
-        now[call.node] = replaced(call, row, lambda node: now.get(node, node))
+        now.update(replaced(call, row, lambda node: now.get(node, node)))
     told.seconds = races.spent_s
     module.graph.lint()
     module.recompile()
@@ -97,6 +97,8 @@ def _ways(call: Found) -> list[tuple[str, str]]:
     prefer to torch's function, or, where nobody has timed such a call, the first that may be chosen. A pointwise op
     that no timing speaks for is left, since what fusing it saves is certain, unless it takes elementary functions on a
     CPU: inductor's may be several times as slow as ours."""
+    if call.added is not None:
+        return [(WHOLE, WHOLE)]
     found = []
     choice = call.op.choice(call.args, None, call.wanted)
     if not choice.native:
@@ -115,6 +117,15 @@ def _turn(kind: tuple[Any, list[tuple[Found, Region]]]) -> tuple[int, float]:
     calls = kind[1]
     cost = _cost(calls[0][0])
     return _promise(calls[0][0]), -len(calls) * (cost.bytes + cost.flop / BALANCE)
+
+
+def _words(call: Found) -> str:
+    """A call's arguments."""
+    words = call_of(call.op.request(call.pass_, call.args, call.wanted))
+    if call.added is None:
+        return words
+    bias = call.added.value()
+    return f"{words}; added to scores {str(bias.dtype).removeprefix('torch.')}{list(bias.shape)}"
 
 
 def _on_cpu(call: Found) -> bool:
@@ -160,7 +171,7 @@ def _raced(call: Found, region: Region, row: str, races: Races) -> measured.Race
     before = measured.recalled(call, region, row, races.patches)
     if before is not None:
         return before
-    kind = call_of(call.op.request(call.pass_, call.args, call.wanted)), row
+    kind = _words(call), row
     lost = races.lost.get(kind, ())
     if len(lost) >= ENOUGH:
         return f"not raced: like {len(lost)} others in this graph, of which the best had {max(lost):.2f}x inductor"
@@ -173,7 +184,7 @@ def _raced(call: Found, region: Region, row: str, races: Races) -> measured.Race
         alone = HOPELESS if row == WHOLE else measured.alone(call, row)
         if alone < HOPELESS:
             return f"not raced in its region: alone it has {alone:.2f}x torch's function"
-        inputs = measured.inputs_of(region, races.given)
+        inputs = measured.inputs_of(call, region, races.given)
         made = measured.raced(call, region, row, inputs, races.patches, begin + races.left_s)
     except OverTime as error:
         return f"not raced: {error}"

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, fx
 
 from kernelworks import environment
-from kernelworks.compile.calls import Found, value_of
+from kernelworks.compile.calls import Found, Viewed, value_of
 from kernelworks.compile.region import Region, with_copy
 from kernelworks.compile.replace import replaced
 from kernelworks.layout import in_lines
@@ -28,7 +28,18 @@ from kernelworks.machine import place_of
 from kernelworks.settle.duel import OverTime, duel
 from kernelworks.timings import MARGIN, torch_version
 
-__all__ = ["Raced", "alone", "apart", "inputs_of", "keep", "path_of", "raced", "raced_whole", "read", "recalled"]
+__all__ = [
+    "Raced",
+    "alone",
+    "apart",
+    "inputs_of",
+    "keep",
+    "path_of",
+    "raced",
+    "raced_whole",
+    "read",
+    "recalled",
+]
 
 FORMAT = 1
 
@@ -88,11 +99,15 @@ def keep(path: Path, made: Raced, lines: Sequence[str]) -> None:
 
 
 def _path(found: Found, region: Region, row: str, patches: Mapping[str, Any]) -> Path:
-    names = row.split(" ")[0].split("+")
-    sources = [r.hash() for name in names for r in (found.op.row(name),) if r.source is not None]
+    sources = _sources(found, row)
     place = region.place_of(found.node)
     parts = (region.described, place, found.op.name, row, sources, sorted(map(repr, patches.items())))
     return path_of(found.op.name, found.args[0].device.type, parts)
+
+
+def _sources(found: Found, row: str) -> list[str]:
+    names = row.split(" ")[0].split("+")
+    return [r.hash() for name in names for r in (found.op.row(name),) if r.source is not None]
 
 
 def recalled(found: Found, region: Region, row: str, patches: Mapping[str, Any]) -> Raced | None:
@@ -176,19 +191,47 @@ def _arm(
 def alone(found: Found, row: str) -> float:
     """How many times as quick as torch's function the row is in a forward by itself: a look of some milliseconds, that
     spares compiling a region where there is no hope."""
-    op, generator = found.op, torch.Generator().manual_seed(0)
-    args = tuple(_like(a, None, generator).detach() if isinstance(a, Tensor) else a for a in found.args)
-    device = found.args[0].device
-    wait = (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else None
+    op, args = found.op, _drawn(found)
     with torch.no_grad(), torch._guards.tracing(None):
         ours, theirs = (lambda: op.run("forward", args, None, row)), (lambda: op.native(*args))
-        return duel(ours, theirs, wait).raced.ratio
+        return duel(ours, theirs, _waiting(found)).raced.ratio
 
 
-def inputs_of(region: Region, given: Mapping[fx.Node, Any]) -> list[Tensor]:
-    """Tensors that look as the region's inputs do: the program's own where it hands them in, drawn ones elsewhere."""
+def _drawn(found: Found) -> tuple[Any, ...]:
     generator = torch.Generator().manual_seed(0)
-    return [_like(value_of(node), given.get(node), generator) for node in region.inputs]
+    return tuple(_like(a, None, generator).detach() if isinstance(a, Tensor) else a for a in found.args)
+
+
+def _waiting(found: Found) -> Callable[[], None] | None:
+    device = found.args[0].device
+    return (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else None
+
+
+def inputs_of(found: Found, region: Region, given: Mapping[fx.Node, Any]) -> list[Tensor]:
+    """Tensors that look as the region's inputs do: the program's own where it hands them in, drawn ones elsewhere, and
+    masks that hide nothing."""
+    generator = torch.Generator().manual_seed(0)
+    clear = _clear(found)
+    drawn = [_like(value_of(node), given.get(node), generator) for node in region.inputs]
+    return [
+        torch.full_like(t, clear[node]) if node in clear and given.get(node) is None else t
+        for node, t in zip(region.inputs, drawn, strict=True)
+    ]
+
+
+def _clear(found: Found) -> dict[fx.Node, float]:
+    """What the tensors hold of which the op's masks are made, where those hide nothing."""
+    held: dict[fx.Node, float] = {}
+    waiting = [source for source in found.sources if isinstance(source, Viewed)]
+    while waiting:
+        view = waiting.pop()
+        waiting += [a for _, args in view.steps for a in args if isinstance(a, Viewed)]
+        names = [step for step, _ in view.steps]
+        if value_of(view.node).dtype is torch.bool:
+            held[view.node] = float("logical_not" not in names)
+        elif "eq" in names:
+            held[view.node] = 0.0
+    return held
 
 
 def _like(value: Tensor, own: Any, generator: torch.Generator) -> Tensor:

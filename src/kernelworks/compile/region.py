@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from kernelworks.compile.calls import Found, State, ran, value_of
+from kernelworks.compile.calls import Found, State, ran, value_of, writes
 
 __all__ = ["Region", "described", "region_of", "with_copy"]
 
@@ -90,7 +90,7 @@ def _looks(value: Any) -> str:
 
 def region_of(call: Found, at: dict[fx.Node, State], fusible: dict[fx.Node, bool]) -> Region | str:
     """The region of a call, or the reason why it cannot be cut out. ``fusible`` keeps what was found of nodes."""
-    inside = {*call.inside, *(n for n in call.sources if n is not None and not n.users)}  # what was made for it alone
+    inside = {*call.inside, *call.around}
     for step in (_before, _after):
         _grow(call, step, at, fusible, inside)
     return _cut(call.node.graph, inside, at[call.node])
@@ -115,15 +115,8 @@ def _grow(call: Found, step: Any, at: dict[fx.Node, State], fusible: dict[fx.Nod
 
 def _fuses(node: fx.Node, state: State, fusible: dict[fx.Node, bool]) -> bool:
     if node not in fusible:
-        fusible[node] = node.op in ("call_function", "call_method") and not _writes(node) and _loops(node, state)
+        fusible[node] = node.op in ("call_function", "call_method") and not writes(node) and _loops(node, state)
     return fusible[node]
-
-
-def _writes(node: fx.Node) -> bool:
-    """Whether a node changes what it is given, by the name it has."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    inplace = bool(node.kwargs.get("inplace")) or "out" in node.kwargs
-    return inplace or (name.endswith("_") and not name.endswith("__")) or name in ("setitem", "iadd", "imul", "isub")
 
 
 def _loops(node: fx.Node, state: State) -> bool:

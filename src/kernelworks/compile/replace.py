@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -10,64 +9,109 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from kernelworks.compile.calls import Found, value_of
+from kernelworks.compile.calls import Found, Steps, Viewed, placed, stepped, value_of
 from kernelworks.written import as_tuple
 
 __all__ = ["misfit", "replaced"]
 
+There = Callable[[fx.Node], fx.Node]
 
-def _made(found: Found) -> Tensor:
+
+def _made(found: Found) -> tuple[Tensor, ...]:
     """What the op returns for this call, without data."""
-    result = found.op.forward_shapes(found.args)
-    made: Tensor = as_tuple(result)[0]
-    return made
+    return tuple(as_tuple(found.op.forward_shapes(found.args)))
 
 
 def misfit(found: Found) -> str:
     """Why the op's result cannot stand where the call's stood; "" where it can."""
-    was, made = value_of(found.node), _made(found)
-    if was.shape != made.shape:
-        return f"the op returns {list(made.shape)} where torch returns another shape"
+    for node, place, steps in _results(found):
+        made = stepped(_made(found)[place], steps)
+        if value_of(node).shape != made.shape:
+            return f"the op returns {list(made.shape)} where torch returns another shape"
     return ""
 
 
-def replaced(found: Found, row: str, there: Callable[[fx.Node], fx.Node]) -> fx.Node:
+def _results(found: Found) -> tuple[tuple[fx.Node, int, Steps], ...]:
+    """The nodes that the op makes, each with the place of its result among the op's, and what leads from that to it."""
+    return ((found.node, 0, found.after), *found.beside)
+
+
+def replaced(found: Found, row: str, there: There) -> dict[fx.Node, fx.Node]:
     """Has the call that was ``found`` made by ``row``, in its graph or in a copy of it, where ``there(node)`` stands
-    for a node of the graph. Returns what stands in the place of the call's node.
+    for a node of the graph. Returns what stands in the place of the call's node, and of those beside it.
 
     What goes in is an operator that torch knows (``torch.ops.kernelworks``), so that autograd records it, caches may
-    keep the graph, and inductor calls it as one piece. Its result has the dtype and the strides that the program saw.
+    keep the graph, and inductor calls it as one piece; or torch's function, for what only that takes. Its result has
+    the dtype and the strides that the program saw.
     """
-    op, node, was, result = found.op, there(found.node), value_of(found.node), _made(found)
-    graph = node.graph
-    with graph.inserting_before(node):
+    at, op = there(found.node), found.op
+    graph = at.graph
+    now: dict[fx.Node, fx.Node] = {}
+    with graph.inserting_before(at):
         args = tuple(
-            value if source is None else _handed(there(source), value)
+            value if source is None else _handed(graph, source, value, there)
             for source, value in zip(found.sources, found.args, strict=True)
         )
-        if found.wanted and op._to_record:  # the backward reads an output that the call did not ask for
-            args = op._to_record(*args)
-        made = graph.call_function(op._overload, (*args, row))
-        if len(op._overload._schema.returns) > 1:
-            made = graph.call_function(operator.getitem, (made, 0))
-        if was.dtype != result.dtype:
-            made = graph.call_method("to", (made, was.dtype))
-        if found.seen is not None:
-            sees = graph.call_method("any", (there(found.seen), -1, True))
-            made = graph.call_function(torch.where, (sees, made, math.nan))
-        if was.is_contiguous() and not result.is_contiguous():
-            made = graph.call_method("contiguous", (made,))
-    made.meta["example_value"] = node.meta.get("example_value", was)
-    node.replace_all_uses_with(made)
-    for part in reversed(found.inside):
-        if not there(part).users:
+        if found.added is not None:
+            made = _by_torch(found, args, there, graph)
+        else:  # a backward may read an output that the call did not ask for
+            args = op._to_record(*args) if found.wanted and op._to_record else args
+            made = graph.call_function(op._overload, (*args, row))
+        one_alone = found.added is not None
+        several = not one_alone and len(op._overload._schema.returns) > 1
+        for node, place, _ in _results(found):
+            one = graph.call_function(operator.getitem, (made, place)) if several else made
+            now[node] = _shown(found, node, one, there, laid=not one_alone)
+    for node, new in now.items():
+        was = there(node)
+        new.meta["example_value"] = was.meta.get("example_value", value_of(node))
+        was.replace_all_uses_with(new)
+    for part in reversed((*found.around, *found.inside)):
+        if not there(part).users and not there(part)._erased:  # calls may share what lies around them
             graph.erase_node(there(part))
+    return now
+
+
+def _shown(found: Found, node: fx.Node, made: fx.Node, there: There, *, laid: bool) -> fx.Node:
+    """One of the op's results as the program saw it. ``laid`` says that it lies as the op's operator has it."""
+    graph, was = made.graph, value_of(node)
+    place, steps = next((place, steps) for each, place, steps in _results(found) if each is node)
+    result = _made(found)[place]
+    if was.dtype != result.dtype:
+        made = graph.call_method("to", (made, was.dtype))
+    if found.blank is not None:
+        mask, otherwise = found.blank
+        sees = mask.by("any", -1, True).placed(graph, there)
+        blank = otherwise.by("to", was.dtype).placed(graph, there) if isinstance(otherwise, Viewed) else otherwise
+        made = graph.call_function(torch.where, (sees, made, blank))
+    made = placed(graph, made, steps)
+    shown = stepped(result, steps)
+    alike = shown.is_contiguous() or (not was.is_contiguous() and _strides(shown) == _strides(was))
+    if not (laid and alike):  # whatever view the program takes of its own result, a contiguous one has it
+        made = graph.call_method("contiguous", (made,))
     return made
 
 
-def _handed(given: fx.Node, value: Tensor) -> fx.Node:
+def _strides(value: Tensor) -> list[int]:
+    return [stride for stride, size in zip(value.stride(), value.shape, strict=True) if size != 1]
+
+
+def _by_torch(found: Found, args: tuple[Any, ...], there: There, graph: fx.Graph) -> fx.Node:
+    """Attention with what is added to its scores, by torch's function."""
+    assert found.added is not None
+    named = dict(zip(found.op.passes["forward"].names, found.args, strict=True))
+    added = found.added.by("to", named["q"].dtype).placed(graph, there)
+    more = {"attn_mask": added, "scale": named["scale"], "enable_gqa": named["q"].shape[1] != named["k"].shape[1]}
+    return graph.call_function(found.op.spelling.function, args[:3], more)
+
+
+def _handed(graph: fx.Graph, source: fx.Node | Viewed, value: Tensor, there: There) -> fx.Node:
     """An argument as the op takes it: cast as autocast would have, with the dimensions it is read with."""
-    was, graph = value_of(given), given.graph
+    if isinstance(source, Viewed):
+        was, given = source.value(), source.placed(graph, there)
+    else:
+        given = there(source)
+        was = value_of(given)
     if was.dim() != value.dim():
         ahead: Any = (*(None,) * (value.dim() - was.dim()), ...)
         given = graph.call_function(operator.getitem, (given, ahead))

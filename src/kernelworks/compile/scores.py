@@ -1,13 +1,14 @@
 """Attention that a program spells out: scores of queries and keys, scaled and masked, their softmax, times the values.
 
-The steps are read off the graph backwards from the second product, and what they make is compared in float64 with the
-definition of the op, as in ``by_hand``. A mask of what is hidden is turned round by a node more, and where a query
-sees nothing NaN is put in, as the softmax of its scores is.
+The steps are read off the graph backwards from the second product, however the products are written (``matmul``,
+``bmm``, ``baddbmm``, ``einsum``) and whatever is viewed, cast or repeated between. What they make is then compared in
+float64 with the definition of the op, as in ``by_hand``. Where a query sees nothing the op gives 0, and what the
+program gives is put in. What is added to the scores and is no mask stays added, by torch's function for the whole.
 """
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,32 +16,39 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from kernelworks.compile.by_hand import AGREES, Cone, first_of, run_cone
-from kernelworks.compile.calls import Found, State, ran, read, value_of
-from kernelworks.op import Op
+from kernelworks.compile.by_hand import AGREES, first_of
+from kernelworks.compile.calls import Found, State, Steps, name_of, ran, read, stepped, value_of, varies, writes
+from kernelworks.compile.heads import Operand, Product, Sizes, ahead_of, operand, product, result_steps
+from kernelworks.compile.hidden import Hidden, Mask, hidden, is_low
+from kernelworks.compile.masks import held, number
+from kernelworks.compile.shrunk import RESHAPES, run
 from kernelworks.spelling import Spelling, by_operator
 
 __all__ = ["attentions"]
 
-PRODUCTS = frozenset({"matmul", "bmm", "__matmul__"})
-SCALES = {"mul": 1, "__mul__": 1, "truediv": -1, "div": -1}
 SAME = frozenset({"_to_copy", "clone"})  # and nothing at all, of a dropout that is off
+VIEWS = frozenset({"view", "_unsafe_view", "expand", "unsqueeze", "squeeze", "reshape", "alias"})
 SOFTMAX = "_softmax"
 MADE_OF = ("bmm", SOFTMAX, "bmm")  # what torch makes of it without an operator for the whole
+SCALES = {"mul": 1, "imul": 1, "truediv": -1, "div": -1, "itruediv": -1}
+SHIFTS = {"add": 1, "radd": 1, "iadd": 1, "sub": -1, "isub": -1}
+MOST = 24  # nodes from one product to the other
+FEW, MORE = 5, 7  # queries and keys of a trial
+MOST_ELEMENTS = 1 << 25
 
 
-@dataclass
-class _Steps:
+@dataclass(frozen=True)
+class _Read:
     """What was read so far, from the last step to the first."""
 
-    nodes: list[fx.Node]
-    q: Any = None
-    k: Any = None
-    v: Any = None
+    nodes: tuple[fx.Node, ...]
     scale: float = 1.0
-    mask: Any = None
-    hides: bool = False  # the mask says what is hidden, not what is seen
+    masks: tuple[Mask, ...] = ()
     softmax: bool = False
+    shapes: tuple[torch.Size, ...] = ()
+
+    def through(self, node: fx.Node, **changed: Any) -> _Read:
+        return replace(self, nodes=(*self.nodes, node), shapes=(*self.shapes, value_of(node).shape), **changed)
 
 
 def attentions(graph: fx.Graph, at: Mapping[fx.Node, State]) -> Iterator[Found]:
@@ -48,52 +56,56 @@ def attentions(graph: fx.Graph, at: Mapping[fx.Node, State]) -> Iterator[Found]:
     spelling = by_operator("scaled_dot_product_attention")
     if spelling is None:
         return
+    order = {node: place for place, node in enumerate(graph.nodes)}
     for node in list(graph.nodes):
-        steps = _read(node, at) if _name(node) in PRODUCTS else None
-        if steps is not None and all(at[n] == at[node] for n in steps.nodes):
-            made = _call(steps, spelling, at[node])
+        last = product(node)
+        if last is None or last.plus is not None or last.alpha != 1:
+            continue
+        for steps, first in _walk(last.left, _Read((node,)), at):
+            if any(at[n] != at[node] for n in steps.nodes):
+                continue
+            made = _call(first, last, steps, spelling, at[node], order)
             if made is not None:
                 yield made
+                break
 
 
 # ---------------------------------------------------------------- reading
 
 
-def _name(node: Any) -> str:
-    if not isinstance(node, fx.Node):
-        return ""
-    return str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+def _walk(now: Any, read: _Read, at: Mapping[fx.Node, State]) -> Iterator[tuple[_Read, Product]]:
+    """The ways to read what leads to the weights, each with the product that makes the scores."""
+    if not isinstance(now, fx.Node) or not isinstance(value_of(now), Tensor) or len(read.nodes) > MOST:
+        return
+    first = product(now)
+    if first is not None:
+        if read.softmax:
+            added = Mask(first.plus, value_of(now).shape, "added", first.beta * read.scale) if first.plus else None
+            masks = read.masks if added is None else (*read.masks, added)
+            yield read.through(now, masks=masks, scale=read.scale * first.alpha), first
+        return
+    if not now.args:
+        return
+    made_by = _made_by(now, at[now])
+    if SOFTMAX in made_by and made_by <= SAME | {SOFTMAX} and not read.softmax:
+        yield from _walk(now.args[0], read.through(now, softmax=True), at)
+    elif _idle(now) or made_by <= SAME | VIEWS:
+        yield from _walk(now.args[0], read.through(now), at)
+    elif read.softmax:
+        for before, masks, scale in _readings(now, read.scale):
+            more = read.through(now, masks=(*read.masks, *masks), scale=scale)
+            yield from _walk(before, more, at)
 
 
-def _read(node: fx.Node, at: Mapping[fx.Node, State]) -> _Steps | None:
-    steps = _Steps([node])
-    now, steps.v = node.args[:2] if len(node.args) == 2 else (None, None)
-    while isinstance(now, fx.Node) and now.args:
-        name = _name(now)
-        if name in PRODUCTS and len(now.args) == 2:
-            steps.nodes.append(now)
-            steps.q = _unscaled(now.args[0], steps)
-            steps.k = _untransposed(now.args[1], steps)
-            return steps if steps.softmax and steps.k is not None else None
-        rest, made_by = now.args[0], _made_by(now, at[now])
-        if SOFTMAX in made_by and made_by <= SAME | {SOFTMAX} and not steps.softmax:
-            steps.softmax = True
-        elif name == "masked_fill" and steps.mask is None and len(now.args) == 3 and _hidden(now.args[2]):
-            steps.mask, steps.hides = now.args[1], True
-        elif name == "where" and steps.mask is None and len(now.args) == 3 and _hidden(now.args[2]):
-            steps.mask, rest = now.args[:2]
-        elif name in SCALES and len(now.args) == 2 and isinstance(now.args[1], (int, float)):
-            steps.scale *= float(now.args[1]) ** SCALES[name]
-        elif not made_by <= SAME:
-            return None
-        steps.nodes.append(now)
-        now = rest
-    return None
+def _plain(node: fx.Node) -> str:
+    """One name for a function, a method, a sign and what writes in place."""
+    return name_of(node).strip("_")
 
 
-def _hidden(value: Any) -> bool:
-    """Whether a score is none. A finite one still counts where all of a row are so low."""
-    return isinstance(value, float) and value == -math.inf
+def _idle(node: fx.Node) -> bool:
+    """Whether it is a dropout of nothing."""
+    named = dict(zip(("input", "p", "training"), node.args, strict=False)) | node.kwargs
+    return name_of(node) == "dropout" and bool(named.get("p", 0.5) == 0 or named.get("training", True) is False)
 
 
 def _made_by(node: fx.Node, state: State) -> frozenset[str]:
@@ -102,94 +114,213 @@ def _made_by(node: fx.Node, state: State) -> frozenset[str]:
     return frozenset({"?"} if seen is None else (o._schema.name.removeprefix("aten::") for o in seen.operators))
 
 
-def _unscaled(node: Any, steps: _Steps) -> Any:
-    if _name(node) in SCALES and isinstance(node.args[1], (int, float)):
-        steps.nodes.append(node)
-        steps.scale *= float(node.args[1]) ** SCALES[_name(node)]
-        return node.args[0]
-    return node
+def _readings(node: fx.Node, scale: float) -> Iterator[tuple[Any, tuple[Mask, ...], float]]:
+    """What scores may have been ahead of a step, how it masks them, and what they are times."""
+    name, args, shape = _plain(node), node.args, value_of(node).shape
+    if node.kwargs:
+        return
+    if name == "masked_fill" and len(args) == 3:
+        fill = _fill(args[2], scale, node)
+        if fill is not None and isinstance(args[1], fx.Node):
+            yield args[0], (Mask(args[1], shape, "hidden", fill),), scale
+    elif name == "where" and len(args) == 3:
+        condition, one, other = args if node.op == "call_function" else (args[1], args[0], args[2])
+        for kind, scores, low in (("seen", one, other), ("hidden", other, one)):
+            fill = _fill(low, scale, node)
+            if fill is not None and isinstance(condition, fx.Node):
+                yield scores, (Mask(condition, shape, kind, fill),), scale
+    elif name in SCALES and len(args) == 2:
+        for scores, by in (args, args[::-1]) if SCALES[name] == 1 else (args,):
+            factor = number(by)
+            if factor and isinstance(scores, fx.Node):
+                yield scores, (), scale * factor ** SCALES[name]
+    elif name in SHIFTS and len(args) == 2:
+        for scores, added in (args, args[::-1]) if SHIFTS[name] == 1 else (args,):
+            if isinstance(scores, fx.Node) and isinstance(added, fx.Node):
+                yield scores, (Mask(added, shape, "added", SHIFTS[name] * scale),), scale
 
 
-def _untransposed(node: Any, steps: _Steps) -> Any:
-    """The keys, as they were before the last two dimensions changed places."""
-    if _name(node) != "transpose" or len(node.args) != 3:
-        return None
-    source, *swapped = node.args
-    if sorted(int(dim) % value_of(node).dim() for dim in swapped) != [
-        value_of(node).dim() - 2,
-        value_of(node).dim() - 1,
-    ]:
-        return None
-    steps.nodes.append(node)
-    return _unscaled(source, steps)
+def _fill(value: Any, scale: float, node: fx.Node) -> float | None:
+    """The number in the place of a score that none can reach; None where it is no such number."""
+    found = held(value)
+    fill = next(iter(found)) * scale if found is not None and len(found) == 1 else 0.0
+    return fill if scale > 0 and is_low(fill, value_of(node).dtype) else None
 
 
 # ---------------------------------------------------------------- as a call of the op
 
 
-def _call(steps: _Steps, spelling: Spelling, state: State) -> Found | None:
-    given = [steps.q, steps.k, steps.v, *([steps.mask] if steps.mask is not None else [])]
-    if not all(isinstance(n, fx.Node) and isinstance(value_of(n), Tensor) for n in given):
-        return None
-    order = {n: place for place, n in enumerate(steps.nodes[0].graph.nodes)}
-    nodes = tuple(sorted(dict.fromkeys(steps.nodes), key=order.__getitem__))
-    alone = all(user in nodes for n in nodes[:-1] for user in n.users)  # else it would be made twice
-    if any(value_of(n).dim() != 4 for n in given[:3]) or not alone:
-        return None
-    cone = Cone(nodes, tuple(dict.fromkeys(given)), ())
-    try:
-        if not _agrees(cone, given, steps, spelling):
+@dataclass(frozen=True)
+class _Parts:
+    """What a call is made of: queries, keys and values, what is masked, and what leads to the program's result."""
+
+    operands: tuple[Operand, Operand, Operand]
+    sizes: Sizes
+    scale: float
+    masked: Hidden
+    after: Steps
+    dtype: torch.dtype
+
+
+def _call(
+    first: Product, last: Product, steps: _Read, spelling: Spelling, state: State, order: Mapping[fx.Node, int]
+) -> Found | None:
+    inside = sorted(dict.fromkeys(steps.nodes), key=order.__getitem__)
+    within = set(inside)
+    if not all(user in within for n in inside[:-1] for user in n.users):
+        return None  # else it would be made twice
+    for ends in (_ends(inside[-1]), ()):
+        parts = _parts(first, last, steps, state, (*inside, *ends))
+        if parts is None:
+            continue
+        nodes = (*inside, *ends)
+        passed = dict.fromkeys(n for each in parts.operands for n in each.passed)
+        around = tuple(sorted((n for n in passed if n not in nodes), key=order.__getitem__))
+        cone = sorted((*around, *nodes), key=order.__getitem__)
+        if any(map(varies, cone)) and _sized(parts):
             return None
-    except Exception:  # it cannot be run so: it is none
+        if not _undisturbed(cone, order) or not _agrees(cone, parts, first, spelling):
+            continue
+        made = _found(nodes, around, parts, spelling, state)
+        if made is not None:
+            return made
+    return None
+
+
+def _ends(node: fx.Node) -> tuple[fx.Node, ...]:
+    """A view and casts behind the second product that nobody goes around."""
+    found: list[fx.Node] = []
+    while len(node.users) == 1:
+        node = next(iter(node.users))
+        value = value_of(node)
+        if not isinstance(value, Tensor) or name_of(node) not in RESHAPES | {"to", "half", "bfloat16", "float"}:
+            break
+        found.append(node)
+        if len(found) == 2:
+            break
+    return tuple(found)
+
+
+def _parts(first: Product, last: Product, steps: _Read, state: State, nodes: Sequence[fx.Node]) -> _Parts | None:
+    (left, right, scores), (weights, of_values, result) = first.letters, last.letters
+    summed, columns = (set(left) & set(right)) - set(scores), (set(weights) & set(of_values)) - set(result)
+    if len(scores) < 2 or len(summed) != 1 or len(columns) != 1 or columns != {weights[-1]}:
         return None
-    mask = _seen(steps, nodes[-1])
-    products = {id(value_of(n)): n for n in given[:3]}
-    asked = _asked(spelling, [value_of(n) for n in (*given[:3], mask) if n is not None], steps)
-    sources = tuple(products.get(id(a), mask) if isinstance(a, Tensor) else None for a in asked)
-    op: Op = spelling.op
-    made = read(nodes[-1], op, asked, sources, state, parts=MADE_OF, inside=nodes)
-    if not isinstance(made, Found) or value_of(nodes[-1]).dtype != asked[0].dtype:
+    q, k, d = scores[-2], scores[-1], next(iter(summed))
+    keys, queries = (first.right, right), (first.left, left)
+    if k in left:
+        keys, queries = queries, keys
+    dv = set(of_values) - set(weights)
+    if q in keys[1] or k in queries[1] or q not in queries[1] or len(dv) != 1 or weights[-2] in of_values:
         return None
-    return replace(made, seen=mask)  # the softmax of a line of nothing is no number
+    value = value_of(nodes[-1])
+    widths = first.sizes
+    batch = tuple(widths[n] for n in scores[:-2])
+    sizes = _sizes(batch, steps.shapes, [n for node in (first.left, last.right) for n in ahead_of(node)])
+    then = tuple(last.sizes[n] for n in weights[:-2])
+    if sizes is None or torch.Size(batch).numel() != torch.Size(then).numel():
+        return None
+    cast = bool(dict(state.autocast).get(value.device.type))
+    alike = widths[q] == widths[k]  # then one node may be both
+    few, more = min(widths[q], MORE if alike else FEW), min(widths[k], MORE)
+    made = (
+        operand(*queries, scores[:-2], q, d, sizes, value.dtype, length=few, cast=cast),
+        operand(*keys, scores[:-2], k, d, sizes, value.dtype, length=more, cast=cast),
+        operand(last.right, of_values, weights[:-2], weights[-1], next(iter(dv)), replace(sizes, batch=then),
+                value.dtype, length=more, cast=cast),
+    )  # fmt: skip
+    if made[0] is None or made[1] is None or made[2] is None or made[2].scale != 1:
+        return None
+    scale = steps.scale * made[0].scale * made[1].scale
+    trained = state.grad and any(value_of(each.viewed.node).requires_grad for each in made if each is not None)
+    masked = hidden(steps.masks, sizes, (few, more), value.dtype, trained=trained)
+    if masked is None:
+        return None
+    after = result_steps(result, weights[:-2], weights[-2], next(iter(dv)), replace(sizes, batch=then))
+    whole = (sizes.B, sizes.H, widths[q], value.shape[-1])
+    if len(nodes) > len(steps.nodes) and tuple(value.shape) == whole:
+        after = ()  # a view behind it parts the batch again
+    return _Parts((made[0], made[1], made[2]), sizes, scale, masked, after, value.dtype)
 
 
-def _asked(spelling: Spelling, tensors: Sequence[Tensor], steps: _Steps) -> tuple[Any, ...]:
-    q, k, v, *mask = tensors
-    found = spelling.ours(q, k, v, *mask, scale=steps.scale)
-    if isinstance(found, str):
-        raise ValueError(found)
-    return found
+def _sizes(batch: tuple[int, ...], shapes: Sequence[torch.Size], ahead: Sequence[fx.Node]) -> Sizes | None:
+    """How many entries and heads there are, of whatever says it: the products, the scores on the way, the operands."""
+    for known in (batch, *(tuple(shape[:-2]) for shape in shapes)):
+        if len(known) in (2, 3):
+            return Sizes(batch, int(known[0]), int(torch.Size(known[1:]).numel()))
+    if not batch:
+        return Sizes(batch, 1, 1)
+    if len(batch) > 1:
+        return None
+    for shape in (value_of(n).shape for n in ahead):
+        if len(shape) == 4 and shape[0] and batch[0] % shape[0] == 0 and batch[0] // shape[0] in shape[1:3]:
+            return Sizes(batch, int(shape[0]), batch[0] // int(shape[0]))
+    return Sizes(batch, batch[0], 1)
 
 
-def _seen(steps: _Steps, node: fx.Node) -> fx.Node | None:
-    """The mask of what is seen."""
-    mask: fx.Node | None = steps.mask
-    if mask is None or not steps.hides:
-        return mask
-    value = value_of(mask)
-    with node.graph.inserting_before(node):
-        made = node.graph.call_method("logical_not", (mask,))
-    with value.fake_mode:
-        made.meta["example_value"] = value.logical_not()
-    return made
+def _sized(parts: _Parts) -> bool:
+    """Whether a number of this call's sizes stands in it."""
+    steps = [*parts.after, *(step for each in parts.operands for step in each.viewed.steps)]
+    return any(name == "unflatten" for name, _ in steps) or parts.masked.sized
 
 
-def _agrees(cone: Cone, given: Sequence[fx.Node], steps: _Steps, spelling: Spelling) -> bool:
+def _undisturbed(cone: Sequence[fx.Node], order: Mapping[fx.Node, int]) -> bool:
+    """Whether nobody writes to anything between the first and the last of some nodes."""
+    within = set(cone)
+    between = itertools.islice(cone[0].graph.nodes, order[cone[0]], order[cone[-1]])
+    return not any(writes(n) for n in between if n not in within)
+
+
+def _found(
+    nodes: tuple[fx.Node, ...], around: tuple[fx.Node, ...], parts: _Parts, spelling: Spelling, state: State
+) -> Found | None:
+    views = [each.viewed for each in parts.operands]
+    values = [view.value() for view in views]
+    mask = parts.masked.seen.value() if parts.masked.seen is not None else None
+    asked = _asked(spelling, values, mask, parts)
+    if isinstance(asked, str):
+        return None
+    known = {id(value): view for value, view in zip(values, views, strict=True)}  # what is none of them is the mask
+    sources = tuple(known.get(id(a), parts.masked.seen) if isinstance(a, Tensor) else None for a in asked)
+    if any(isinstance(a, Tensor) and source is None for a, source in zip(asked, sources, strict=True)):
+        return None
+    args = asked
+    if any(value.dtype != parts.dtype for value in values):
+        mode: Any = value_of(views[0].node)
+        with mode.fake_mode, torch.no_grad():
+            args = tuple(a.to(parts.dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in asked)
+    made = read(nodes[-1], spelling.op, asked, sources, state, args=args, parts=MADE_OF, inside=nodes)
+    if not isinstance(made, Found):
+        return None
+    blank = parts.masked.blank(views[2], values[0].shape[1] // values[2].shape[1])
+    return replace(made, around=around, after=parts.after, blank=blank, added=parts.masked.added)
+
+
+def _asked(spelling: Spelling, tensors: Sequence[Tensor], mask: Tensor | None, parts: _Parts) -> tuple[Any, ...] | str:
+    q, k, v = tensors
+    grouped = q.shape[1] != k.shape[1]
+    return spelling.ours(q, k, v, attn_mask=mask, is_causal=parts.masked.causal, scale=parts.scale, enable_gqa=grouped)
+
+
+def _agrees(cone: Sequence[fx.Node], parts: _Parts, first: Product, spelling: Spelling) -> bool:
+    """Whether a trial of the nodes gives what the op gives."""
     generator = torch.Generator().manual_seed(0)
-    sizes = {size: place + 2 for place, size in enumerate({s for n in given for s in value_of(n).shape if s != 1})}
     drawn: dict[fx.Node, Tensor] = {}
-    for node in dict.fromkeys(given):
-        shape = [sizes.get(s, 1) for s in value_of(node).shape]
-        drawn[node] = torch.randn(shape, dtype=torch.float64, device="cpu", generator=generator)
-    if steps.mask is not None:
-        if value_of(steps.mask).dtype is not torch.bool:
+    for each in parts.operands:
+        if torch.Size(each.small).numel() > MOST_ELEMENTS:
             return False
-        drawn[steps.mask] = drawn[steps.mask] > 0
-        drawn[steps.mask][..., 0] = not steps.hides  # a row that sees nothing is no number
-    with torch.no_grad(), State((), False).entered():
-        made = run_cone(cone, [drawn[n] for n in cone.wide])
-        tensors = [drawn[n] for n in given]
-        if steps.hides:
-            tensors[3] = tensors[3].logical_not()
-        want = spelling.op.contract.reference(*_asked(spelling, tensors, steps))[0]
-    return made.shape == want.shape and bool(((made - want).abs() <= AGREES * want.abs().max()).all())
+        drawn[each.viewed.node] = torch.randn(each.small, dtype=torch.float64, device="cpu", generator=generator)
+    try:
+        with torch.no_grad(), State((), False).entered():
+            drawn |= parts.masked.drawn(generator)
+            if first.plus is None and first.unread is not None:
+                drawn[first.unread] = torch.zeros(1, 1, 1, dtype=torch.float64, device="cpu")
+            made = run(cone, drawn)
+            q, k, v = (each.viewed.of(drawn.__getitem__) for each in parts.operands)
+            grouped = q.shape[1] != k.shape[1]
+            mask = parts.masked.trial(drawn)
+            function: Any = spelling.function
+            want = stepped(function(q, k, v, attn_mask=mask, scale=parts.scale, enable_gqa=grouped), parts.after)
+        return made.shape == want.shape and bool(((made - want).abs() <= AGREES * want.abs().max()).all())
+    except Exception:  # it cannot be run so: it is none
+        return False
