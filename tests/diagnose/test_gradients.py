@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,6 +105,23 @@ def test_on_a_gpu_what_waits_is_advice_and_what_is_launched_one_by_one_is_change
         finally:
             torch._foreach_norm = foreach_norm
     assert asked
+
+
+def test_large_gradients_are_counted_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that are too many to copy some are raced, and the largest may be among them or not."""
+    clock, plain = [0.0], torch.nn.utils.clip_grad.clip_grad_norm_
+
+    def clip(parameters: Any, *more: Any) -> Tensor:
+        clock[0] += sum(p.grad.nbytes for p in parameters)
+        return plain(parameters, *more)
+
+    monkeypatch.setattr(torch.nn.utils.clip_grad, "clip_grad_norm_", clip)
+    monkeypatch.setattr(gradient_clipping, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(gradient_clipping, "MOST_BYTES", 1 << 12)
+    for sizes in ((1000, 10, 10, 10, 500), (10, 10, 1000, 500)):
+        seen = tuple((torch.Size([n]), torch.float32, torch.device("cpu")) for n in sizes)
+        was, now = gradient_clipping._raced(Clipping(seen, 2.0, False, None, clipped=False), SCALED, lambda run: run)
+        assert was == now == pytest.approx(4.0 * sum(sizes))
 
 
 def test_clippings_that_lead_elsewhere_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,7 +204,7 @@ def test_a_method_is_compiled_by_a_decorator(backend: str, folder: Path) -> None
 
 
 def test_what_has_no_one_place_is_told_at_the_entry_point_with_the_reason(folder: Path) -> None:
-    path, module = written(folder, PROGRAM + "\n\nmore = [AdamW(model.parameters())]\n")
+    path, module = written(folder, PROGRAM + "\n\nmore = [AdamW(model.parameters()), AdamW(model.parameters())]\n")
     scene = scene_of(module)
     scene.optimizers = (module.more[0],)
     optimizer = next(o for o in fused_optimizer.REMEDY.offers(scene) if o.option("how") == "fused")
@@ -226,7 +226,7 @@ def test_what_has_no_one_place_is_told_at_the_entry_point_with_the_reason(folder
     assert "#     AdamW(..., fused=True)\n" in text[begin:] and "#     q, k = ...\ndef work():" in text[begin:]
     line = next(n for n, said in enumerate(PROGRAM.splitlines(), 1) if "def forward" in said)
     assert f"#   (it goes into the forward of Net, theirs.py:{line})\n" in text
-    assert "#   (several lines make a AdamW: theirs.py:" in text
+    assert "calls AdamW 2 times)\n" in text
     loaded(path)
 
 
@@ -253,6 +253,7 @@ LAYOUTS = {
         "class Both(nn.Module):\n    def __init__(self, one):\n        super().__init__()\n        self.net = one\n\n\n"
         "both = Both(Net())\nnets = [Net() for _ in range(2)]\n\n\ndef work():\n    return both.net\n"
     ),
+    "in a dictionary": 'NETS = {"one": Net(), "two": Net()}\n\n\ndef work():\n    return NETS["two"]\n',
     "closed over": (
         "def make(kind):\n    net = kind()\n\n    def run():\n        return net\n\n    return run\n\n\n"
         "work, other = make(Net), make(Net)\n"
@@ -276,6 +277,7 @@ def test_a_model_is_found_where_it_is_built(name: str, newline: str, folder: Pat
     applied(folder, as_patch([offer], scene, path, module.work))
     text = path.read_bytes().decode()
     held = "self.net" if name in ("method's", "a part of what is never called") else "net"
+    held = "NETS['two']" if name == "in a dictionary" else held
     assert f"{held}.to(memory_format=torch.channels_last)" in text and f"import torch{newline}" in text
     assert text.count("\n") == text.count("\r\n") or newline == "\n"
     assert isinstance(loaded(path).work(), torch.nn.Module)

@@ -46,6 +46,17 @@ def loop() -> Tensor:
     return x
 
 
+def relaxed(x: Tensor) -> Tensor:
+    """Less of its time is in what it calls again and again than in itself."""
+    for _ in range(30):
+        x = (helper(x) @ X).tanh() @ X @ X @ X / 64
+    return x
+
+
+def solved() -> Tensor:
+    return relaxed(X + 0)
+
+
 def once() -> float:
     """Two parts that are called once each, and a number."""
     return (step(X) + helper(X)).sum().item()
@@ -132,6 +143,14 @@ def test_which_functions_are_found(program: Callable[..., Any], args: tuple[Any,
     found = sought(made)
     assert [function.path for function in found] == names
     assert sys.getprofile() is None
+
+
+@pytest.mark.parametrize(("calls", "parts"), [(30 * 9, []), (10**6, ["helper"])])
+def test_of_a_loop_that_no_compiler_gets_through_what_it_calls_is_a_part(calls: int, parts: list[str]) -> None:
+    made = from_function(solved)
+    made.run()
+    (found,) = sought(made, calls)
+    assert found.path == "solved" and [part.path for part in found.parts] == parts
 
 
 def scene_of(program: Callable[[], Any]) -> Scene:

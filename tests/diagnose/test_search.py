@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -318,6 +319,34 @@ def test_a_prediction_that_takes_long_leaves_what_is_promising_its_try(
     assert "was over before the end of compiling" in found.remedies[1].why
     asked = fixed(model, monkeypatch, Stand("quick", 0.5), Stand("slow", 0.9, asks=25.0), budget_s=40.0)
     assert in_place(asked) == ["quick", "slow"]  # again, with more of the budget, when the first had had its try
+
+
+@pytest.mark.parametrize(("soon_s", "promised"), [(0.0, 1), (1e9, 0), (0.0, 0)])
+def test_what_promises_much_is_tried_before_more_is_predicted(
+    soon_s: float, promised: int, model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compilers would keep it waiting for minutes."""
+    predicted, predict = list[tuple[str, int]](), Stand.predict
+
+    def seen(self: Stand, scene: Scene, offer: Offer) -> Promise:
+        predicted.append((self.name, len(scene.taken)))
+        return predict(self, scene, offer)
+
+    monkeypatch.setattr(Stand, "predict", seen)
+    monkeypatch.setattr(fix, "SOON_S", soon_s)
+    found = fixed(model, monkeypatch, Stand("quick", 0.3 if promised else 0.05), Stand("slow", 0.6))
+    assert in_place(found) == ["quick", "slow"]
+    assert predicted[:2] == [("quick", 0), ("slow", promised)]
+
+
+def test_how_many_cores_are_used_is_not_asked_while_others_use_them(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Foretold, "timeline", SimpleNamespace(loud=True, surveyed=1, calls=[]), raising=False)
+    found = fixed(model, monkeypatch, Stand("it", 0.5, offer={"cores": True}), Stand("other", 0.2))
+    assert in_place(found) == ["other"]
+    assert found.remedies[0].why.startswith("ambiguous: others use the machine") and not found.remedies[0].cost_s
+    assert found.remedies[0].predicted_gain_s is None
 
 
 def test_what_changes_numbers_must_be_allowed_and_advice_is_only_said(

@@ -203,6 +203,8 @@ class Search:
             one.why = "advice: only the program's author can do it"
         elif one.offer.changes and one.offer.changes not in self.scene.allow:
             one.why = f"it changes numbers: allow {one.offer.changes} to have it tried"
+        elif one.offer.cores and getattr(getattr(self.forecaster, "timeline", None), "loud", False):
+            one.why = "ambiguous: others use the machine, and how many cores are best hangs on what they leave"
         else:
             self._guarded(one, lambda: self._promised(one, upon))
         return not one.why

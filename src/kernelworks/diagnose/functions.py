@@ -317,14 +317,24 @@ class _Choice:
         below = [found for each in seen.within.values() for found in self.of(each)]
         yield from below or ([seen] if plain else [])
 
+    def _below(self, seen: _Seen) -> Iterator[_Seen]:
+        for each in seen.within.values():
+            yield from self.of(each)
+
+    def _often(self, seen: _Seen) -> Iterator[_Seen]:
+        """What it, or what it calls, calls again and again."""
+        for each in seen.within.values():
+            yield from self.of(each) if each.calls >= MANY * seen.calls else self._often(each)
+
     def function(self, seen: _Seen, *, whole: bool = True) -> Function | None:
-        """As a root; with what it calls again and again as its parts."""
+        """As a root; with what it calls again and again as its parts: where it spends its time in that, and where it
+        makes more calls than a compiler gets through."""
         fn = _function_of(seen, self.entry)
         if fn is None:
             return None
         parts: list[Function] = []
-        if whole and _loops(seen):
-            below = (found for each in seen.within.values() for found in self.of(each))
+        if whole and (_loops(seen) or self.rate * seen.seconds > UNROLLED * seen.calls):
+            below = self._below(seen) if _loops(seen) else self._often(seen)
             made = (self.function(each, whole=False) for each in itertools.islice(below, MOST))
             parts = [part for part in made if part is not None and part.fn is not fn]
         return Function(fn, inner=seen.inner(), entry=self.entry, parts=parts)

@@ -58,11 +58,11 @@ def _each_once(places: Iterator[Place]) -> list[Place]:
 
 
 def _of_modules(sources: Sequence[Source], thing: Any) -> Iterator[Place]:
-    """By a global name."""
+    """By a global name, or by its place in a list or dictionary that has one."""
     for source in sources:
-        for name in source.names_of(thing):
+        for name, place in source.names_of(thing):
             for statement in source.assigned(name)[-1:]:
-                yield source, statement, name
+                yield source, statement, name + place
 
 
 def _of_objects(sources: Sequence[Source], thing: Any) -> Iterator[Place]:

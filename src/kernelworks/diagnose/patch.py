@@ -190,7 +190,7 @@ class _Patch:
             source, statement, _ = place_of(self.sources, self.scene.at(offer.site))
             calls = [(source, call) for call in source.calls(kind) if source.holds(statement, call)]
             if len(calls) != 1:
-                raise NoPlace(f"{source.path.name}:{statement.lineno} is not where {kind} is called")
+                raise NoPlace(f"{source.path.name}:{statement.lineno} calls {kind} {len(calls)} times")
         how = offer.option("how", "fused")
         for source, call in calls:
             if how == "kernelworks":

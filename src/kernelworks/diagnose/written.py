@@ -51,14 +51,20 @@ class Source:
 
     # ------------------------------------------------------------ what is there
 
-    def names_of(self, value: Any) -> list[str]:
-        """The global names of this file's module that hold an object."""
-        found = []
-        for module in list(sys.modules.values()):
-            name = getattr(module, "__file__", None)
-            if isinstance(name, str) and Path(name).resolve() == self.path:
-                found += [key for key, held in vars(module).items() if held is value]
-        return list(dict.fromkeys(found))
+    def names_of(self, value: Any) -> list[tuple[str, str]]:
+        """The global names of this file's module that hold an object, each with ""; else those of lists and
+        dictionaries that do, with its place there."""
+        spaces = [vars(module) for name, module in list(sys.modules.items()) if self.is_of(name)]
+        names = [name for space in spaces for name, held in space.items() if held is value]
+        inside = [
+            (name, f"[{key!r}]")
+            for space in spaces
+            for name, held in space.items()
+            if type(held) in (list, dict)
+            for key, each in (held.items() if type(held) is dict else enumerate(held))
+            if each is value and isinstance(key, (str, int))
+        ]
+        return list(dict.fromkeys([(name, "") for name in names] or inside))
 
     def is_of(self, module: Any) -> bool:
         """Whether it is the file of a module, by its name."""
