@@ -6,6 +6,7 @@ the name ``kernelworks`` (with the masks that it makes for ``sdpa``) and names i
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
@@ -189,6 +190,19 @@ def register() -> None:
     _sdpa_forward = sdpa_attention_forward
     AttentionInterface.register(IMPLEMENTATION, attention_forward)
     AttentionMaskInterface.register(IMPLEMENTATION, mask_function)
+    _constant()
+
+
+def _constant() -> None:
+    """Has torch's compiler take our name for the constant that it is: torch 2.11 and 2.12 take a string of a class of
+    its own for an object that they know nothing of, and fail at the first comparison."""
+    with contextlib.suppress(ImportError, AttributeError):  # another torch, which may know
+        from torch._dynamo.utils import common_constant_types
+        from torch._dynamo.variables.builder import VariableBuilder
+
+        if _Name not in common_constant_types:
+            common_constant_types.add(_Name)
+            VariableBuilder._type_dispatch.cache_clear()  # it was made of those types, and is kept
 
 
 class _Name(str):
