@@ -7,40 +7,30 @@ by name.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Callable, Mapping
-from types import ModuleType
 from typing import Any
 
 import torch
 
 from kernelworks.op import Op
-from kernelworks.ops.peers import Maker
-from kernelworks.rooms import ROOMS
+from kernelworks.ops.peers import Maker, eager_of, room_of
 
 __all__ = ["compiled", "eager", "generated", "peers"]
 
 Baseline = Callable[..., Any]
 
 
-def _room(op: Op) -> ModuleType | None:
-    """The room's ``peers.py``; ops that joined from outside have none."""
-    name = f"{ROOMS[op.name]}.peers" if op.name in ROOMS else ""
-    return importlib.import_module(name) if name and importlib.util.find_spec(name) is not None else None
-
-
 def peers(op: Op, device: str) -> Mapping[str, Maker]:
     """What an op is raced against beside torch on this type of device, by the arm's name: each prepares the call for
     one set of arguments, or declines (None)."""
-    room = _room(op)
+    room = room_of(op.name)
     found: Mapping[str, Maker] = {} if room is None else room.PEERS.get(device, {})
     return found
 
 
 def eager(op: Op) -> Baseline:
     """What a user of torch writes for this op, taking the contract's arguments by name."""
-    told: Baseline | None = getattr(_room(op), "eager", None)
+    told = eager_of(op.name)
     if told is not None:
         return told
     names, written = op.passes["forward"].names, op.as_written

@@ -11,13 +11,29 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
-__all__ = ["Args", "Maker", "liger"]
+from kernelworks.rooms import ROOMS
+
+__all__ = ["Args", "Maker", "eager_of", "liger", "room_of"]
 
 Args = Mapping[str, Any]
 Maker = Callable[[Any], Callable[[], Any] | None]
+
+
+def room_of(op: str) -> ModuleType | None:
+    """The room's ``peers.py``; ops that joined from outside have none."""
+    name = f"{ROOMS[op]}.peers" if op in ROOMS else ""
+    return importlib.import_module(name) if name and importlib.util.find_spec(name) is not None else None
+
+
+def eager_of(op: str) -> Callable[..., Any] | None:
+    """What the room says that users of torch write, if it does; it takes the contract's arguments by name."""
+    told: Callable[..., Any] | None = getattr(room_of(op), "eager", None)
+    return told
 
 
 def liger(

@@ -19,6 +19,11 @@ __all__ = ["PEERS", "eager"]
 @functools.lru_cache(maxsize=64)
 def _seen(lq: int, lk: int, causal: str, window: int | None, device: torch.device) -> Tensor:
     """Which keys each query sees. Cached: a model makes its mask once for all layers."""
+    with torch.inference_mode(False):  # whoever asks first: a backward may keep it later
+        return _distant(lq, lk, causal, window, device)
+
+
+def _distant(lq: int, lk: int, causal: str, window: int | None, device: torch.device) -> Tensor:
     query, key = torch.arange(lq, device=device), torch.arange(lk, device=device)
     distance = query[:, None] + (lk - lq if causal == "bottom_right" else 0) - key[None, :]
     return (distance >= 0) & (distance < (lk + lq if window is None else window))
