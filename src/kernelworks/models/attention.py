@@ -201,8 +201,9 @@ def _constant() -> None:
         from torch._dynamo.variables.builder import VariableBuilder
 
         if _Name not in common_constant_types:
+            kept: Any = VariableBuilder._type_dispatch  # made of those types
+            kept.cache_clear()
             common_constant_types.add(_Name)
-            VariableBuilder._type_dispatch.cache_clear()  # it was made of those types, and is kept
 
 
 class _Name(str):
