@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 from typer.testing import CliRunner
 
@@ -487,38 +486,3 @@ def test_torchs_arm_is_torchs_function_and_ours_the_public_one() -> None:
     ]
     assert called[0] == [torch.softmax]
     assert called[1] == [kw.softmax]
-
-
-@pytest.mark.parametrize(
-    ("words", "kept"),
-    [((None, None, None, True), True), (("bottom_right", 4, None, None), False), (("top_left", None, None, None), True)],
-    ids=["a mask of padding", "a window", "causal"],
-)
-def test_the_arm_of_torch_is_what_a_user_would_have_called(words: tuple[Any, ...], kept: bool) -> None:
-    """One function of torch's, with the mask as it is or as a model makes it once for all layers; the same answer."""
-    torch.manual_seed(0)
-    q, k = torch.randn(2, 4, 8, 16), torch.randn(2, 4, 8, 16)
-    causal, window, scale, mask = words
-    given = torch.rand(2, 1, 8, 8) > 0.5 if mask else None
-    if given is not None:
-        given[..., 0] = True
-    args = (q, k, k, causal, window, scale, given, False)
-    with torch.inference_mode():
-        live.theirs(OPS["attention"], args)  # what is kept of this must do for a backward
-    for recorded in (False, True):
-        q.requires_grad_(recorded)
-        calls: list[Any] = []
-
-        class Seen(TorchFunctionMode):
-            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                calls.append((func, (kwargs or {}).get("attn_mask")))
-                return func(*args, **(kwargs or {}))
-
-        call = live.theirs(OPS["attention"], args)
-        with Seen():
-            result = call()
-        assert [func for func, _ in calls] == [torch.nn.functional.scaled_dot_product_attention]
-        assert not kept or calls[0][1] is given
-        torch.testing.assert_close(result, kw.attention(*args[:3], causal=causal, window=window, mask=given))
-        if recorded:
-            result.sum().backward()

@@ -85,7 +85,9 @@ def test_candidates_leave_nothing_behind(sitting: Sitting) -> None:
         for text, kind in texts.items():
             found = sitting.judge_text("candidate", text, "torch")
             assert [r.kind for r in found.reasons] == ([kind] if kind else [])
-        courts = 3 * len(sitting.bench.courts)  # of sizes that were drawn, a few are kept: two sockets and a handle each
+        courts = 3 * len(
+            sitting.bench.courts
+        )  # of sizes that were drawn, a few are kept: two sockets and a handle each
         held.append(len(os.listdir("/proc/self/fd")) - courts)
         assert not [p for p in sitting.bench.nursery.root.iterdir() if p.name.startswith("candidate-")]
     assert held[0] == held[1]

@@ -11,6 +11,7 @@ import pytest
 import torch
 from decoders import MODELS, bert, close, ids, llama, phi3, qwen3, qwen3_sliding
 from torch import nn
+from torch._dynamo.utils import common_constant_types
 
 from kernelworks.models import decoder, swap
 from kernelworks.op import OPS
@@ -262,6 +263,8 @@ def test_torch_compile(make) -> None:
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     options = {} if make is bert else {"use_cache": False}
     with swap(model, verbose=False):
+        name = model.config._attn_implementation
+        assert name == "kernelworks" and type(name) in common_constant_types  # else torch 2.11 knows nothing of it
         close(compiled(ids(), **options)[0], before)
     assert torch.equal(model(ids())[0], before)
     close(compiled(ids(), **options)[0], before)

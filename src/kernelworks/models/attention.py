@@ -201,7 +201,7 @@ def _constant() -> None:
         from torch._dynamo.variables.builder import VariableBuilder
 
         if _Name not in common_constant_types:
-            kept: Any = VariableBuilder._type_dispatch  # made of those types
+            kept: Any = VariableBuilder._type_dispatch_impl  # made of those types
             kept.cache_clear()
             common_constant_types.add(_Name)
 
