@@ -37,6 +37,9 @@ def judge(
         bool, typer.Option("--forward", help="It is for a forward alone: ask for no gradients.")
     ] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="For every arm; torch's own count without it.")] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="cpu or cuda; the problem's own without it.", metavar="DEVICE")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Whether a kernel from anywhere does what a problem asks, how quick it is, and if not, why it is refused.
@@ -58,6 +61,7 @@ def judge(
             over=words or OVER,
             budget=Budget(gradients=0) if forward else None,
             threads=threads,
+            device=device,
             progress=progress,
         )
     if page is not None:

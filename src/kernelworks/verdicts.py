@@ -73,3 +73,5 @@ class Judgement(Record):
     date: str
     machine: str = ""
     versions: dict[str, str] = field(default_factory=dict)
+    device: str = "cpu"  # or "cuda"
+    events_s: float | None = None  # a call, by the events of its own process: shown, never counted

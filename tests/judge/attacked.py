@@ -134,6 +134,32 @@ def get_init_inputs():
 """,
     # of which every size is one that it must take: a definition with its workloads
     "sizes": "",
+    # of the size of a GPU
+    **{
+        name: f"""
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, {arguments}):
+        return {formula}
+
+
+def get_inputs():
+    return [{inputs}]
+
+
+def get_init_inputs():
+    return []
+"""
+        for name, arguments, formula, inputs in (
+            ("rows", "x", "torch.softmax(x, 1)", "torch.randn(1024, 2048)"),
+            ("elements", "x", "nn.functional.gelu(x)", "torch.randn(1024, 1024)"),
+            ("pairs", "a, b", "torch.sigmoid(a) * b", "torch.randn(512, 1024), torch.randn(512, 1024)"),
+            ("product", "a, b", "a @ b", "torch.randn(2048, 2048), torch.randn(2048, 2048)"),
+        )
+    },
 }
 DEFINITION: dict[str, Any] = {
     "name": "sizes", "op_type": "gemm", "axes": {"M": {"type": "var"}, "N": {"type": "const", "value": 24}},
@@ -166,6 +192,10 @@ HEADS = {
     "long": ("self, a, b", "torch.mm(a, b)", ""),
     "empty": ("self, x", "torch.sigmoid((x * x).sum(1) + 200.0)", ""),
     "weighted": ("self, x", "torch.tanh(self.norm(x))", "self.norm = nn.LayerNorm(100)"),
+    "rows": ("self, x", "torch.softmax(x, -1)", ""),
+    "elements": ("self, x", "0.5 * x * (1 + torch.erf(x * 0.7071067811865476))", ""),
+    "pairs": ("self, a, b", "b * torch.sigmoid(a)", ""),
+    "product": ("self, a, b", "torch.mm(a, b)", ""),
 }
 
 CANDIDATE = """

@@ -258,6 +258,29 @@ def test_gradients_of_convolutions_are_sums(name: str, even: bool) -> None:
         assert worst(gradients(x), bound) > 1
 
 
+def _spelled_out(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return ((q @ k.mT) * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+
+def _in_tiles(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """As fused kernels do it: scores in float32, weights handed to the second product in the program's dtype."""
+    scores = (q.float() @ k.float().mT) * q.shape[-1] ** -0.5
+    weights = (scores - scores.amax(-1, keepdim=True)).exp()
+    return ((weights.to(q.dtype).float() @ v.float()) / weights.sum(-1, keepdim=True)).to(q.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("drawn", [torch.rand, torch.randn])
+def test_attention_of_half_precision_rounds_between_its_products(drawn: Callable[..., Tensor], dtype: Any) -> None:
+    given = [drawn(2, 4, 64, 32).to(dtype) for _ in range(3)]
+    found = bound_of(F.scaled_dot_product_attention, given)
+    for run in (F.scaled_dot_product_attention, _spelled_out, _in_tiles):
+        assert worst([run(*given)], found) <= 1
+    fewer = [t.to(torch.float8_e4m3fn).to(dtype) for t in given]
+    assert worst([_in_tiles(*fewer)], found) > 1
+    assert worst([F.scaled_dot_product_attention(*given, scale=0.17)], found) > 1
+
+
 def test_complex_numbers_are_not_followed() -> None:
     with pytest.raises(Unbounded, match="complex"):
         bound_of(lambda x: torch.fft.rfft(x).abs(), [torch.randn(16)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -25,16 +26,18 @@ def judge(
     over: Sequence[str] = OVER,
     budget: Budget | None = None,
     threads: int | None = None,
+    device: str | None = None,
     ceilings: Ceilings | GpuCeilings | None = None,
     progress: Say | None = None,
 ) -> Judgement:
     """Whether a candidate does what a problem asks, how quick it is, and if not, why it is refused.
 
-    Nothing of the candidate runs in this process. Raises OSError or ValueError where a file is no problem, or no
-    candidate of it.
+    ``device`` is "cpu" or "cuda"; the problem's own without it. Nothing of the candidate runs in this process. Raises
+    OSError or ValueError where a file is no problem, or no candidate of it, ValueError for a device that is neither.
     """
     return judge_all(
-        [candidate], problem, over=over, budget=budget, threads=threads, ceilings=ceilings, progress=progress
+        [candidate], problem, over=over, budget=budget, threads=threads, device=device, ceilings=ceilings,
+        progress=progress,
     )[0]  # fmt: skip
 
 
@@ -45,6 +48,7 @@ def judge_all(
     over: Sequence[str] = OVER,
     budget: Budget | None = None,
     threads: int | None = None,
+    device: str | None = None,
     ceilings: Ceilings | GpuCeilings | None = None,
     progress: Say | None = None,
     nursery: Nursery | None = None,
@@ -52,8 +56,12 @@ def judge_all(
     """``judge`` for several candidates of one problem, which share its truth and what they are timed against; those of
     several problems may share a ``nursery``, which takes seconds to start."""
     asked = problem if isinstance(problem, Problem) else read_problem(problem)
+    if device not in (None, "cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda, got {device!r}")
+    if device is not None:
+        asked = dataclasses.replace(asked, device=device)
     read = [c if isinstance(c, Candidate) else read_candidate(c, asked) for c in candidates]
-    interpreted = any(c.language == "triton" for c in read)
+    interpreted = asked.device == "cpu" and any(c.language == "triton" for c in read)
     with Sitting(
         asked, over=over, budget=budget, threads=threads, ceilings=ceilings, nursery=nursery, interpreted=interpreted,
         progress=progress,

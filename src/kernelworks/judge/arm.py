@@ -9,6 +9,7 @@ the call before, with other contents.
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 import time
@@ -20,8 +21,9 @@ import torch
 from torch import Tensor
 
 from kernelworks.judge.cases import Case, Found, held_against
+from kernelworks.judge.device import Host
 from kernelworks.judge.nursery import Born, Ended
-from kernelworks.judge.wire import ALIGNED, Memory, Spot
+from kernelworks.judge.wire import Spot
 
 __all__ = ["LAYOUTS", "Answer", "Arm", "alike"]
 
@@ -35,6 +37,9 @@ GLANCES = 6  # of a look
 CPU_CLOCK = 2  # of a process, as clock_getcpuclockid makes its number
 WORKING = 0.3  # of a core, from which it is work
 STOPPED_NS = 2_000_000  # of CPU time that a stopped process has not used: it is counted a little later than it is used
+# Of a device that goes on by itself: what a wait for all of it takes after an answer where it has something left to do,
+# again and again; and what the supervisor's own little work takes there then, before and after a moment.
+LEFT_S, OFTEN, DELAYED_S, MOMENT_S = 2e-3, 4, 5e-4, 0.05
 
 
 @dataclass
@@ -43,6 +48,7 @@ class Answer:
 
     seconds: float
     cpu_s: float = 0.0  # a call, of all its threads: what others use of the cores is not in it
+    events_s: float = 0.0  # a call, by the device's own clock as the process reads it; 0 on a CPU
     found: list[Found] = field(default_factory=list)
     raised: str = ""  # instead of an answer
     late: str = ""  # it was not there when it was said to be, or changed afterwards
@@ -65,20 +71,21 @@ class _Laid:
 class Arm:
     """A caller, with the memory that it shares with the supervisor."""
 
-    def __init__(self, name: str, born: Born, draw: random.Random, answer_s: float) -> None:
-        self.name, self.born, self.draw, self.answer_s = name, born, draw, answer_s
-        self.memory: Memory | None = None
+    def __init__(self, name: str, born: Born, draw: random.Random, answer_s: float, device: Host) -> None:
+        self.name, self.born, self.draw, self.answer_s, self.device = name, born, draw, answer_s, device
+        self.memory: Any = None
+        self.left = 0  # grows with calls after which the device had something left to do, and falls with others
         self.number = 0  # of the next call
         self.laid: list[_Laid] = []
         self.numbers: dict[int, list[Tensor]] = {}  # call -> its answers, of the last few
 
-    def _room(self, bytes: int) -> Memory:
+    def _room(self, bytes: int) -> Any:
         if self.memory is None or self.memory.size < bytes:
             if self.memory is not None:
                 self.memory.close()
-            self.memory = Memory(bytes)
+            self.memory = self.device.memory(bytes)
             self.laid = []
-            self.born.say({"do": "memory"}, (self.memory.descriptor,))
+            self.born.say({"do": "memory", "size": self.memory.size}, (self.memory.descriptor,))
         return self.memory
 
     def _lay(self, cases: Sequence[Case], layout: str) -> list[_Laid]:
@@ -92,16 +99,18 @@ class Arm:
             for k, (shape, dtype) in enumerate(one):
                 strides, off = LAYOUTS[layout](shape) if layout and k < len(case.given) else (_strides(shape), 0)
                 wanted.append((i, k, (off * getattr(torch, dtype).itemsize, shape, strides, dtype)))
-        rounded = {w: -(-(w[2][0] + _span(w[2])) // ALIGNED) * ALIGNED + 2 * BAND for w in wanted}
+        step = self.device.aligned
+        band = -(-2 * BAND // step) * step
+        rounded = {w: -(-(w[2][0] + _span(w[2])) // step) * step + band for w in wanted}
         total = sum(rounded.values())
         memory = self._room(2 * total + (1 << 16))
-        spare = (memory.size - total) // ALIGNED
+        spare = (memory.size - total - step) // step
         cuts = sorted(self.draw.randrange(spare) for _ in wanted)
         self.draw.shuffle(wanted)
         at, spots = 0, dict[tuple[int, int], Spot]()
         for cut, gap_before, want in zip(cuts, [0, *cuts], wanted, strict=False):
-            at += (cut - gap_before) * ALIGNED
-            spots[want[0], want[1]] = (at + BAND + want[2][0], *want[2][1:])
+            at += (cut - gap_before) * step
+            spots[want[0], want[1]] = (at + band // 2 + want[2][0], *want[2][1:])
             at += rounded[want]
         laid = []
         for i, case in enumerate(cases):
@@ -124,13 +133,19 @@ class Arm:
             ],
         }  # fmt: skip
         self.born.go_on()
-        self.born.ask(said, self.answer_s)
+        ready = self._heard(said)
+        if "trouble" in ready:
+            raise Ended(f"was not ready: {ready['trouble']}")
         self.born.stop()
         self.laid = [] if layout else laid
         outs = [[memory.tensor(spot).view(-1) for spot in one.outs] for one in laid]
-        reads = [[_drawn(place, self.draw) for place in c.places] for c in cases]
+        reads = [
+            [_drawn(at, self.draw).to(o.device) for o, at in zip(one, c.places, strict=True)]
+            for one, c in zip(outs, cases, strict=True)
+        ]
         idle = self.cpu_ns()
         self._write(memory, cases, laid)
+        self.device.flush()
         ran = not self.born.stopped() or self.cpu_ns() - idle > STOPPED_NS
         answer, at_once = self._timed(outs, reads, len(cases), look=look)
         self.born.stop()
@@ -138,6 +153,8 @@ class Arm:
             answer.working = "ran while it was stopped: something lets it go on"
         elif not answer.working and (left := self.born.others()):
             answer.working = f"left {len(left)} processes of its own"
+        elif not answer.working:
+            answer.working = self._device_works()
         if answer.raised:
             return answer
         whole = [[o.clone() for o in one] for one in outs]
@@ -166,24 +183,27 @@ class Arm:
         said, _ = self.born.hear(self.answer_s * count)
         end = time.perf_counter_ns()
         at_once = [[o[at] for o, at in zip(one, its, strict=True)] for one, its in zip(outs, reads, strict=True)]
+        self.device.done()
         if not isinstance(said, dict) or said.get("nonce") != nonce:
             raise Ended("answered what it was not asked: a message that is not the judge's own came over its socket")
         used = self.cpu_ns() - used
         answer = Answer((end - begin) / 1e9 / count, used / 1e9 / count, raised=str(said.get("wrong", ""))[:2000])
+        if self.device.apart:
+            self._settled(answer, count, (end - begin) / 1e9)
         if look:
             answer.working = self._working()
         return answer, at_once
 
-    def _write(self, memory: Memory, cases: Sequence[Case], laid: list[_Laid]) -> None:
+    def _write(self, memory: Any, cases: Sequence[Case], laid: list[_Laid]) -> None:
         for case, one in zip(cases, laid, strict=True):
             for spot in (*one.inputs, *one.outs):
                 memory.bytes[spot[0] - BAND : spot[0] + _span(spot) + BAND] = POISON
-            for value, spot in zip(case.given, one.inputs, strict=True):
+            for value, spot in zip(case.there, one.inputs, strict=True):
                 memory.tensor(spot).copy_(value)
 
-    def _touched(self, memory: Memory, cases: Sequence[Case], laid: list[_Laid]) -> str:
+    def _touched(self, memory: Any, cases: Sequence[Case], laid: list[_Laid]) -> str:
         for case, one in zip(cases, laid, strict=True):
-            for number, (value, spot) in enumerate(zip(case.given, one.inputs, strict=True)):
+            for number, (value, spot) in enumerate(zip(case.there, one.inputs, strict=True)):
                 if not alike(memory.tensor(spot).reshape(-1), value.reshape(-1)):
                     return f"input {number} was written to"
             for spot in (*one.inputs, *one.outs):
@@ -192,6 +212,31 @@ class Arm:
                     if not bool((memory.bytes[low:high] == POISON).all()):
                         return "memory beside its inputs and answers was written to"
         return ""
+
+    def _settled(self, answer: Answer, count: int, whole_s: float) -> None:
+        """Waits until the process's device has nothing left to do, on any stream: after an answer that takes as long as
+        a message. Its own clock is read then; that shows no more time than the supervisor's."""
+        begin = time.perf_counter_ns()
+        said = self._heard({"do": "settle"}, count)
+        took = (time.perf_counter_ns() - begin) / 1e9
+        self.left = self.left + 2 if took > LEFT_S else max(0, self.left - 1)
+        if self.left > OFTEN:
+            answer.working = f"its device is at work for {took:.3g} s after its answer"
+        if "trouble" in said:
+            answer.raised = answer.raised or f"raised {said['trouble']}"
+        device = said.get("device", [])
+        seconds = sum(s for s in device if isinstance(s, float) and math.isfinite(s))
+        answer.events_s = seconds / count
+        if seconds > whole_s and not answer.raised:
+            answer.raised = f"has events that say {seconds:.3g} s of {whole_s:.3g} s by the clock"
+
+    def _device_works(self) -> str:
+        """Whether the device does something though the process that could ask it to is stopped."""
+        delay = self.device.delay_s()
+        if delay > DELAYED_S:
+            time.sleep(MOMENT_S)
+            delay = self.device.delay_s()
+        return f"its kernels run while it is stopped: others wait {delay:.2g} s" if delay > DELAYED_S else ""
 
     def _working(self) -> str:
         """Whether it uses the cores once it has answered. A thread that wants one and never gets it, since others use
@@ -214,6 +259,11 @@ class Arm:
             return time.clock_gettime_ns((~self.born.pid << 3) | CPU_CLOCK)
         except OSError as error:
             raise Ended(self.born.why()) from error
+
+    def _heard(self, asked: Any, times: int = 1) -> dict[str, Any]:
+        """What it answers to a question. Raises Ended."""
+        said = self.born.ask(asked, self.answer_s * times)[0]
+        return said if isinstance(said, dict) else {}
 
     def ask(self, what: str) -> Any:
         """A question that is no call. Raises Ended."""

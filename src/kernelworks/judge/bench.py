@@ -20,6 +20,7 @@ from typing import Any
 
 from kernelworks.judge.arm import Arm
 from kernelworks.judge.cases import Case, case_of
+from kernelworks.judge.device import Host
 from kernelworks.judge.draws import DRAWS
 from kernelworks.judge.nursery import Born, Ended, Nursery
 from kernelworks.judge.problem import Candidate, Problem, Shape
@@ -64,8 +65,9 @@ class Budget:
 class Bench:
     """A problem with its truth, and the arms that candidates are held against: set up once, for many candidates."""
 
-    def __init__(self, nursery: Nursery, problem: Problem, budget: Budget, threads: int) -> None:
+    def __init__(self, nursery: Nursery, problem: Problem, budget: Budget, threads: int, device: Host) -> None:
         self.nursery, self.problem, self.budget, self.threads = nursery, problem, budget, threads
+        self.device = device
         self.draw = random.Random(secrets.randbits(256))
         self.weights, self.places = secrets.randbits(SEED_BITS), secrets.randbits(SEED_BITS)
         self.courts: dict[str, tuple[Born, bytes]] = {}
@@ -124,7 +126,9 @@ class Bench:
             "places": self.places if len(self.cases) < 2 else secrets.randbits(SEED_BITS),
             "most": WHOLE if len(self.cases) < 2 else MOST_PLACES,
         }  # fmt: skip
-        return case_of(draw, *self.asked(born, asked))
+        case = case_of(draw, *self.asked(born, asked))
+        case.there = self.device.held(case.given)
+        return case
 
     def collect(self) -> None:
         """Cases for all arms, as many as the budget allows. Raises NoVerdict."""
@@ -185,11 +189,11 @@ class Bench:
         _, given = self.court(shape)
         papers = {
             "problem": self.problem, "shape": shape, "candidate": candidate, "given": given, "weights": self.weights,
-            "threads": self.threads, "silent": silent, "arm": name,
+            "threads": self.threads, "silent": silent, "arm": name, "device": self.device,
         }  # fmt: skip
         cpu_s = ALL_DAY_S if candidate is None else self.budget.cpu_s
-        process = self.nursery.born("caller", papers, folder=folder, cpu_s=cpu_s)
-        arm = Arm(name, process, self.draw, self.budget.answer_s)
+        process = self.nursery.born("caller", papers, folder=folder, cpu_s=cpu_s, device=self.device.name)
+        arm = Arm(name, process, self.draw, self.budget.answer_s, self.device)
         if candidate is not None:
             self.visiting.append(arm)
         return arm, process.hear(self.budget.build_s)[0]

@@ -38,7 +38,7 @@ def _keeper(request: dict[str, Any], control: int, status: int, papers: int) -> 
     if child == 0:
         os.close(told)
         os.close(status)
-        seen = sandbox.enclose(folder, apart, float(request["cpu_s"]))
+        seen = sandbox.enclose(folder, apart, float(request["cpu_s"]), str(request["device"]))
         sandbox.caches(seen)
         with os.fdopen(tells, "w", encoding="utf-8") as file:
             file.write("\n".join([*(f"+{w}" for w in apart.kept), *(f"-{w}" for w in apart.open)]))

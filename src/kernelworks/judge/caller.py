@@ -7,12 +7,14 @@ they were held against the truth. So it does not matter what a candidate does to
 |---|---|
 | ``prepare`` | tensors are made over the shared memory, whose contents are not there yet |
 | ``go`` | the calls, in order; each answer is copied to its place as soon as it is there |
+| ``settle`` | a device that works by itself has nothing left to do, and says how long each call took it |
 | ``state`` | what is set in the process otherwise than it was before the candidate was loaded |
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import io
 import socket
@@ -24,10 +26,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kernelworks.judge.device import Host
 from kernelworks.judge.draws import no_ones_and_zeros
-from kernelworks.judge.state import State, replaced
+from kernelworks.judge.state import State
 from kernelworks.judge.values import Foreign, gradients, leaves, unpacked
-from kernelworks.judge.wire import Memory, hear, say
+from kernelworks.judge.wire import hear, say
 
 __all__ = ["serve"]
 
@@ -46,7 +49,7 @@ def _text(error: BaseException) -> str:
 class _Call:
     """One call's arguments and the places of its answers."""
 
-    def __init__(self, memory: Memory, said: dict[str, Any]) -> None:
+    def __init__(self, memory: Any, said: dict[str, Any]) -> None:
         inputs = [memory.tensor(spot) for spot in said["spots"]]
         self.args = [unpacked(value, inputs.__getitem__) for value in said["inputs"]]
         self.outs = [memory.tensor(spot) for spot in said["outs"]]
@@ -57,9 +60,13 @@ class Caller:
 
     def __init__(self, papers: dict[str, Any], folder: Path) -> None:
         torch.set_num_threads(papers["threads"])
+        self.device: Host = papers["device"]
+        self.device.start()
         self.state = State()
+        self.marks: list[tuple[Any, Any]] = []
         self.kept: dict[int, list[Tensor]] = {}
-        self.heard: Any = None
+        self.memory: Any = None
+        self.behind = (-1, 0)
         self.muted = None
         if papers["silent"]:
             from kernelworks.judge.decoys import Muted
@@ -78,8 +85,9 @@ class Caller:
             make = loader.load_candidate(problem, shape, candidate, folder).make
         torch.manual_seed(papers["weights"])
         with no_ones_and_zeros() if shape.weighted else contextlib.nullcontext():
-            made = make(*given["init"])
+            made = make(*(self.device.moved(value) for value in given["init"]))
         self.weights = _take(made, given["state"])
+        made = self.device.moved(made)
         if papers["arm"] == "compiled":
             made = torch.compile(made)
         elif papers["arm"] == "ours" and isinstance(made, nn.Module):
@@ -88,18 +96,31 @@ class Caller:
             swap(made, verbose=False)
         return made  # type: ignore[no-any-return]
 
-    def prepare(self, said: dict[str, Any], memory: Memory) -> dict[str, Any]:
+    def handed(self, descriptor: int, size: int) -> None:
+        """Other memory, from the next call on."""
+        self.memory, self.behind = None, (descriptor, size)
+
+    def prepare(self, said: dict[str, Any]) -> dict[str, Any]:
+        if self.memory is None:
+            self.memory = self.device.memory_of(*self.behind)
         self.how = said["how"]
-        self.calls = [_Call(memory, one) for one in said["calls"]]
+        self.calls = [_Call(self.memory, one) for one in said["calls"]]
         self.number = int(said.get("number", 0))
         self.weights_asked = list(said.get("weights", ()))
         torch.manual_seed(int(said["seed"]))
         return {"ready": True}
 
+    def settled(self) -> dict[str, Any]:
+        """How long each call took a device that works by itself, once that has nothing left to do."""
+        self.device.settle()
+        return {"device": self.device.between(self.marks)}
+
     def go(self) -> str:
         """What was wrong, where something was."""
+        device, self.marks = self.device, []
         try:
             for number, call in enumerate(self.calls, self.number):
+                begin = device.mark()
                 if self.how == "call":
                     found = leaves(self.fn(*call.args))
                 elif self.how == "backward":
@@ -108,6 +129,7 @@ class Caller:
                     found = list(self.kept.get(number, ()))
                 else:  # an answer that costs nothing but its delivery
                     found = list(next(iter(self.kept.values())))
+                self.marks.append((begin, device.mark()))
                 wrong = _delivered(found, call.outs)
                 if wrong:
                     return wrong
@@ -115,6 +137,7 @@ class Caller:
                     self.kept[number] = found
                     while len(self.kept) > KEPT:
                         self.kept.pop(next(iter(self.kept)))
+            device.wait()
         except Foreign as error:
             return f"returned {error}"
         except LookupError as error:
@@ -153,12 +176,23 @@ def _delivered(found: list[Any], outs: list[Tensor]) -> str:
             value = torch.as_tensor(value)
         if type(value) not in (Tensor, nn.Parameter):
             return f"returned a {type(value).__name__}, which is no plain tensor"
+        if value.device.type != out.device.type and (value.dim() or out.device.type == "cpu"):
+            return f"returned a tensor on {value.device.type}, not on {out.device.type}"
         if value.shape != out.shape:
             return f"returned the shape {list(value.shape)}, not {list(out.shape)}"
         if value.dtype != out.dtype:
             return f"returned {value.dtype}, not {out.dtype}"
         out.copy_(value)
     return ""
+
+
+def _or_trouble(step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What a step of the judge's own gives, or why it did not work: an error of a device's comes with whatever is asked
+    of it next."""
+    try:
+        return step()
+    except Exception as error:
+        return {"trouble": _text(error)}
 
 
 def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
@@ -169,7 +203,6 @@ def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
         say(control, {"raised": _text(error)})
         return
     say(control, {"loaded": True, "changed": caller.changed, "weights": caller.weights})
-    memory: Memory | None = None
     while True:
         said, descriptors = hear(control)
         do = said["do"]
@@ -178,10 +211,11 @@ def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
                 wrong = caller.go()
             say(control, {"nonce": said["nonce"], "wrong": wrong})
         elif do == "memory":
-            memory = Memory.of(descriptors[0])
+            caller.handed(descriptors[0], int(said["size"]))
+        elif do == "settle":
+            say(control, _or_trouble(caller.settled))
         elif do == "prepare":
-            assert memory is not None
-            say(control, caller.prepare(said, memory))
+            say(control, _or_trouble(functools.partial(caller.prepare, said)))
         elif do == "state":
             muted = [] if caller.muted is None else caller.muted.called
-            say(control, {"changed": [*caller.state.changes(), *replaced()[:MOST_SAID]], "muted": muted})
+            say(control, {"changed": [*caller.state.changes(), *caller.state.replaced()[:MOST_SAID]], "muted": muted})

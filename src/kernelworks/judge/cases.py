@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -42,6 +42,7 @@ class Case:
     why: tuple[str, ...]
     unknown: tuple[str, ...]
     finite: bool
+    there: list[Tensor] = field(default_factory=list)  # the inputs, where candidates work
 
     @property
     def nbytes(self) -> int:
@@ -83,13 +84,19 @@ def _spot(said: Any) -> Spot:
     return int(at), tuple(shape), tuple(strides), str(dtype)
 
 
+def _picked(answer: Tensor, at: Tensor) -> Tensor:
+    """Elements of an answer, here: of one on a device the few that are asked for, or all of it."""
+    few = 4 * at.numel() < answer.numel()
+    return answer[at.to(answer.device)].cpu() if few else answer.cpu()[at]
+
+
 def held_against(case: Case, answers: list[Tensor]) -> Found:
     """Answers, each flat and whole, against the truth. NaN and infinities must stand where they do there."""
     worst, elements = 0.0, 0
     for name, answer, truth, bound, at in zip(
         case.names, answers, case.truth, case.bound, case.places, strict=True
     ):  # fmt: skip
-        got, want = answer[at].double(), truth.double()
+        got, want = _picked(answer, at).double(), truth.double()
         error = (got - want).abs()
         same = (got == want) | (got.isnan() & want.isnan())
         within = same | (error <= bound)  # False for NaN

@@ -1,9 +1,9 @@
 """Does a candidate's own kernel make its answer? Every kernel of its own is run, and what it wrote is then garbled: an
 answer that stays right was made by something else.
 
-Own kernels are Triton's, C++ and CUDA compiled by torch's extensions, functions of libraries through ctypes and
-tvm-ffi, and operators that were not torch's before the candidate was loaded. What is written over is in the range of
-what was there, so that an answer to which the kernel's part adds nothing stays what it is.
+Own kernels are Triton's, C++ and CUDA compiled by torch's extensions or its NVRTC, functions of libraries through
+ctypes and tvm-ffi, and operators that were not torch's before the candidate was loaded. What is written over is in the
+range of what was there, so that an answer to which the kernel's part adds nothing stays what it is.
 """
 
 from __future__ import annotations
@@ -18,6 +18,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["Muted"]
+
+# Functions of a compiler's or a driver's libraries that come before a kernel, and are none.
+AROUND = (
+    "nvrtc", "cuModule", "cuLibrary", "cuFunc", "cuKernel", "cuGet", "cuCtx", "cuDevice", "cuInit", "cuMem", "cudaGet",
+    "cudaDevice", "cudaFunc",
+)  # fmt: skip
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -39,7 +45,7 @@ def _garble(value: Tensor) -> None:
         if flat.is_floating_point():
             finite = flat[flat.isfinite()]
             low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 1.0)
-            flat.copy_(torch.rand(flat.shape) * (high - low + 1.0) + low)
+            flat.copy_(torch.rand(flat.shape, device=flat.device) * (high - low + 1.0) + low)
         elif flat.dtype is torch.bool:
             flat.logical_not_()
         else:
@@ -82,9 +88,22 @@ class Muted:
         except ImportError:
             return
         self._wrap(jit.JITFunction, "run", lambda kernel: getattr(kernel, "__name__", "a Triton kernel"))
+        self._compiled()
         self._wrap(
             interpreter.GridExecutor, "__call__", lambda kernel: getattr(kernel.fn, "__name__", "a Triton kernel")
         )
+
+    def _compiled(self) -> None:
+        """A kernel that is launched as it came from the compiler."""
+        from triton.compiler import CompiledKernel
+
+        its = CompiledKernel.__getitem__
+
+        def muted(kernel: Any, grid: Any) -> Callable[..., Any]:
+            launch = its(kernel, grid)
+            return lambda *args, **kwargs: self.run(str(kernel.metadata.name), launch, args, kwargs)
+
+        CompiledKernel.__getitem__ = muted
 
     def _wrap(self, holder: Any, name: str, called: Callable[[Any], str]) -> None:
         its = getattr(holder, name)
@@ -156,6 +175,8 @@ class _Foreign:
 
     def __call__(self, *args: Any) -> Any:
         muted, name, function = self._held
+        if name.startswith(AROUND):
+            return function(*args)
         return muted.run(name, function, args, {})
 
     def __getattr__(self, name: str) -> Any:

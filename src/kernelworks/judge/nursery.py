@@ -25,6 +25,8 @@ __all__ = ["Born", "Ended", "Nursery", "Slow"]
 # Long enough for the busiest machine: who waits for these is told at once where the other end is gone.
 START_S = 300.0  # torch is loaded in seconds, from a cold disk beside others in a minute
 STOP_S = 30.0  # a thread stops once it has a core
+# Whether there is a GPU is asked in a way that lets children of the process that asks still use it.
+WITHOUT_CUDA = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 NAP_S = 2e-5  # a thread that runs is stopped within some microseconds, one without a core once it has one
 
 
@@ -208,7 +210,7 @@ class Nursery:
         self._end, theirs = pair()
         # A process shows in /proc what it was started with, whatever is unset later: so secrets are left out here.
         command = [sys.executable, "-m", "kernelworks.judge.birth", str(theirs.fileno()), str(self.root)]
-        known = environment.without_secrets() | ({"TRITON_INTERPRET": "1"} if self.interpreted else {})
+        known = environment.without_secrets() | ({"TRITON_INTERPRET": "1"} if self.interpreted else {}) | WITHOUT_CUDA
         paths = os.pathsep.join(p for p in sys.path if p)
         self._process = subprocess.Popen(  # in a session of its own: a key that interrupts the supervisor is not for it
             command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env={**known, "PYTHONPATH": paths},
@@ -238,7 +240,10 @@ class Nursery:
         """One for processes to share: what is compiled in one is found by the next."""
         return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.root))
 
-    def born(self, role: str, papers: dict[str, Any], *, folder: Path | None = None, cpu_s: float = 600.0) -> Born:
+    def born(
+        self, role: str, papers: dict[str, Any], *, folder: Path | None = None, cpu_s: float = 600.0,
+        device: str = "cpu",
+    ) -> Born:  # fmt: skip
         """A process of a role with what it is given at its start; with the folder of another, or one of its own.
         Raises Ended."""
         shared = folder is not None
@@ -248,7 +253,7 @@ class Nursery:
         given = wrapped(papers)
         say(
             self._end,
-            {"role": role, "folder": str(folder), "cpu_s": cpu_s},
+            {"role": role, "folder": str(folder), "cpu_s": cpu_s, "device": device},
             (its_control.fileno(), its_status.fileno(), given),
         )
         its_control.close()

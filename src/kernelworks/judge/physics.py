@@ -1,5 +1,5 @@
 """What no implementation can beat: the bytes that go in and come out, and the arithmetic, at what this machine was
-measured to do.
+measured to do. On a GPU, whose caches are emptied before each call, they come from its memory.
 
 The bytes are the inputs' and the answers', once each, from the innermost cache that holds them. The arithmetic is that
 of the reference's products, which another algorithm may need less of. An input that the reference only picks from, or
@@ -9,6 +9,7 @@ show less than reading them takes, and no process has read them in less time of 
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -57,7 +58,7 @@ def _apart(of: Sequence[float], nothing: Sequence[float]) -> tuple[float, float]
 @dataclass(frozen=True)
 class Limit:
     """``seconds`` is the least of the whole; ``moving_s`` what reading the inputs alone takes, and ``alone_s`` what it
-    takes one core."""
+    takes one core, 0 on a GPU."""
 
     whole: Bound
     moving_s: float
@@ -125,12 +126,15 @@ def limit(work: Mapping[str, Any], threads: int, ceilings: Ceilings | GpuCeiling
     busiest = max(calls, key=lambda c: c[1], default=none)
     called = max(calls, key=lambda c: c[2], default=none)
     moved, written = inputs + weights + work["written"], work["written"]
+    on_gpu = isinstance(ceilings, GpuCeilings)
+    near_by, reach = (math.inf, math.inf) if on_gpu else (moved, inputs)  # what lies between two uses of a byte
     whole = bound(
-        flop, sum(c[2] for c in calls), moved, moved, busiest[3], threads, ceilings,
+        flop, sum(c[2] for c in calls), moved, near_by, busiest[3], threads, ceilings,
         written_bytes=written, function=str(called[4]),
     )  # fmt: skip
-    near, alone = (bound(0.0, 0.0, work["needed"], inputs, "float32", n, ceilings) for n in (threads, 1))
+    near, alone = (bound(0.0, 0.0, work["needed"], reach, "float32", n, ceilings) for n in (threads, 1))
+    alone_s = 0.0 if on_gpu else alone.terms["memory"]
     return Limit(
-        whole, near.terms["memory"], alone.terms["memory"], whole.terms["compute"], float(work["needed"]),
+        whole, near.terms["memory"], alone_s, whole.terms["compute"], float(work["needed"]),
         isinstance(ceilings, Ceilings) and ceilings.foreign_share > BUSY,
     )  # fmt: skip

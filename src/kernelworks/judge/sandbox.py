@@ -98,7 +98,7 @@ def keep_only(descriptors: Sequence[int]) -> None:
         os.closerange(low + 1, high)
 
 
-def enclose(folder: Path, apart: Apart, cpu_s: float) -> Path:
+def enclose(folder: Path, apart: Apart, cpu_s: float, device: str = "cpu") -> Path:
     """In the child: its own view of files and processes, limits, and no rights. Returns its folder as it sees it."""
     seen = folder
     if "files" in apart.kept:
@@ -107,7 +107,9 @@ def enclose(folder: Path, apart: Apart, cpu_s: float) -> Path:
         apart.not_tried("no files of its own", "writing elsewhere", "seeing processes")
     with contextlib.suppress(OSError):
         os.chdir(seen)
-    _limits(cpu_s)
+    _limits(cpu_s, memory=device == "cpu")
+    if device != "cpu":
+        apart.not_tried("a GPU's driver maps its memory too", "taking the host's memory")
     _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     header, none = (ctypes.c_uint32 * 2)(CAPABILITIES, 0), (ctypes.c_uint32 * 6)()
     apart.tried("rights", lambda: _done(_libc.capset(header, none)))
@@ -161,7 +163,7 @@ def _spare(place: str) -> bool:
     return there.is_dir() and there != Path("/") and not any(there in (path, *path.parents) for path in needed)
 
 
-def _limits(cpu_s: float) -> None:
+def _limits(cpu_s: float, *, memory: bool) -> None:
     begun, available = _kilobytes("/proc/self/status", "VmData"), _kilobytes("/proc/meminfo", "MemAvailable")
     wanted = (
         (resource.RLIMIT_CORE, 0),
@@ -170,7 +172,7 @@ def _limits(cpu_s: float) -> None:
         (resource.RLIMIT_CPU, max(1, round(cpu_s))),
         (resource.RLIMIT_DATA, 1024 * (begun + round(MEMORY * available)) if begun and available else ENDLESS),
     )
-    for what, most in wanted:
+    for what, most in wanted if memory else wanted[:-1]:
         hard = resource.getrlimit(what)[1]
         least = most if hard == resource.RLIM_INFINITY else min(most, hard)
         with contextlib.suppress(OSError, ValueError):
@@ -199,4 +201,5 @@ KEPT = {
 CACHES = {
     "HOME": ".", "TMPDIR": ".", "XDG_CACHE_HOME": "cache", "TORCH_EXTENSIONS_DIR": "extensions",
     "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor", "KERNELWORKS_CACHE": "kernelworks",
+    "CUDA_CACHE_PATH": "cuda",
 }  # fmt: skip

@@ -14,13 +14,15 @@ import torch
 
 from kernelworks.ceilings import ceilings as measured_ceilings
 from kernelworks.judge.bench import Bench, Budget, NoVerdict
+from kernelworks.judge.device import Host
 from kernelworks.judge.formats import candidate_of
 from kernelworks.judge.nursery import Ended, Nursery
+from kernelworks.judge.on_cuda import Cuda
 from kernelworks.judge.pacing import pace, speed
 from kernelworks.judge.physics import Limit, limit
 from kernelworks.judge.problem import Candidate, Misread, Problem
 from kernelworks.judge.trial import Trial, Tried
-from kernelworks.machine import machine
+from kernelworks.machine import gpu, has_gpu, machine
 from kernelworks.observe.program import versions
 from kernelworks.records import Ceilings, GpuCeilings
 from kernelworks.verdicts import Charge, Judgement
@@ -28,6 +30,7 @@ from kernelworks.verdicts import Charge, Judgement
 __all__ = ["ARMS", "OVER", "Sitting", "Work"]
 
 ARMS = ("eager", "compiled", "ours")  # what a candidate may be timed against
+CLOCKS_APART = 2.0  # what the events of a process say and what the supervisor sees, from which on both are shown
 OVER = ARMS[:1]  # where nothing is asked for
 Say = Callable[[str], None]
 Alone = Callable[[], AbstractContextManager[None]]
@@ -69,6 +72,7 @@ class Sitting:
         ceilings: Ceilings | GpuCeilings | None = None,
         nursery: Nursery | None = None,
         interpreted: bool = False,
+        device: Host | None = None,
         progress: Say | None = None,
         alone: Alone | None = None,
     ) -> None:
@@ -76,6 +80,7 @@ class Sitting:
         if unknown:
             raise ValueError(f"over takes {', '.join(ARMS)}, got {unknown[0]!r}")
         self.problem, self.over, self.budget = problem, over, budget or Budget()
+        self.device = device or (Cuda() if problem.device == "cuda" else Host())
         self.threads = threads or torch.get_num_threads()
         self.say = progress or _silent
         self.work: Work | None = None
@@ -84,10 +89,12 @@ class Sitting:
         self._alone = alone or contextlib.nullcontext
 
     def __enter__(self) -> Sitting:
-        limits = self._ceilings or measured_ceilings(rough=True)
+        limits: Ceilings | GpuCeilings | None = self._ceilings
+        if limits is None and self._missing() is None:
+            limits = measured_ceilings(rough=True, device=self.device.name)
         with contextlib.ExitStack() as stack:
             born = self._nursery or stack.enter_context(Nursery(interpreted=self._interpreted))
-            self.bench = stack.enter_context(Bench(born, self.problem, self.budget, self.threads))
+            self.bench = stack.enter_context(Bench(born, self.problem, self.budget, self.threads, self.device))
             self.bench.alone = self._alone
             self._set_up(limits)
             self._open = stack.pop_all()
@@ -96,12 +103,22 @@ class Sitting:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def _set_up(self, limits: Ceilings | GpuCeilings) -> None:
+    def _missing(self) -> NoVerdict | None:
+        """Why candidates cannot be judged here at all, where they cannot."""
+        if self.problem.device not in ("cpu", "cuda"):
+            said = f"the problem is for {self.problem.device}; candidates are judged on a CPU or with CUDA"
+        elif self.device.name == "cuda" and not has_gpu():
+            said = "the problem is for a GPU, and torch sees none here"
+        else:
+            return None
+        return NoVerdict("undecided", said)
+
+    def _set_up(self, limits: Ceilings | GpuCeilings | None) -> None:
         """The truth, and the least time; or why there is none."""
         try:
-            if self.problem.device != "cpu":
-                said = f"the problem is for {self.problem.device}; candidates are judged on the CPU"
-                raise NoVerdict("undecided", said)
+            missing = self._missing()
+            if missing is not None or limits is None:
+                raise missing or NoVerdict("undecided", "no ceilings of this machine")
             self.say("the truth")
             self.bench.collect()
             self.work = Work(self.bench.work(), self.threads, limits)
@@ -120,8 +137,8 @@ class Sitting:
     def judge(self, one: Candidate) -> Judgement:
         """What is found of a candidate. Nothing of it runs in this process, and nothing of it stays behind."""
         begin, tried, why = time.monotonic(), Tried(), self.nothing
-        if why is None and one.language == "cuda":
-            why = NoVerdict("undecided", "a candidate in CUDA; candidates are judged on the CPU")
+        if why is None and one.language == "cuda" and self.device.name == "cpu":
+            why = NoVerdict("undecided", "a candidate in CUDA, and its problem is judged on the CPU: judge it for cuda")
         if why is None:
             try:
                 tried = Trial(self.bench, one, self.over, self.say).run()
@@ -141,16 +158,20 @@ class Sitting:
         paces = tuple(pace(name, of, nothing) for name, of in tried.seconds.items() if of and len(of) == len(ours))
         speeds = tuple(speed(name, tried.seconds[name], ours, nothing) for name in self.over if ours and nothing)
         net = next((p.median_s for p in paces if p.arm == "candidate"), 0.0)
-        if least is not None and tried.took is not None and one.language != "triton":
+        interpreted = one.language == "triton" and self.device.name == "cpu"
+        if least is not None and tried.took is not None and not interpreted:
             broken, less = least.broken_by(tried.took, bench.cases[0].given), net and least.less_arithmetic(net)
             if broken:
                 reasons.append(Charge("faster than physics", broken))
             elif less:
                 remarks.append(Charge("less arithmetic", less))
-        if one.language == "triton" and paces:
+        if interpreted and paces:
             paces, speeds = (), ()
             said = "Triton's interpreter ran its kernels: right or wrong alone is judged"
             remarks.append(Charge("interpreted", said))
+        if tried.events_s and net and max(tried.events_s, net) > CLOCKS_APART * min(tried.events_s, net):
+            said = f"{tried.events_s:.3g} s a call by its own events, {net:.3g} s by the judge's clock, which counts"
+            remarks.append(Charge("clocks", said))
         if one.language == "torch" and not reasons:
             remarks.append(Charge("no kernel of its own", "all of its work is torch's"))
         if why is not None:
@@ -166,5 +187,6 @@ class Sitting:
             ceiling=least.whole.ceiling if least else "", weights=tried.weights, kernels=tried.kernels,
             kept_from=tried.kept, open_to=tried.open, threads=bench.threads, build_s=tried.build_s, seconds=seconds,
             date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-            machine=machine().name, versions=versions(),
+            machine=gpu().name if self.device.name == "cuda" and has_gpu() else machine().name, versions=versions(),
+            device=self.device.name, events_s=tried.events_s or None,
         )  # fmt: skip

@@ -25,8 +25,9 @@ from typing import Any
 import torch
 
 from kernelworks import environment
+from kernelworks.judge.on_cuda import persisting
 
-__all__ = ["State", "replaced"]
+__all__ = ["State"]
 
 _C: Any = torch._C
 _backends: Any = torch.backends
@@ -44,6 +45,11 @@ _fegetround = ctypes.CDLL(None).fegetround
 def _rounding() -> int:
     return int(_fegetround())
 
+
+ATTENTION = (
+    "_get_flash_sdp_enabled", "_get_mem_efficient_sdp_enabled", "_get_math_sdp_enabled", "_get_cudnn_sdp_enabled",
+    "_get_math_sdp_allow_fp16_bf16_reduction",
+)  # fmt: skip
 
 # name -> what reads it
 SETTINGS: dict[str, Callable[[], Any]] = {
@@ -66,6 +72,13 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     "cuDNN": lambda: _C._get_cudnn_enabled(),
     "precision of oneDNN's products": lambda: _C._get_fp32_precision_getter("mkldnn", "matmul"),
     "precision of oneDNN's convolutions": lambda: _C._get_fp32_precision_getter("mkldnn", "conv"),
+    "precision of CUDA's products": lambda: _C._get_fp32_precision_getter("cuda", "matmul"),
+    "precision of CUDA's convolutions": lambda: _C._get_fp32_precision_getter("cuda", "conv"),
+    "kernels of attention": lambda: [getattr(_C, name)() for name in ATTENTION],
+    "CUDA's current device and stream": lambda: (
+        _C._cuda_getCurrentStream(_C._cuda_getDevice()) if torch.cuda.is_initialized() else None
+    ),
+    "L2 that is kept for somebody": persisting,
     "tiny numbers flushed to zero": _flushes,
     "rounding of the processor": _rounding,
     "function modes": lambda: _C._len_torch_function_stack(),
@@ -123,14 +136,15 @@ def _settings() -> dict[str, Any]:
     return found
 
 
-# What of torch's own operators runs on a CPU or for a graph; a kernel in whose place another one was put is kept below
-# it, and said to be inactive.
+# What of torch's own operators runs on a CPU, a GPU or for a graph; a kernel in whose place another one was put is kept
+# below it, and said to be inactive.
 REPLACED = tuple(f"\n{key} (inactive)" for key in (
-    "CPU", "AutogradCPU", "Autograd[alias]", "CompositeImplicitAutograd[alias]", "CompositeExplicitAutograd[alias]",
+    "CPU", "AutogradCPU", "CUDA", "AutogradCUDA", "Autograd[alias]",
+    "CompositeImplicitAutograd[alias]", "CompositeExplicitAutograd[alias]",
 ))  # fmt: skip
 
 
-def replaced() -> list[str]:
+def _replaced() -> list[str]:
     """Operators of torch's in whose place somebody has put kernels of their own."""
     names = (n for n in _C._dispatch_get_all_op_names() if n.startswith("aten::"))
     usual = (n for n in names if "backward" not in n and not n.endswith("out") and "_foreach_" not in n)
@@ -145,6 +159,11 @@ class State:
     def __init__(self) -> None:
         self.settings, self.functions = _settings(), _functions()
         self.variables = environment.variables()
+        self.had = frozenset(_replaced() if torch.cuda.is_initialized() else ())  # torch replaces some for a GPU itself
+
+    def replaced(self) -> list[str]:
+        """Operators of torch's in whose place somebody has put others since."""
+        return [line for line in _replaced() if line not in self.had]
 
     def changes(self) -> list[str]:
         """What is otherwise now, a line each."""

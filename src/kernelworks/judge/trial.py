@@ -21,7 +21,6 @@ __all__ = ["Trial", "Tried"]
 
 GROUP_S, MOST_GROUP = 0.002, 8  # short calls are handed over together, until they take so long
 SEEN = 0.5  # of the least CPU time of inputs that were not seen before
-SEEN_LEAST_S = 0.001  # of that time, below which delivering an answer is much of it
 SEEN_CALLS, SEEN_PAIRS = 6, 3
 
 
@@ -36,6 +35,7 @@ class Tried:
     elements: int = 0
     seconds: dict[str, list[float]] = field(default_factory=dict)  # arm -> of each hand-over, paired by place
     nothing_s: float = 0.0
+    events_s: float = 0.0  # a call, by the device's own clock
     took: Took | None = None
     weights: str = ""
     kernels: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class Trial:
         self.bench, self.candidate, self.over, self.say = bench, candidate, over, say
         self.shape = bench.problem.shapes[0]
         self.folder = bench.nursery.folder("candidate")  # what one of its processes compiles the next one finds
-        self.fresh: list[float] = []  # CPU seconds of calls on inputs that it had not seen
+        self.fresh: list[Answer] = []  # to inputs that it had not seen
         self.tried = Tried()
 
     def run(self) -> Tried:
@@ -255,12 +255,13 @@ class Trial:
                 tried.take(answer, f"call {arm.number}")
                 if answer.raised:
                     return
-                self.fresh.append(answer.cpu_s)
+                self.fresh.append(answer)
                 tried.seconds[arm.name].append(answer.seconds)
             nothing.append(_theirs(arms[0], some, "nothing"))
         empty, empty_cpu = [a.seconds for a in nothing], [a.cpu_s for a in nothing]
         tried.nothing_s = statistics.median(empty)
-        tried.took = Took.of(tried.seconds[arms[-1].name], self.fresh, empty, empty_cpu)
+        tried.took = Took.of(tried.seconds[arms[-1].name], [a.cpu_s for a in self.fresh], empty, empty_cpu)
+        tried.events_s = statistics.median(a.events_s for a in self.fresh)
 
     def _seen(self, arm: Arm, cases: list[Case], group: int) -> None:
         """The same contents once more, elsewhere: they take as much of the cores as when they were seen for the first
@@ -269,11 +270,16 @@ class Trial:
         for number in range(min(SEEN_CALLS, len(cases) // group)):
             answer = arm.call(cases[number * group : (number + 1) * group])
             self.tried.take(answer, f"call {arm.number}")
-            again.append(answer.cpu_s)
-        least, usual = min(self.fresh), statistics.median(again)
-        if least > SEEN_LEAST_S and usual < SEEN * least and self._remembers(arm):
-            said = f"inputs that it has seen take {usual:.3g} s of a core, others {least:.3g} s at least"
+            again.append(self._cost(answer))
+        least, usual = min(map(self._cost, self.fresh)), statistics.median(again)
+        if least > self.bench.device.seen_least_s and usual < SEEN * least and self._remembers(arm):
+            of = "" if self.bench.device.apart else " of a core"
+            said = f"inputs that it has seen take {usual:.3g} s{of}, others {least:.3g} s at least"
             self.tried.charge("answers from memory", said)
+
+    def _cost(self, answer: Answer) -> float:
+        """Of the cores what it took them; of a device that works by itself there is the supervisor's clock alone."""
+        return max(0.0, answer.seconds - self.tried.nothing_s) if self.bench.device.apart else answer.cpu_s
 
     def _remembers(self, arm: Arm) -> bool:
         """Whether it is so once more, in pairs of calls that follow each other: the machine's mood is the same for
@@ -283,7 +289,7 @@ class Trial:
             fresh, again = arm.call([case]), arm.call([case])
             case.close()
             self.tried.take(again, f"call {arm.number}")
-            if again.cpu_s >= SEEN * fresh.cpu_s:
+            if self._cost(again) >= SEEN * self._cost(fresh):
                 return False
         return True
 

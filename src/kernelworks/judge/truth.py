@@ -20,6 +20,7 @@ from kernelworks.judge.bounds import Bound, Unbounded, bound_of
 from kernelworks.judge.bounds.run import simple
 from kernelworks.judge.draws import DRAWS, like_given, no_ones_and_zeros
 from kernelworks.judge.flow import Flow
+from kernelworks.judge.here import Here
 from kernelworks.judge.values import differentiable, given_leaves, gradients, leaves, packed
 from kernelworks.judge.wire import hear, say, tensors_into
 from kernelworks.observe.timeline import surveyed
@@ -191,6 +192,11 @@ def _work(court: Court, asked: dict[str, Any]) -> dict[str, Any]:
 
 def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
     """Answers until the other end is gone."""
+    with Here() if papers["problem"].device == "cuda" else contextlib.nullcontext():
+        _served(control, papers, folder)
+
+
+def _served(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
     court = None
     while True:
         asked, _ = hear(control)

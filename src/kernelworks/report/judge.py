@@ -76,6 +76,7 @@ def _facts(found: Judgement) -> Table:
         ("own kernels that ran", ", ".join(found.kernels)),
         ("least time", "" if found.limit_s is None else f"{quantity.seconds(found.limit_s)}: {found.ceiling}"),
         ("waits on", found.waits_on),
+        ("by its own events", "" if found.events_s is None else f"{quantity.seconds(found.events_s)} a call"),
         ("kept from", ", ".join(found.kept_from)),
         ("build", quantity.seconds(found.build_s)),
         ("judged in", quantity.seconds(found.seconds)),

@@ -226,10 +226,16 @@ def _plain(tensors: Sequence[Tensor], func: Any) -> None:
 def simple() -> Iterator[None]:
     """Without kernels that are one op to torch and many to us (recurrent layers of oneDNN, fused attention), or whose
     arithmetic is another one: NNPACK's convolutions by transforms, which torch takes where it may not take oneDNN's,
-    are off by more than any order of the sum is."""
+    are off by more than any order of the sum is.
+
+    Attention of half precision is what its formula says in half precision: what stands between its two products is
+    rounded to the program's dtype, as every kernel does that hands it to units for products of that dtype. Torch's own
+    formula would widen it, and allow for none of that."""
     before, whole = torch._C._get_mkldnn_enabled(), torch.backends.mha.get_fastpath_enabled()
+    narrow = torch._C._get_math_sdp_allow_fp16_bf16_reduction()
     torch._C._set_mkldnn_enabled(False)
     torch.backends.mha.set_fastpath_enabled(False)
+    torch._C._set_math_sdp_allow_fp16_bf16_reduction(True)
     try:
         transforms = torch.backends.nnpack.flags(enabled=False)
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), transforms:
@@ -237,3 +243,4 @@ def simple() -> Iterator[None]:
     finally:
         torch._C._set_mkldnn_enabled(before)
         torch.backends.mha.set_fastpath_enabled(whole)
+        torch._C._set_math_sdp_allow_fp16_bf16_reduction(narrow)
