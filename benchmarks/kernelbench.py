@@ -3,8 +3,8 @@
     python benchmarks/kernelbench.py KERNELBENCH/level1 KERNELBENCH/level2 [--only NAMES] [--seconds 3600]
 
 writes the table of docs/lint-problem.md from folders with KernelBench's files. Sizes for a GPU are halved until they
-fit (as ``lint-problem`` does), and the reference is judged at those. What is on record already is kept; ``--anew``
-forgets it.
+fit (as ``lint-problem`` does), and the reference is judged at those. What is on record already is kept, but for what
+``--only`` names; ``--anew`` forgets it.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def main() -> None:
     for path in sorted(p for folder in args.folders for p in folder.glob("*.py")):
         name = f"{path.parent.name}/{path.stem.rstrip('_')}"
         wanted = not args.only or any(word in name for word in args.only.split(","))
-        if name in rows or not wanted or time.monotonic() - begin > args.seconds:
+        if (name in rows and not args.only) or not wanted or time.monotonic() - begin > args.seconds:
             continue
         rows[name] = row(path)
         print(name, rows[name]["verdict"], rows[name]["reference"], flush=True)

@@ -215,17 +215,17 @@ class Arm:
 
     def _settled(self, answer: Answer, count: int, whole_s: float) -> None:
         """Waits until the process's device has nothing left to do, on any stream: after an answer that takes as long as
-        a message. Its own clock is read then; that shows no more time than the supervisor's."""
+        a message, by the process's clock too, which a busy machine does not stretch (one that lies about it still has
+        its kernels running when it is stopped). Its own events are read then; they show no more time than the clock."""
         begin = time.perf_counter_ns()
         said = self._heard({"do": "settle"}, count)
-        took = (time.perf_counter_ns() - begin) / 1e9
+        took = min((time.perf_counter_ns() - begin) / 1e9, _seconds(said.get("took")))
         self.left = self.left + 2 if took > LEFT_S else max(0, self.left - 1)
         if self.left > OFTEN:
             answer.working = f"its device is at work for {took:.3g} s after its answer"
         if "trouble" in said:
             answer.raised = answer.raised or f"raised {said['trouble']}"
-        device = said.get("device", [])
-        seconds = sum(s for s in device if isinstance(s, float) and math.isfinite(s))
+        seconds = sum(map(_seconds, said.get("device", ())))
         answer.events_s = seconds / count
         if seconds > whole_s and not answer.raised:
             answer.raised = f"has events that say {seconds:.3g} s of {whole_s:.3g} s by the clock"
@@ -269,6 +269,11 @@ class Arm:
         """A question that is no call. Raises Ended."""
         self.born.go_on()
         return self.born.ask({"do": what}, self.answer_s)[0]
+
+
+def _seconds(said: Any) -> float:
+    """What a process says as a time; 0 where it is none."""
+    return said if isinstance(said, float) and math.isfinite(said) else 0.0
 
 
 def _name(dtype: torch.dtype) -> str:

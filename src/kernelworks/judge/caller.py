@@ -21,6 +21,7 @@ import socket
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -111,9 +112,10 @@ class Caller:
         return {"ready": True}
 
     def settled(self) -> dict[str, Any]:
-        """How long each call took a device that works by itself, once that has nothing left to do."""
+        """How long a device that works by itself takes until it has nothing left to do, and took for each call."""
+        begin = perf_counter()
         self.device.settle()
-        return {"device": self.device.between(self.marks)}
+        return {"took": perf_counter() - begin, "device": self.device.between(self.marks)}
 
     def go(self) -> str:
         """What was wrong, where something was."""

@@ -23,5 +23,7 @@ class Here(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") == "cuda":
             return args[0]
+        if func is torch.device:
+            return _here(func(*args, **(kwargs or {})))
         args, kwargs = pytree.tree_map(_here, (args, kwargs or {}))
         return func(*args, **kwargs)

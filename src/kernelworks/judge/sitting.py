@@ -89,14 +89,16 @@ class Sitting:
         self._alone = alone or contextlib.nullcontext
 
     def __enter__(self) -> Sitting:
-        limits: Ceilings | GpuCeilings | None = self._ceilings
-        if limits is None and self._missing() is None:
-            limits = measured_ceilings(rough=True, device=self.device.name)
+        missing, limits = self._missing(), self._ceilings
         with contextlib.ExitStack() as stack:
-            born = self._nursery or stack.enter_context(Nursery(interpreted=self._interpreted))
+            born = self._nursery or Nursery(interpreted=self._interpreted)
+            if self._nursery is None and missing is None:
+                stack.enter_context(born)
             self.bench = stack.enter_context(Bench(born, self.problem, self.budget, self.threads, self.device))
             self.bench.alone = self._alone
-            self._set_up(limits)
+            if missing is None:
+                self._set_up(limits or measured_ceilings(rough=True, device=self.device.name))
+            self.nothing = self.nothing or missing
             self._open = stack.pop_all()
         return self
 
@@ -113,12 +115,9 @@ class Sitting:
             return None
         return NoVerdict("undecided", said)
 
-    def _set_up(self, limits: Ceilings | GpuCeilings | None) -> None:
+    def _set_up(self, limits: Ceilings | GpuCeilings) -> None:
         """The truth, and the least time; or why there is none."""
         try:
-            missing = self._missing()
-            if missing is not None or limits is None:
-                raise missing or NoVerdict("undecided", "no ceilings of this machine")
             self.say("the truth")
             self.bench.collect()
             self.work = Work(self.bench.work(), self.threads, limits)

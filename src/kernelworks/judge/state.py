@@ -51,6 +51,13 @@ ATTENTION = (
     "_get_math_sdp_allow_fp16_bf16_reduction",
 )  # fmt: skip
 
+
+def _narrower(backend: str, what: str) -> str:
+    """Of float32 in some ops, "" where it is float32's own: which stays so where one says so."""
+    found: str = _C._get_fp32_precision_getter(backend, what)
+    return "" if found in ("none", "ieee") else found
+
+
 # name -> what reads it
 SETTINGS: dict[str, Callable[[], Any]] = {
     "threads": torch.get_num_threads,
@@ -72,8 +79,9 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     "cuDNN": lambda: _C._get_cudnn_enabled(),
     "precision of oneDNN's products": lambda: _C._get_fp32_precision_getter("mkldnn", "matmul"),
     "precision of oneDNN's convolutions": lambda: _C._get_fp32_precision_getter("mkldnn", "conv"),
-    "precision of CUDA's products": lambda: _C._get_fp32_precision_getter("cuda", "matmul"),
-    "precision of CUDA's convolutions": lambda: _C._get_fp32_precision_getter("cuda", "conv"),
+    "precision of CUDA's products": lambda: _narrower("cuda", "matmul"),
+    "precision of CUDA's convolutions": lambda: _narrower("cuda", "conv"),
+    "precision of float32": lambda: (_narrower("generic", "all"), _narrower("cuda", "all")),
     "kernels of attention": lambda: [getattr(_C, name)() for name in ATTENTION],
     "CUDA's current device and stream": lambda: (
         _C._cuda_getCurrentStream(_C._cuda_getDevice()) if torch.cuda.is_initialized() else None
