@@ -258,10 +258,6 @@ def test_gradients_of_convolutions_are_sums(name: str, even: bool) -> None:
         assert worst(gradients(x), bound) > 1
 
 
-def _spelled_out(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return ((q @ k.mT) * q.shape[-1] ** -0.5).softmax(-1) @ v
-
-
 def _in_tiles(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """As fused kernels do it: scores in float32, weights handed to the second product in the program's dtype."""
     scores = (q.float() @ k.float().mT) * q.shape[-1] ** -0.5
@@ -269,16 +265,74 @@ def _in_tiles(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return ((weights.to(q.dtype).float() @ v.float()) / weights.sum(-1, keepdim=True)).to(q.dtype)
 
 
+MASKED = torch.rand(64, 64) < 0.7
+ATTENDED: dict[str, dict[str, Any]] = {
+    "all": {}, "causal": {"is_causal": True}, "masked": {"attn_mask": MASKED}, "scaled": {"scale": 0.3},
+    "in groups": {"enable_gqa": True},
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("drawn", [torch.rand, torch.randn])
-def test_attention_of_half_precision_rounds_between_its_products(drawn: Callable[..., Tensor], dtype: Any) -> None:
-    given = [drawn(2, 4, 64, 32).to(dtype) for _ in range(3)]
-    found = bound_of(F.scaled_dot_product_attention, given)
-    for run in (F.scaled_dot_product_attention, _spelled_out, _in_tiles):
-        assert worst([run(*given)], found) <= 1
-    fewer = [t.to(torch.float8_e4m3fn).to(dtype) for t in given]
-    assert worst([_in_tiles(*fewer)], found) > 1
-    assert worst([F.scaled_dot_product_attention(*given, scale=0.17)], found) > 1
+@pytest.mark.parametrize("how", ATTENDED)
+def test_attention_of_half_precision_rounds_between_its_products(how: str, dtype: torch.dtype) -> None:
+    q, k, v = (torch.rand(2, 4, 64, 32).to(dtype) for _ in range(3))
+    given = [q, k[:, :2], v[:, :2]] if how == "in groups" else [q, k, v]
+
+    def run(*args: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(*args, **ATTENDED[how])
+
+    found = bound_of(run, given)
+    assert 0.3 < worst([run(*given)], found) <= 1
+    widened = run(*(t.float() for t in given)).to(dtype)
+    assert worst([widened], found) <= 1
+    if how == "all":
+        assert worst([_in_tiles(*given)], found) <= 1
+        fewer = [(t.view(torch.int16) & ~0xF).view(dtype) for t in given]
+        assert worst([_in_tiles(*fewer)], found) > 1
+    assert worst([F.scaled_dot_product_attention(*given, **ATTENDED[how] | {"scale": 0.2})], found) > 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gradients_of_attention_of_half_precision_are_bounded(dtype: torch.dtype) -> None:
+    given = [torch.randn(2, 4, 48, 32).to(dtype) for _ in range(4)]
+
+    def gradients(q: Tensor, k: Tensor, v: Tensor, flow: Tensor) -> list[Tensor]:
+        with torch.enable_grad():
+            leaves = [t.detach().requires_grad_() for t in (q, k, v)]
+            return list(torch.autograd.grad(F.scaled_dot_product_attention(*leaves), leaves, flow))
+
+    found = bound_of(gradients, given)
+    assert 0.1 < worst(gradients(*given), found) <= 1
+
+
+def _strassen(a: Tensor, b: Tensor) -> Tensor:
+    (p, q), (r, s) = (half.chunk(2, 1) for half in a.chunk(2))
+    (t, u), (v, w) = (half.chunk(2, 1) for half in b.chunk(2))
+    one, two, three, four = (p + s) @ (t + w), (r + s) @ t, p @ (u - w), s @ (v - t)
+    five, six, seven = (p + q) @ w, (r - p) @ (t + u), (q - s) @ (v + w)
+    above = torch.cat([one + four - five + seven, three + five], 1)
+    return torch.cat([above, torch.cat([two + four, one - two + three + six], 1)])
+
+
+def _by_transforms(x: Tensor, weight: Tensor) -> Tensor:
+    sizes = x.shape[2:]
+    there = torch.einsum("ncij,kcij->nkij", torch.fft.rfft2(x, s=sizes), torch.fft.rfft2(weight.flip(2, 3), s=sizes))
+    return torch.fft.irfft2(there, s=sizes)[:, :, 2:, 2:]
+
+
+def test_algorithms_of_less_arithmetic_are_judged_by_each_element() -> None:
+    """Right where every element is of a size, and not where small ones lie beside large ones: an element's bound is of
+    its own terms, their error is of the whole."""
+    a, b, even = torch.rand(128, 128), torch.rand(128, 128), torch.rand(2, 16, 26, 26)
+    weight = torch.randn(8, 16, 3, 3) / 12
+    uneven, spikes = a.clone(), 1e-3 * even
+    uneven[64:] *= 1e-4
+    spikes[:, :, ::8, ::8] = 1.0
+    for run, least, small, large in (
+        (torch.mm, _strassen, [a, b], [uneven, b]), (F.conv2d, _by_transforms, [even, weight], [spikes, weight])
+    ):  # fmt: skip
+        assert worst([least(*small)], bound_of(run, small)) <= 1
+        assert worst([run(*large)], bound_of(run, large)) <= 1 < worst([least(*large)], bound_of(run, large)) / 5
 
 
 def test_complex_numbers_are_not_followed() -> None:

@@ -12,6 +12,7 @@ from torch._decomp import decomposition_table
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernelworks.judge.bounds.attention import AsKernels
 from kernelworks.judge.bounds.call import Call, Result, Unbounded, words
 from kernelworks.judge.bounds.chosen import CHOICES, MOVES, choice, converted, move
 from kernelworks.judge.bounds.error import Error, summed
@@ -227,20 +228,14 @@ def simple() -> Iterator[None]:
     """Without kernels that are one op to torch and many to us (recurrent layers of oneDNN, fused attention), or whose
     arithmetic is another one: NNPACK's convolutions by transforms, which torch takes where it may not take oneDNN's,
     are off by more than any order of the sum is.
-
-    Attention of half precision is what its formula says in half precision: what stands between its two products is
-    rounded to the program's dtype, as every kernel does that hands it to units for products of that dtype. Torch's own
-    formula would widen it, and allow for none of that."""
+    Attention of half precision is as its kernels have it (``attention``)."""
     before, whole = torch._C._get_mkldnn_enabled(), torch.backends.mha.get_fastpath_enabled()
-    narrow = torch._C._get_math_sdp_allow_fp16_bf16_reduction()
     torch._C._set_mkldnn_enabled(False)
     torch.backends.mha.set_fastpath_enabled(False)
-    torch._C._set_math_sdp_allow_fp16_bf16_reduction(True)
     try:
         transforms = torch.backends.nnpack.flags(enabled=False)
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), transforms:
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), transforms, AsKernels():
             yield
     finally:
         torch._C._set_mkldnn_enabled(before)
         torch.backends.mha.set_fastpath_enabled(whole)
-        torch._C._set_math_sdp_allow_fp16_bf16_reduction(narrow)
