@@ -1,4 +1,4 @@
-"""Attacks that need a GPU, and their honest twins, where there is one."""
+"""Attacks that need a GPU, and their honest twins; where there is none they get no verdict."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from attacked import Attack, candidate, problem_in
 from attacks import ATTACKS
 from attacks_on_cuda import HONEST_ON_CUDA, ON_CUDA
@@ -17,11 +16,10 @@ from kernelworks.judge import Budget
 from kernelworks.judge.formats import read_candidate
 from kernelworks.judge.nursery import Nursery
 from kernelworks.judge.sitting import Sitting
+from kernelworks.machine import has_gpu
 from kernelworks.verdicts import Judgement
 
 BUDGET = Budget(truth_s=2.0, most_cases=13, many=60, many_s=60.0, looks=1, shapes=0, gradients=0)
-
-ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
 
 class Court:
@@ -29,7 +27,7 @@ class Court:
 
     def __init__(self, folder: Path, stack: contextlib.ExitStack, budget: Budget = BUDGET) -> None:
         self.folder, self.stack, self.budget = folder, stack, budget
-        self.nursery = stack.enter_context(Nursery())
+        self.nursery = stack.enter_context(Nursery()) if has_gpu() else None
         self.sittings: dict[str, Sitting] = {}
 
     def judgement(self, problem: str, text: str) -> Judgement:
@@ -48,23 +46,24 @@ def court(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Court]:
         yield Court(tmp_path_factory.mktemp("on_cuda"), stack)
 
 
-@ON_A_GPU
 @pytest.mark.parametrize("attack", ON_CUDA, ids=lambda attack: attack.name)
 def test_the_attack_on_a_gpu_is_refused_and_its_twin_is_right(attack: Attack, court: Court) -> None:
-    right = court.judgement(attack.problem, attack.honest)
-    assert right.verdict == "right", right.reasons
-    refused = court.judgement(attack.problem, attack.text)
-    assert refused.verdict == "refused" and attack.kind in {r.kind for r in refused.reasons}, refused.reasons
+    right, refused = (court.judgement(attack.problem, text) for text in (attack.honest, attack.text))
+    if has_gpu():
+        assert right.verdict == "right", right.reasons
+        assert refused.verdict == "refused" and attack.kind in {r.kind for r in refused.reasons}, refused.reasons
+    else:
+        assert {right.verdict, refused.verdict} == {"undecided"} and "sees none here" in refused.reasons[0].said
 
 
-@ON_A_GPU
 @pytest.mark.parametrize("name", HONEST_ON_CUDA)
 def test_an_honest_candidate_on_a_gpu_is_right(name: str, court: Court) -> None:
     problem, body, top = HONEST_ON_CUDA[name]
     found = court.judgement(problem, candidate(problem, body, top=top))
-    assert found.verdict == "right", found.reasons
-    assert found.device == "cuda" and found.paces and found.events_s
-    assert bool(found.kernels) == bool(top)
+    assert found.verdict == ("right" if has_gpu() else "undecided"), found.reasons
+    assert found.device == "cuda"
+    if has_gpu():
+        assert found.paces and found.events_s and bool(found.kernels) == bool(top)
 
 
 def test_attacks_on_a_gpu_have_names_of_their_own_and_can_be_read(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import types
 from collections.abc import Callable, Iterator
@@ -74,9 +75,8 @@ def test_kernels_that_run_while_their_process_is_stopped_delay_others() -> None:
     assert "run while it is stopped" in works(arm)
 
 
-def test_without_a_gpu_there_is_no_verdict_on_one(tmp_path: Path) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is one here")
+def test_without_a_gpu_there_is_no_verdict_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("kernelworks.judge.sitting"), "has_gpu", lambda: False)
     problem = problem_in(tmp_path, "norm")
     file = tmp_path / "mine.py"
     file.write_text(candidate("norm", "return self.right(x)"), encoding="utf-8")
