@@ -16,6 +16,7 @@ from kernelworks.choose import OR_TORCH, eligible
 from kernelworks.compile import measured
 from kernelworks.compile.by_hand import by_hand
 from kernelworks.compile.calls import Found, found, states, varies
+from kernelworks.compile.halves import INDUCTOR
 from kernelworks.compile.parts import reason
 from kernelworks.compile.region import Region, region_of
 from kernelworks.compile.replace import misfit, replaced
@@ -29,6 +30,7 @@ from kernelworks.timings import call_of
 __all__ = ["Races", "chosen"]
 
 ENOUGH = 2  # regions of one kind of call that lost: the next ones of the graph go by them
+WORTH = 1.1  # times as quick, alone, in one pass: that may pay though inductor has the other
 HOPELESS = 0.9  # times as quick as torch's function, alone; less has no hope of beating inductor
 DECOMPOSED, TIMED, UNKNOWN = range(3)  # in this order; what nobody has timed gets half of the time at most
 SMALL = 1 << 16  # bytes: inductor's loops move them in less than the ten microseconds that calling a row takes
@@ -148,23 +150,58 @@ def _promise(call: Found) -> int:
 def _decided(call: Found, region: Region, races: Races) -> tuple[str, str, float]:
     """The row for a call ("" for inductor), the reason, and the ratio of the race."""
     ways = _ways(call)
-    if not ways:
-        return "", call.op.choice(call.args, None, call.wanted).because.split(";")[0], 0.0
+    because = call.op.choice(call.args, None, call.wanted).because.split(";")[0]
+    if not ways and not _parts_of(call):
+        return "", because, 0.0
     if call.op.contract.arithmetic != "products" and _on_cpu(call) and _cost(call).bytes < SMALL:
         return "", "so small that inductor's loops are done before a row is called", 0.0
-    taken, most = "", 0.0
-    said: dict[str, str] = {}  # of each row
-    for _, row in ways:
-        race = _raced(call, region, row, races)
-        if isinstance(race, str):
-            said[row] = race
-            continue
-        said[row] = f"{race.ratio:.2f}x inductor, {race}"
-        if race.won and (not taken or race.ratio > most):
-            taken = row
-        most = max(most, race.ratio)
+    races_of = {name: (row, _raced(call, region, row, races)) for name, row in ways}
+    whole = any(isinstance(race, measured.Raced) for _, race in races_of.values())
+    races_of |= {name: (row, _raced(call, region, row, races)) for name, row in _halved(call, region, whole, races)}
+    if not races_of:
+        return "", because, 0.0
+    raced = {name: race for name, (_, race) in races_of.items() if isinstance(race, measured.Raced)}
+    said = {name: str(race) for name, (_, race) in races_of.items()}
+    said |= {name: f"{race.ratio:.2f}x inductor, {race}" for name, race in raced.items()}
+    taken = max((name for name in raced if raced[name].won), key=lambda name: raced[name].ratio, default="")
     first = [said[taken]] if taken else []  # the report names the row ahead of it
-    return taken, "; ".join([*first, *(f"{name}: {said[row]}" for name, row in ways if row != taken)]), most
+    lines = [*first, *(f"{name}: {line}" for name, line in said.items() if name != taken)]
+    most = max((race.ratio for race in raced.values()), default=0.0)
+    return races_of[taken][0] if taken else "", "; ".join(lines), most
+
+
+def _parts_of(call: Found) -> tuple[str, str] | None:
+    """The rows of a call's forward and of its gradients, where each may run without the other: what inductor makes of
+    the other pass is no operator of a library's, and the op has one result."""
+    apart = bool(call.wanted) and not call.op.pointwise and not call.beside
+    if not apart or call.op.contract.arithmetic == "products" or call.op._to_record:
+        return None
+    ways, _ = eligible(call.op, call.op.request("training", call.args, call.wanted))
+    return next(((rows[0].name, rows[1].name) for rows in ways.values() if len(rows) == 2), None)
+
+
+def _halved(call: Found, region: Region, whole: bool, races: Races) -> list[tuple[str, str]]:
+    """The ways worth a race in which inductor has one of the passes: where a row alone is quicker than torch in the one
+    and slower in the other, or, should the ``whole`` not have been raced, quicker in either."""
+    parts = _parts_of(call)
+    if parts is None:
+        return []
+    names = [f"{parts[0]}+{INDUCTOR}", f"{INDUCTOR}+{parts[1]}"]
+    named = [(name, f"{name}{OR_TORCH}") for name in names]
+    known = [each for each in named if measured.recalled(call, region, each[1], races.patches) is not None]
+    if known or races.left_s <= races.budget_s / 2:
+        return known
+    begin = time.perf_counter()
+    try:
+        alone = measured.passes_alone(call, parts, _words(call))
+    except Exception:  # a row that cannot run these is none that is worth a race
+        return []
+    finally:
+        races.spent_s += time.perf_counter() - begin
+    return [
+        each for each, own, other in zip(named, alone, alone[::-1], strict=True)
+        if own >= WORTH and (not whole or other < 1)
+    ]  # fmt: skip
 
 
 def _raced(call: Found, region: Region, row: str, races: Races) -> measured.Raced | str:
@@ -181,7 +218,7 @@ def _raced(call: Found, region: Region, row: str, races: Races) -> measured.Race
     begin = time.perf_counter()
     _progress(f"racing {call.op.name} by {row.removesuffix(OR_TORCH)} in its region ({races.left_s:.0f} s left)")
     try:
-        alone = HOPELESS if row == WHOLE else measured.alone(call, row)
+        alone = HOPELESS if row == WHOLE or INDUCTOR in row else measured.alone(call, row)
         if alone < HOPELESS:
             return f"not raced in its region: alone it has {alone:.2f}x torch's function"
         inputs = measured.inputs_of(call, region, races.given)

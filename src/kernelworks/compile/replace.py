@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from kernelworks.compile.calls import Found, Steps, Viewed, placed, stepped, value_of
+from kernelworks.compile.halves import INDUCTOR, in_halves
 from kernelworks.written import as_tuple
 
 __all__ = ["misfit", "replaced"]
@@ -54,10 +55,12 @@ def replaced(found: Found, row: str, there: There) -> dict[fx.Node, fx.Node]:
         )
         if found.added is not None:
             made = _by_torch(found, args, there, graph)
+        elif INDUCTOR in row:
+            made = graph.call_function(in_halves, (op.name, row, *args))
         else:  # a backward may read an output that the call did not ask for
             args = op._to_record(*args) if found.wanted and op._to_record else args
             made = graph.call_function(op._overload, (*args, row))
-        one_alone = found.added is not None
+        one_alone = found.added is not None or INDUCTOR in row
         several = not one_alone and len(op._overload._schema.returns) > 1
         for node, place, _ in _results(found):
             one = graph.call_function(operator.getitem, (made, place)) if several else made
