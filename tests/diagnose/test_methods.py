@@ -331,6 +331,22 @@ def activating() -> Tensor:
     return x
 
 
+def totals(x: Tensor) -> Tensor:
+    return x * torch.tensor(0.5) / x.abs().sum() + x.softmax(-1)
+
+
+def totalled() -> Tensor:
+    x = X
+    for _ in range(20):
+        x = totals(X + x)
+    return x
+
+
+def test_a_method_of_a_tensor_is_no_call_of_a_function_of_its_name() -> None:
+    scene = scene_of(totalled)
+    assert scene.roots.modules and not list(swapped_functions.REMEDY.offers(scene))
+
+
 def test_our_ops_go_into_a_function_and_out_again() -> None:
     scene = scene_of(activating)
     (offer,) = swapped_functions.REMEDY.offers(scene)

@@ -254,6 +254,8 @@ LAYOUTS = {
         "both = Both(Net())\nnets = [Net() for _ in range(2)]\n\n\ndef work():\n    return both.net\n"
     ),
     "in a dictionary": 'NETS = {"one": Net(), "two": Net()}\n\n\ndef work():\n    return NETS["two"]\n',
+    "in a row": "other, net = Net(), Net()\nother.eval()\n\n\ndef work():\n    return net\n",
+    "in a row, local": "def work():\n    one, net = 1, Net()\n    return net\n",
     "closed over": (
         "def make(kind):\n    net = kind()\n\n    def run():\n        return net\n\n    return run\n\n\n"
         "work, other = make(Net), make(Net)\n"
@@ -319,8 +321,12 @@ class Net(nn.Module):
         return self.last(self.head(self.scaled(self.up(self.body(x))).mean((2, 3))))
 
 
+def bent(x):
+    return F.gelu(x, approximate="tanh")
+
+
 def activated(x):
-    return F.gelu(x, approximate="tanh") + torch.nn.functional.softmax(x, -1)
+    return bent(x) + torch.nn.functional.softmax(x, -1)
 
 
 model = Net()
@@ -362,7 +368,8 @@ def test_each_remedy_that_has_lines_is_placed_and_runs(name: str, folder: Path) 
     if name == "folded norms":
         assert isinstance(module.model.last, torch.nn.Identity) and text.index("fuse_conv") < text.index("X = torch")
     elif name == "swap in functions":
-        assert 'return kernelworks.gelu(x, approximate="tanh") + kernelworks.softmax(x, -1)' in text
+        assert 'return kernelworks.gelu(x, approximate="tanh")' in text
+        assert "return bent(x) + kernelworks.softmax(x, -1)" in text
     elif name == "bf16":
         assert not torch.equal(got, want)
     torch.set_float32_matmul_precision("highest")

@@ -446,7 +446,8 @@ class Search:
         if self.scene.roots.alike and measured:
             notes.append(f"{self.scene.roots.alike} modules were not compared: others of their kind were")
         gained = self._gained(notes) if self.kept else None
-        if gained is not None and self.plan is None and not gained.ambiguous and gained.gain_s <= gained.noise_s:
+        ended = gained.ambiguous if gained is not None else ""
+        if gained is not None and self.plan is None and gained.gain_s <= gained.noise_s:
             for one in self.kept:
                 one.taken, one.why = False, "in the end, with all that was kept, the program is no quicker"
             self.kept, self.scene.taken[:], gained = [], [], None
@@ -466,7 +467,7 @@ class Search:
             patch = as_patch(offers, self.scene, self.program.file, entry)
             return dataclasses.replace(gained, plan=plan, patch=patch, **shared)
         why = "" if said else ": no remedy applies"  # else each says why it is out
-        ambiguous = next((str(one.found.noise) for one in measured if one.found and one.found.loud), "")
+        ambiguous = ended or next((str(one.found.noise) for one in measured if one.found and one.found.loud), "")
         allowed = {one for one in self.tried if not one.offer.advice and one.offer.changes in {"", *self.scene.allow}}
         refused = self.over[0].why if self.over and set(self.over) == allowed else ""
         return fixed(

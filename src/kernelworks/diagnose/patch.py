@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from torch import nn
@@ -24,6 +25,7 @@ from kernelworks.diagnose.remedies.folded_norms import in_full
 from kernelworks.diagnose.remedies.remedy import PROCESS, Impossible, Offer, Scene
 from kernelworks.diagnose.remedies.swapped_functions import called_by
 from kernelworks.diagnose.written import NoPlace, Source
+from kernelworks.models.rebind import Rebinder
 
 __all__ = ["as_patch"]
 
@@ -105,7 +107,7 @@ class _Patch:
             lines += [f"# {offer.remedy}, {offer.says} ({offer.site}):", f"#   ({why})"]
             lines += [f"#     {line}" for line in offer.code.splitlines()]
         source = self.sources[0]
-        function = getattr(self.entry, "__func__", self.entry)
+        function = inspect.unwrap(getattr(self.entry, "__func__", self.entry)) if self.entry is not None else None
         code = getattr(function, "__code__", None)
         node = source.function(code) if code is not None and Path(code.co_filename).resolve() == source.path else None
         source.ahead_of(node, lines)
@@ -148,31 +150,35 @@ class _Patch:
         found: nn.Module = self.scene.at(offer.site)
         return found
 
-    def _function(self, offer: Offer) -> tuple[Source, Any, Function]:
+    def _function(self, fn: Callable[..., Any]) -> tuple[Source, Any]:
         """A function's file and its definition in it."""
-        function: Function = self.scene.at(offer.site)
-        code = inspect.unwrap(function.fn).__code__
+        code = inspect.unwrap(fn).__code__
         source = next((each for each in self.sources if each.path == Path(code.co_filename).resolve()), None)
         node = source.function(code) if source is not None else None
         if source is None or node is None:
             raise NoPlace(f"{code.co_filename}:{code.co_firstlineno} is no function of the program's own files")
-        return source, node, function
+        return source, node
 
     def called(self, offer: Offer) -> None:
-        """Our functions in the place of torch's, of which they have the arguments."""
-        source, node, function = self._function(offer)
+        """Our functions in the place of torch's, of which they have the arguments, there and in what it calls."""
+        function: Function = self.scene.at(offer.site)
+        found = Rebinder().rebind(function.fn)
+        helpers = (each for _, _, each in found.replaced if isinstance(each, FunctionType)) if found else ()
         changed = 0
-        for call in (each for each in ast.walk(node) if isinstance(each, ast.Call)):
-            ours = called_by(ast.unparse(call.func), inspect.unwrap(function.fn).__globals__)
-            if ours:
-                source.renamed(call, f"kernelworks.{ours}")
-                changed += 1
+        for fn in dict.fromkeys((inspect.unwrap(function.fn), *helpers)):
+            source, node = self._function(fn)
+            for call in (each for each in ast.walk(node) if isinstance(each, ast.Call)):
+                ours = called_by(ast.unparse(call.func), fn.__globals__)
+                if ours:
+                    source.renamed(call, f"kernelworks.{ours}")
+                    source.importing(["kernelworks"])
+                    changed += 1
         if not changed:
-            raise NoPlace(f"{function.path}() calls them through others")
-        source.importing(["kernelworks"])
+            raise NoPlace(f"what {function.path}() calls is not called by torch.nn.functional's names")
 
     def decorated(self, offer: Offer) -> None:
-        source, node, _ = self._function(offer)
+        function: Function = self.scene.at(offer.site)
+        source, node = self._function(function.fn)
         given = ", ".join(f'{key}="{value}"' for key, value in offer.options if key in ("mode", "backend"))
         source.decorate(node, f"@torch.compile({given})" if given else "@torch.compile")
         source.importing(["torch"])

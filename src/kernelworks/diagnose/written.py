@@ -74,7 +74,7 @@ class Source:
     def assigned(self, name: str, *, within: str = "", around: ast.AST | None = None) -> list[ast.stmt]:
         """The statements that give a name its value: outside of functions and classes, ``within`` a class of that name,
         or in the functions ``around`` one."""
-        found = [statement for statement, target in self._assignments() if ast.unparse(target) == name]
+        found = [statement for statement, target, _ in self._assignments() if ast.unparse(target) == name]
         if around is not None:
             outer = [each for each in self._outer(around) if isinstance(each, ast.FunctionDef)]
             return [each for each in found if self._inner(each, DEFS) in outer]
@@ -91,18 +91,23 @@ class Source:
     def built(self, kind: str) -> list[tuple[ast.stmt, str]]:
         """The statements that build an object of a class by its name, with the name that it gets."""
         found = []
-        for statement, target in self._assignments():
-            value: Any = statement.value  # type: ignore[attr-defined]
+        for statement, target, value in self._assignments():
             if isinstance(target, (ast.Name, ast.Attribute)) and _makes(value, kind):
                 found.append((statement, ast.unparse(target)))
         return found
 
-    def _assignments(self) -> Iterator[tuple[ast.stmt, ast.expr]]:
+    def _assignments(self) -> Iterator[tuple[ast.stmt, ast.expr, ast.expr]]:
+        """Each statement that gives a name its value, with both; several names in a row are several."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Assign) and len(node.targets) == 1:
-                yield node, node.targets[0]
+                target, value = node.targets[0], node.value
+                yield node, target, value
+                if isinstance(target, ast.Tuple):
+                    several = value.elts if isinstance(value, ast.Tuple) else ()
+                    values = several if len(several) == len(target.elts) else [value] * len(target.elts)
+                    yield from ((node, each, its) for each, its in zip(target.elts, values, strict=True))
             elif isinstance(node, ast.AnnAssign) and node.value is not None:
-                yield node, node.target
+                yield node, node.target, node.value
 
     def holds(self, statement: ast.AST, node: ast.AST) -> bool:
         """Whether a node is a part of a statement."""

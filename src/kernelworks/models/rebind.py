@@ -113,6 +113,26 @@ def _global_names(code: types.CodeType) -> tuple[set[str], set[str]]:
     return read, other
 
 
+def _attributes(code: types.CodeType) -> dict[str, set[str]]:
+    """Of each name that the code reads as a global, the attributes that are asked of it and of those in turn:
+    ``torch.nn.functional.gelu``. None is known of a name that is handed on."""
+    found: dict[str, set[str]] = {}
+    handed = set[str]()
+    for part in _all_codes(code):
+        name, depth = "", 0
+        for instruction in dis.get_instructions(part):
+            if instruction.opname == "LOAD_GLOBAL":
+                handed |= {name} - {""} if not depth else set()
+                name, depth = str(instruction.argval), 0
+            elif name and instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+                found.setdefault(name, set()).add(str(instruction.argval))
+                depth += 1
+            elif name and instruction.opname not in ("PUSH_NULL", "EXTENDED_ARG", "CACHE"):
+                handed |= {name} if not depth else set()
+                name, depth = "", 0
+    return {name: attributes for name, attributes in found.items() if name not in handed}
+
+
 def _renamed(code: types.CodeType, names: dict[str, str]) -> types.CodeType:
     """The code with these globals looked up under other names."""
     return code.replace(
@@ -176,6 +196,7 @@ class Rebinder:
         fused = with_fused_gates(function, own)
         code, fusing = fused or (function.__code__, set())
         read, other = _global_names(code)
+        of = _attributes(code)
         found: dict[str, tuple[Any, Any, tuple[str, ...]]] = {}
         replaced: list[tuple[dict[str, Any], str, Any]] = []
         if fused and GATES.keys() & (other | space.keys()):  # the user has such names
@@ -183,7 +204,7 @@ class Rebinder:
         elif fused:
             found |= {name: (GATES[name], GATES[name], tuple(fusing)) for name in GATES.keys() & read}
         for name in sorted((read - other) & set(space)):
-            ours = self._stand_in(space[name], other, function)
+            ours = self._stand_in(space[name], of.get(name, other), function)  # a tensor's own method is none of them
             if ours is not None:
                 found[name] = (space[name], *ours[:2])
                 replaced += [(space, name, space[name]), *ours[2]]
