@@ -28,7 +28,7 @@ from torch.utils._device import DeviceContext
 __all__ = [
     "LISTED", "MEMORY", "MEMORY_KEYS", "NAMES", "OTHER", "PLAIN", "RESOLVABLE", "TRACED", "TRANSFORM", "WATCHED",
     "is_plain", "key_of", "leaves", "observed", "overridden", "resolved", "standing", "transformed",
-    "uncompiled", "unseen", "untraced",
+    "uncompiled", "unseen", "untraced", "version_of",
 ]  # fmt: skip
 
 Called = TypeVar("Called", bound=Callable[..., Any])
@@ -58,6 +58,14 @@ NAMES: dict[str, Any] = {
 
 
 # ---------------------------------------------------------------- the world
+
+
+def version_of(tensor: Tensor) -> int:
+    """How often a tensor was written; -1 where nobody counts: inference tensors, and what took the memory of one."""
+    try:
+        return tensor._version
+    except RuntimeError:
+        return -1
 
 
 def transformed() -> bool:

@@ -159,7 +159,10 @@ def steps(tensor: Tensor) -> list[int]:
 def looks(case: Case) -> Looks:
     held = case.model.state_dict(keep_vars=True)
     grads = {f"grad of {n}": p.grad for n, p in case.model.named_parameters() if p.grad is not None}
-    tensors = {name: (id(t), t.data_ptr(), t.shape, steps(t), t.requires_grad) for name, t in {**held, **grads}.items()}
+    tensors = {
+        name: (id(t), t.data_ptr(), t.shape, steps(t), t.requires_grad, t.is_inference())
+        for name, t in {**held, **grads}.items()
+    }
     spaces = [{k: v for k, v in m.__dict__.items() if k != "training"} for m in case.model.modules()]
     states = []
     groups: list[Any] = []

@@ -30,11 +30,19 @@ from kernelworks.diagnose.remedies.remedy import Change, Remedy, Scene, Together
 from kernelworks.diagnose.roots import find
 from kernelworks.observe.budget import Budget
 
+
+def of_inference(make: Callable[[], nn.Module]) -> nn.Module:
+    """Made where nobody counts what is written."""
+    with torch.inference_mode():
+        return make()
+
+
 # Remedy, a program that it is for, how many offers.
 HITS: dict[str, tuple[Remedy, Callable[[], Case], int]] = {
     "channels last, asked": (channels_last.REMEDY, lambda: asked(net()), 1),
     "channels last, trained": (channels_last.REMEDY, lambda: trained(net(), momentum=0.9), 1),
     "channels last, Adam": (channels_last.REMEDY, lambda: trained(net(), torch.optim.Adam, eps=0.01), 1),
+    "channels last, inference mode": (channels_last.REMEDY, lambda: asked(of_inference(net)), 1),
     "folded norms": (folded_norms.REMEDY, lambda: asked(net()), 1),
     "folded norms, autocast": (folded_norms.REMEDY, lambda: asked(net(), autocast=True), 1),
     "weights cast once": (cast_weights.REMEDY, lambda: asked(net(), autocast=True), 1),

@@ -27,7 +27,7 @@ from kernelworks.compile.parts import reason, twin
 from kernelworks.compile.region import described
 from kernelworks.compile.report import Graph
 from kernelworks.machine import machine
-from kernelworks.plain import PLAIN, leaves
+from kernelworks.plain import PLAIN, leaves, version_of
 
 __all__ = ["Frozen", "Weights", "gains", "weights_of"]
 
@@ -53,7 +53,7 @@ class Weights:
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors = tuple(tensors)
         self.addresses = tuple(t.data_ptr() for t in tensors)
-        self.versions = tuple(t._version for t in tensors)
+        self.versions = tuple(version_of(t) for t in tensors)
         rows, self.blocks = [], 0
         for t in tensors:
             held = t.untyped_storage().nbytes() - t.storage_offset() * t.itemsize
@@ -73,7 +73,7 @@ class Weights:
 
     def same(self, tensors: Sequence[Tensor]) -> bool:
         for t, own, address, version in zip(tensors, self.tensors, self.addresses, self.versions, strict=True):
-            if t is not own or t.data_ptr() != address or t._version != version:
+            if t is not own or t.data_ptr() != address or version_of(t) != version:
                 return False
         return self._digest() == self.digest
 

@@ -15,6 +15,7 @@ from kernelworks.diagnose.copies import State, duplicate, seeded, widened
 from kernelworks.diagnose.functions import Function
 from kernelworks.diagnose.leaves import leaves, returned
 from kernelworks.diagnose.roots import Sample
+from kernelworks.plain import version_of
 
 __all__ = ["Answers", "answers", "in_place_of", "tensors"]
 
@@ -40,8 +41,8 @@ def answers(sample: Sample, state: State, *, wide: bool = False, inside: bool = 
     module, found = sample.module, Answers()
     args, kwargs = (widened if wide else duplicate)((sample.args, sample.kwargs))
     given = leaves((args, kwargs)) | _attributes(module, args)
-    before = {name: _version(t) for name, t in given.items()}
-    buffers = {name: (t, _version(t)) for name, t in module.named_buffers()}
+    before = {name: version_of(t) for name, t in given.items()}
+    buffers = {name: (t, version_of(t)) for name, t in module.named_buffers()}
     # Compiled code writes and counts no version: of a module's own buffers all are answers, unless they are large.
     small = sum(t.nbytes for t, _ in buffers.values()) <= MOST_INSIDE
     with contextlib.ExitStack() as stack:
@@ -57,7 +58,7 @@ def answers(sample: Sample, state: State, *, wide: bool = False, inside: bool = 
                 outputs = {"['loss']": loss}  # a swapped model that trains need not store its logits
             found.named |= _gradients(module, given, outputs)
         found.named |= {f"output{name}": _kept(t) for name, t in outputs.items()}
-        wrote = {name: t for name, t in given.items() if _version(t) != before[name]}
+        wrote = {name: t for name, t in given.items() if version_of(t) != before[name]}
         found.named |= {f"argument{name}": _kept(t) for name, t in wrote.items()}
         own = _attributes(module, args)  # a method may have set others
         few = sum(t.nbytes for t in own.values()) <= MOST_INSIDE
@@ -65,7 +66,7 @@ def answers(sample: Sample, state: State, *, wide: bool = False, inside: bool = 
         found.named |= {f"argument{name}": _kept(t) for name, t in kept.items()}
         for name, tensor in module.named_buffers():
             was, version = buffers.get(name, (None, 0))
-            written = tensor is not was or _version(tensor) != version
+            written = tensor is not was or version_of(tensor) != version
             if small or written:
                 found.named[f"buffer {name}"] = _kept(tensor)
             if not written:
@@ -76,10 +77,6 @@ def answers(sample: Sample, state: State, *, wide: bool = False, inside: bool = 
 def _attributes(module: nn.Module, args: tuple[Any, ...]) -> dict[str, Tensor]:
     """What a method's object holds."""
     return module.attributes(args) if isinstance(module, Function) else {}
-
-
-def _version(tensor: Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
 
 
 def _kept(tensor: Tensor) -> Tensor:

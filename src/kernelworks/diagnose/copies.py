@@ -19,7 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["NARROW", "State", "changed", "duplicate", "moved_parameters", "seeded", "wide", "widened"]
+from kernelworks.plain import version_of
+
+__all__ = ["NARROW", "State", "as_made", "changed", "duplicate", "moved_parameters", "seeded", "wide", "widened"]
 
 AS_THEY_ARE = (
     str, bytes, int, float, complex, bool, type(None), type, torch.dtype, torch.device, torch.Size, FunctionType,
@@ -150,7 +152,7 @@ class State:
                 with torch.inference_mode(value.is_inference()), torch.no_grad():
                     left = self._large and isinstance(value, nn.Parameter)
                     copied = None if left else value.detach().clone()
-                    self._tensors[id(value)] = _Saved(value, value.data, copied, _version(value))
+                    self._tensors[id(value)] = _Saved(value, value.data, copied, version_of(value))
         elif isinstance(value, torch.Generator):
             self._generators.append((value, value.get_state()))
         elif isinstance(value, CONTAINERS):
@@ -169,10 +171,10 @@ class State:
             with torch.inference_mode(saved.version < 0), torch.no_grad():
                 if saved.tensor.dtype is not saved.data.dtype:
                     saved.tensor.data = saved.data
-                written = saved.version < 0 or _version(saved.tensor) != saved.version
+                written = saved.version < 0 or version_of(saved.tensor) != saved.version
                 if saved.copy is not None and (written or not _unwritten(saved)):
                     saved.tensor.copy_(saved.copy)
-                    saved.version = _version(saved.tensor)
+                    saved.version = version_of(saved.tensor)
         for generator, state in self._generators:
             generator.set_state(state)
         for container, content in self._contents:
@@ -201,6 +203,11 @@ class State:
         return [s.tensor for s in self._tensors.values() if not isinstance(s.tensor, nn.Parameter)]
 
 
+def as_made(tensor: Tensor) -> contextlib.AbstractContextManager[None]:
+    """The mode in which it was made: given memory of the other mode, an inference tensor would be neither."""
+    return torch.inference_mode(tensor.is_inference())
+
+
 def _keeps(value: Any) -> bool:
     """Whether it is a plain object of attributes. Those of the standard library (a lock, a queue, a logger) and of
     torch's have users of their own."""
@@ -215,11 +222,6 @@ def _unwritten(saved: _Saved) -> bool:
     if isinstance(saved.tensor, nn.Parameter) or saved.copy is None:
         return True
     return saved.tensor.layout is not torch.strided or torch.equal(saved.tensor, saved.copy)
-
-
-def _version(tensor: Tensor) -> int:
-    """How often a tensor was written; -1 for one of inference mode, which nobody counts."""
-    return -1 if tensor.is_inference() else tensor._version
 
 
 def _same(container: Any, content: Any) -> bool:

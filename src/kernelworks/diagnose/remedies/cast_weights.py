@@ -20,6 +20,7 @@ from kernelworks.diagnose.remedies.folded_norms import CALLS, alike, installed
 from kernelworks.diagnose.remedies.remedy import EVERYWHERE, Change, Offer, Promise, Scene
 from kernelworks.diagnose.remedies.trial import raced
 from kernelworks.models.install import Installed
+from kernelworks.plain import version_of
 
 __all__ = ["REMEDY", "CastOnce"]
 
@@ -102,7 +103,7 @@ class CastOnce:
         if torch.is_grad_enabled() and any(t.requires_grad for t in held):
             return False
         dtype = torch.get_autocast_dtype(kind)
-        looks = (dtype, *((t.data_ptr(), -1 if t.is_inference() else t._version) for t in held))
+        looks = (dtype, *((t.data_ptr(), version_of(t)) for t in held))
         if looks != self._seen:
             with torch.no_grad():
                 if alike(self._weight, module.weight, dtype):

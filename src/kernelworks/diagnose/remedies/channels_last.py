@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from kernelworks.diagnose.copies import as_made
 from kernelworks.diagnose.remedies.remedy import EVERYWHERE, Change, Offer, Promise, Scene
 from kernelworks.diagnose.remedies.trial import raced
 
@@ -92,20 +93,23 @@ def relaid(
     before = [(tensor, tensor.data) for weight, tensor in beside() if tensor.shape == weight.shape]
     before = [(tensor, data) for tensor, data in before if data.is_contiguous()]
     for tensor, data in before:
-        if id(tensor) in laid:
-            tensor.data = laid[id(tensor)].copy_(data)
-        else:
-            tensor.data = data.contiguous(memory_format=FORMATS[data.dim()])
+        with as_made(tensor):
+            if id(tensor) in laid:
+                tensor.data = laid[id(tensor)].copy_(data)
+            else:
+                tensor.data = data.contiguous(memory_format=FORMATS[data.dim()])
     laid |= {id(weight): weight.data for weight in weights}
 
     def back() -> None:
         for tensor, data in before:
             if tensor.data_ptr() != data.data_ptr():
-                data.copy_(tensor.data)
-                tensor.data = data
+                with as_made(tensor):
+                    data.copy_(tensor.data)
+                    tensor.data = data
         for weight, tensor in beside():  # of those that were made meanwhile
             if tensor.shape == weight.shape and not tensor.is_contiguous():
-                tensor.data = tensor.data.contiguous()
+                with as_made(tensor):
+                    tensor.data = tensor.data.contiguous()
 
     return back
 

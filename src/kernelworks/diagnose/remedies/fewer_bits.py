@@ -21,6 +21,7 @@ from kernelworks.diagnose.remedies.folded_norms import installed
 from kernelworks.diagnose.remedies.remedy import EVERYWHERE, PROCESS, Change, Offer, Promise, Scene
 from kernelworks.diagnose.remedies.trial import raced
 from kernelworks.models.install import Installed
+from kernelworks.plain import version_of
 
 __all__ = ["BF16", "INT8", "REMEDY", "TF32"]
 
@@ -147,7 +148,7 @@ class Quantised:
     def packed(self) -> Any:
         """The weight in int8, made anew where it was written."""
         held = [t for t in (self.module.weight, self.module.bias) if t is not None]
-        looks = tuple((t.data_ptr(), -1 if t.is_inference() else t._version) for t in held)
+        looks = tuple((t.data_ptr(), version_of(t)) for t in held)
         if looks != self._seen:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from kernelworks.diagnose.remedies.remedy import Change, Impossible, Offer, Promise, Scene
 from kernelworks.diagnose.remedies.trial import raced
 from kernelworks.models.install import Installed
+from kernelworks.plain import version_of
 from kernelworks.work.flow import Flow, Step
 
 __all__ = ["CALLS", "REMEDY", "Folded", "below", "in_full", "installed", "norms_after_products"]
@@ -248,7 +249,7 @@ class Folded:
         """As calls of ``x`` need it."""
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.product.weight.dtype
-        looks = (dtype, *((t.data_ptr(), -1 if t.is_inference() else t._version) for t in self._written()))
+        looks = (dtype, *((t.data_ptr(), version_of(t)) for t in self._written()))
         if looks == self._seen:
             return
         weight, bias = folded(self.product, self.norm)

@@ -22,6 +22,7 @@ from kernelworks.diagnose.remedies.remedy import Change, Impossible, Offer, Prom
 from kernelworks.diagnose.remedies.trial import raced
 from kernelworks.models.install import Installed
 from kernelworks.observe.trace import Call
+from kernelworks.plain import version_of
 from kernelworks.work.flow import Flow
 
 __all__ = ["REMEDY", "Merged", "products_of_one_input"]
@@ -161,7 +162,7 @@ class Merged:
 
     def of(self, number: int, x: Tensor) -> Tensor:
         """What one of them gives."""
-        version = -1 if x.is_inference() else x._version
+        version = version_of(x)
         if x is self._input and version == self._version and number in self._made:
             made = self._made.pop(number)
             if not self._made:
