@@ -26,8 +26,9 @@ from pathlib import Path
 import platformdirs
 
 __all__ = [
-    "beside_others", "cache_dir", "choosing", "compile_seconds", "compiler", "interpreting", "native", "no_color",
-    "put_back", "ray_address", "secret", "show_gpu", "variables", "without_secrets", "write_lines", "write_whole",
+    "beside_others", "cache_dir", "choosing", "compile_seconds", "compiler", "gpus_shown", "interpreting", "native",
+    "no_color", "put_back", "ray_address", "secret", "show_gpu", "variables", "without_secrets", "write_lines",
+    "write_whole",
 ]  # fmt: skip
 
 COMPILE_S = 120.0  # the largest room takes 4 s on a quiet core
@@ -125,9 +126,15 @@ def ray_address() -> str:
     return os.environ.get("RAY_ADDRESS", "")
 
 
-def show_gpu(number: int) -> None:
+def gpus_shown() -> list[str] | None:
+    """The GPUs that this process is shown, by number or name; None where that is all of them."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return None if given is None else [name.strip() for name in given.split(",") if name.strip()]
+
+
+def show_gpu(name: str) -> None:
     """From here on this process, and those that it starts, see that GPU alone; before torch has looked for any."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = str(number)
+    os.environ["CUDA_VISIBLE_DEVICES"] = name
 
 
 def native() -> str:

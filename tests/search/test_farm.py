@@ -15,7 +15,7 @@ from crowd import Crowd, Hand
 from pretended import PARENT, PROBLEM, Pretended, judgement
 
 from kernelworks.records import Ceilings
-from kernelworks.search import crew, farm
+from kernelworks.search import crew, farm, shares
 from kernelworks.search.farm import Done, Farm, NoWorkers, Opened, Task, undecided
 from kernelworks.search.store import Store
 from kernelworks.searches import Search
@@ -231,11 +231,12 @@ def test_without_ray_it_says_what_brings_it(searched: Run, monkeypatch: pytest.M
 
 def test_each_worker_has_cores_of_its_own_or_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew, "_ray", lambda: SimpleNamespace())
-    monkeypatch.setattr(crew, "_there", lambda kind: [0, 1, 2, 3] if kind == "cores" else [0])
+    monkeypatch.setattr(shares, "cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     crew.possible(4, 1, "cpu")
     crew.possible(2, 2, "cpu")
-    crew.possible(1, 8, "cuda")
+    crew.possible(1, 4, "cuda")
     with pytest.raises(ValueError, match=r"workers takes at most 2 here \(2 cores each, one a thread, of 4 cores\)"):
         crew.possible(3, 2, "cpu")
     with pytest.raises(ValueError, match=r"at most 1 here \(a GPU each, of 1 gpus\), got 2"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -82,3 +83,4 @@ def test_a_worker_that_is_killed_loses_no_verdict(farm: str, tmp_path: Path, cei
     assert workers and all("/" in worker for worker in workers)  # none was judged in this process
     _, alive = psutil.wait_procs(left, timeout=LONG_S)
     assert not alive  # neither Ray's, nor the judge's of the worker that was killed
+    assert not list(Path(tempfile.gettempdir()).glob(f"kw-ray-{os.getpid()}-*"))

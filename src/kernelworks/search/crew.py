@@ -1,8 +1,9 @@
-"""Ray's processes as workers: each has a core set, or a GPU, of its own, and a sitting there.
+"""Ray's processes as workers: each has a core set of its own, with a GPU where the problem is for one, and a sitting.
 
 What runs beside each other are builds and questions of right and wrong; times are taken by one worker of a host at a
 time (``shares.clock``), since cores share caches and memory. What others build meanwhile still shares those: both arms
-of a race have that in turns, so it widens the interval, and the best is judged again once all workers are gone.
+of a race have that in turns, so it widens the interval, and the best is judged again once all workers are gone. Workers
+with a GPU each take times beside each other: what is timed there shares nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -31,13 +33,14 @@ from kernelworks.judge.sitting import Sitting
 from kernelworks.machine import machine
 from kernelworks.records import Ceilings, GpuCeilings
 from kernelworks.search import shares
-from kernelworks.search.farm import Opened, Task
+from kernelworks.search.farm import NoWorkers, Opened, Task
 from kernelworks.verdicts import Judgement
 
 __all__ = ["Crew", "Papers", "possible"]
 
 PATIENCE_S = 600.0  # for cores that another search is to give back once its candidate is judged
 LEAVE_S = 10.0  # for a worker to end its own processes
+FOLDER = "kw-ray-"
 MEMORY = 128 << 20  # bytes of Ray's store of objects: what goes through it are texts
 
 
@@ -51,6 +54,8 @@ class Papers:
     threads: int
     ceilings: Ceilings | GpuCeilings
     machine: str
+    gpus: tuple[str, ...] = ()  # of the host, by number or name; the worker has one of them
+    folder: str | None = None  # for what it writes: Ray kills a worker's processes before they could clear up
 
     @property
     def kind(self) -> str:
@@ -59,6 +64,7 @@ class Papers:
 
     @property
     def count(self) -> int:
+        """Of that, for each worker."""
         return 1 if self.kind == "gpus" else self.threads
 
 
@@ -75,17 +81,19 @@ class Juror:
         papers = self.papers
         if machine().kind != papers.machine:
             raise ValueError(f"a worker is on {machine().kind}, the search on {papers.machine}: times do not compare")
-        claim = shares.claimed(papers.kind, _there(papers.kind), papers.count, PATIENCE_S)
-        self.stack.callback(claim.let_go)
         if papers.kind == "gpus":
-            environment.show_gpu(claim.numbers[0])
-        else:
-            os.sched_setaffinity(0, claim.numbers)
+            gpu = shares.claimed("gpus", papers.gpus, 1, PATIENCE_S)
+            self.stack.callback(gpu.let_go)
+            environment.show_gpu(gpu.numbers[0])
+        claim = shares.claimed("cores", shares.cores(), papers.threads, PATIENCE_S)
+        self.stack.callback(claim.let_go)
+        os.sched_setaffinity(0, claim.numbers)
         torch.set_num_threads(papers.threads)
+        tempfile.tempdir = papers.folder
         sitting = self.stack.enter_context(
             Sitting(
                 papers.problem, over=(papers.over,), budget=papers.budget, threads=papers.threads,
-                ceilings=papers.ceilings, interpreted=True, alone=self._alone,
+                ceilings=papers.ceilings, interpreted=papers.kind == "cores", alone=self._alone,
             )
         )  # fmt: skip
         self.sitting = sitting
@@ -156,7 +164,7 @@ class Hired:
     """A worker of Ray's, as the farm holds it."""
 
     def __init__(self, ray: Any, papers: Papers, number: int) -> None:
-        wanted = {"num_gpus": 1} if papers.kind == "gpus" else {"num_cpus": papers.threads}
+        wanted = {"num_cpus": papers.threads} | ({"num_gpus": 1} if papers.kind == "gpus" else {})
         made = ray.remote(**wanted, max_restarts=0, max_task_retries=0)(_actor([path for path in sys.path if path]))
         self._ray, self._actor = ray, made.remote(pickle.dumps(papers))
         self.name = f"{platform.node()}:{os.getpid()}/{number}"
@@ -185,15 +193,21 @@ class Crew:
     """
 
     def __init__(self, workers: int, papers: Papers) -> None:
-        self.wanted, self.papers, self.hired = workers, papers, 0
+        self.wanted, self.hired = workers, 0
+        self.papers = replace(papers, gpus=tuple(_gpus())) if papers.kind == "gpus" else papers
         self.ray = _ray()
 
     def __enter__(self) -> Crew:
         with contextlib.ExitStack() as stack:
             if not self.ray.is_initialized():
                 self._join(stack)
-            there = int(self.ray.cluster_resources().get("GPU" if self.papers.kind == "gpus" else "CPU", 0))
-            _fitting(self.wanted, there, self.papers.count, self.papers.kind)
+            resources = self.ray.cluster_resources()
+            cores, gpus = (int(resources.get(kind, 0)) for kind in ("CPU", "GPU"))
+            _fitting(self.wanted, cores, self.papers.threads, "cores")
+            there = cores
+            if self.papers.kind == "gpus":
+                _fitting(self.wanted, gpus, 1, "gpus")
+                there = gpus
             share = shares.Share(self.papers.kind, there, self.wanted, self.papers.count)
             self.allowed = stack.enter_context(share).workers
             self._open = stack.pop_all()
@@ -206,20 +220,35 @@ class Crew:
         ray = self.ray
         quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
         cluster = environment.ray_address()
-        if cluster:
-            ray.init(address=cluster, **quiet)
-        else:
-            folder = tempfile.mkdtemp(prefix="kw-ray-")  # short: sockets lie in it, whose paths may not be long
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            ray.init(
-                address="local", num_cpus=len(shares.cores()), num_gpus=len(_there("gpus")), include_dashboard=False,
-                object_store_memory=MEMORY, _temp_dir=folder, **quiet,
-            )  # fmt: skip
+        try:
+            if cluster:
+                ray.init(address=cluster, **quiet)
+            else:
+                folder = _folder(stack)
+                self.papers = replace(self.papers, folder=folder)
+                ray.init(
+                    address="local", num_cpus=len(shares.cores()), num_gpus=len(_gpus()),
+                    include_dashboard=False, object_store_memory=MEMORY, _temp_dir=folder, **quiet,
+                )  # fmt: skip
+        except Exception as error:  # of any kind: a port, a version, memory that is not there
+            where = f"at RAY_ADDRESS={cluster}" if cluster else "here"
+            raise NoWorkers(f"no Ray {where}: {type(error).__name__}: {error}") from error
         stack.callback(ray.shutdown)
 
     def hire(self) -> Hired:
         self.hired += 1
         return Hired(self.ray, self.papers, self.hired)
+
+
+def _folder(stack: contextlib.ExitStack) -> str:
+    """Where Ray and workers write, until the stack ends; those of searches that were killed go too. Its name is short:
+    sockets lie in it, whose paths may not be long."""
+    for left in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
+        if not Path("/proc", left.name.removeprefix(FOLDER).partition("-")[0]).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    folder = tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-")
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _ray() -> Any:
@@ -237,19 +266,19 @@ def possible(workers: int, threads: int, device: str) -> None:
     """Raises ValueError without Ray, and where so many workers have no core set, or GPU, each on this host."""
     _ray()
     if not environment.ray_address():
-        kind = _kind(device)
-        _fitting(workers, len(_there(kind)), 1 if kind == "gpus" else threads, kind)
+        _fitting(workers, len(shares.cores()), threads, "cores")
+        if _kind(device) == "gpus":
+            _fitting(workers, len(_gpus()), 1, "gpus")
 
 
 def _kind(device: str) -> str:
     return "cores" if device == "cpu" else "gpus"
 
 
-def _there(kind: str) -> list[int]:
-    """The processors, or the GPUs, of this host."""
-    if kind == "cores":
-        return shares.cores()
-    return list(range(torch.cuda.device_count()))
+def _gpus() -> list[str]:
+    """The GPUs of this host that may be used, by number or name."""
+    shown = environment.gpus_shown()
+    return shown if shown is not None else [str(number) for number in range(torch.cuda.device_count())]
 
 
 def _fitting(workers: int, there: int, each: int, kind: str) -> None:

@@ -162,6 +162,7 @@ class _Run:
     ) -> None:  # fmt: skip
         self.store, self.judging, self.ceilings, self._say = store, judging, ceilings, say
         self.workers = workers
+        self.interpreted = store.problem.device == "cpu"  # there Triton's kernels run in its interpreter
         self.stop: Stopping
         self.stack: contextlib.ExitStack
         self.farm: Farm
@@ -254,19 +255,19 @@ class _Run:
     # ------------------------------------------------------------ judging
 
     def _hirer(self, stack: contextlib.ExitStack) -> Callable[[], Worker]:
-        """What makes a worker. Triton's kernels run in its interpreter."""
+        """What makes a worker."""
         self._allowed: Callable[[], int] = lambda: 1
         if self.workers == 1:
 
             def here() -> Worker:
-                self.nursery = self.stack.enter_context(Nursery(interpreted=True))
+                self.nursery = self.stack.enter_context(Nursery(interpreted=self.interpreted))
                 return Here(self._opened(self.judging[0], self.stack), self.worker, self.say)
 
             return here
         from kernelworks.search.crew import Crew, Papers
 
         self.say("the machine's ceilings")
-        self.ceilings = self.ceilings or measured_ceilings(rough=True)
+        self.ceilings = self.ceilings or measured_ceilings(rough=True, device=self.store.problem.device)
         self.say(f"Ray, for {self.workers} workers")
         papers = Papers(
             self.store.problem, self.store.over, self.judging[0], self.store.threads, self.ceilings, machine().kind
@@ -299,7 +300,7 @@ class _Run:
         return stack.enter_context(
             Sitting(
                 self.store.problem, over=(self.store.over,), budget=budget, threads=self.store.threads,
-                ceilings=self.ceilings, nursery=self.nursery, interpreted=True, progress=self.say,
+                ceilings=self.ceilings, nursery=self.nursery, interpreted=self.interpreted, progress=self.say,
                 alone=None if self.workers == 1 else shares.clock,
             )
         )  # fmt: skip
@@ -374,7 +375,7 @@ class _Run:
             if one is None:
                 return
             if sitting is None:
-                self.nursery = self.nursery or self.stack.enter_context(Nursery(interpreted=True))
+                self.nursery = self.nursery or self.stack.enter_context(Nursery(interpreted=self.interpreted))
                 sitting = self._opened(self.judging[1], self.stack)
             self._once_more(sitting, one)
 

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Generic, TypeVar
 
 from kernelworks import environment
 
@@ -28,6 +29,8 @@ __all__ = ["Claim", "Share", "claimed", "clock", "cores", "fair"]
 
 FRESH_S = 1.0  # for which a share holds: counting again is a few reads of small files
 POLL_S = 0.2
+
+N = TypeVar("N", int, str)
 
 
 def cores() -> list[int]:
@@ -74,10 +77,10 @@ def clock() -> Iterator[None]:
 
 
 @dataclass
-class Claim:
+class Claim(Generic[N]):
     """Cores, or GPUs, that nobody else has until it is let go, or this process ends."""
 
-    numbers: tuple[int, ...]
+    numbers: tuple[N, ...]
     files: tuple[int, ...]
 
     def let_go(self) -> None:
@@ -86,14 +89,14 @@ class Claim:
         self.files = ()
 
 
-def claimed(kind: str, among: Sequence[int], count: int, patience_s: float) -> Claim:
-    """So many of the ``"cores"`` or ``"gpus"`` of these numbers, all at once. Raises TimeoutError where others have
-    them for longer than that."""
+def claimed(kind: str, among: Sequence[N], count: int, patience_s: float) -> Claim[N]:
+    """So many of the ``"cores"`` or ``"gpus"`` of these numbers or names, all at once. Raises TimeoutError where others
+    have them for longer than that."""
     folder, until = environment.cache_dir("farm"), time.monotonic() + patience_s
     while True:
         one_at_a_time = _locked(folder / f"{kind}.lock", wait=True)
         assert one_at_a_time is not None
-        held: dict[int, int] = {}
+        held: dict[N, int] = {}
         try:
             for number in among:
                 file = _locked(folder / kind / f"{number}.lock", wait=False)
