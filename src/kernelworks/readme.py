@@ -8,6 +8,7 @@ out of date.
 |---|---|---|
 | ``diagnose`` | ``diagnose-minilm.json``, a Diagnosis | the sentence, the worst regions, the bar, the fix |
 | ``programs`` | ``programs-cpu.json`` | the suite on a CPU: eager, torch's best switch, the fix, predicted beside got |
+| ``programs_intel`` | ``programs-cpu-intel.json`` | the same on a CPU of another make |
 | ``gpu_programs`` | ``programs-cuda.json`` | the same on a GPU |
 | ``models`` | ``models.json`` | models before and after a swap |
 | ``ops`` | ``ops-2-threads.json`` | one line an op: the median speedup over its cases |
@@ -49,7 +50,7 @@ from kernelworks.rungs import Climb
 
 __all__ = ["PAGES", "generate", "main", "outdated"]
 
-PAGES = ("README.md", "docs/results.md", "docs/climb.md")
+PAGES = ("README.md", "docs/results.md", "docs/climb.md", "docs/suite.md")
 RESULTS, LADDERS = Path("benchmarks") / "results", "ladders"
 PART = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n).*?(<!-- end generated -->)", re.S)
 WIDTH = 100
@@ -381,6 +382,7 @@ ON_CPU = ("default", "max-autotune-no-cudagraphs", "fix", "kernelworks")  # what
 PICTURES: dict[str, Callable[[Path], str]] = {"docs/pictures/diagnosis.svg": _picture}
 PARTS: dict[str, Callable[[Path, Hashes], str]] = {
     "diagnose": _diagnose, "programs": _of_the_suite("programs-cpu.json", *ON_CPU),
+    "programs_intel": _of_the_suite("programs-cpu-intel.json", *ON_CPU),
     "gpu_programs": _of_the_suite("programs-cuda.json", "reduce-overhead", *ON_CPU), "models": _models, "ops": _ops,
     "cases": _cases, "gpu_ops": _gpu_ops, "gpu_models": _gpu_models, "gpu_cases": _gpu_cases, "ladders": _ladders,
     "rooms": _rooms,
