@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Read when torch loads OpenMP. Both workers' threads share the cores, and a thread that spins while it waits keeps one
 # from the other worker: half of the time of the parity tests went there.
@@ -36,6 +37,9 @@ from kernelworks.records import (
     Proof,
     Region,
 )
+
+if TYPE_CHECKING:
+    from kernelworks.judge.nursery import Nursery
 
 # Started first, in this order: no worker is then left with one long test when the other has nothing more to take.
 LONG = ("test_triton", "test_parity", "test_prove", "test_torch")
@@ -103,6 +107,15 @@ def calm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         from kernelworks.ceilings import quiet
 
         monkeypatch.setattr(quiet, "cpu_times", lambda: quiet.CpuTimes(time.monotonic(), 0.0, 0.0, 2))
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Where the judge's processes are born, once for all tests of a worker: it takes seconds to load torch."""
+    from kernelworks.judge.nursery import Nursery
+
+    with Nursery(interpreted=True) as born:
+        yield born
 
 
 @pytest.fixture(scope="session")

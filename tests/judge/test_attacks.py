@@ -62,9 +62,8 @@ class Court:
 
 
 @pytest.fixture(scope="module")
-def court(ceilings: Ceilings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Court]:
+def court(ceilings: Ceilings, nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Court]:
     with contextlib.ExitStack() as stack:
-        nursery = stack.enter_context(Nursery(interpreted=True))
         yield Court(nursery, ceilings, tmp_path_factory.mktemp("attacked"), stack)
 
 

@@ -15,11 +15,12 @@ from typer.testing import CliRunner
 
 from kernelworks import judge as judging
 from kernelworks.cli import app
-from kernelworks.judge import Budget, pacing, physics
+from kernelworks.judge import Budget, judge_all, pacing, physics
 from kernelworks.judge.arm import LAYOUTS
 from kernelworks.judge.bounds.run import simple
 from kernelworks.judge.draws import DRAWS, like_given, no_ones_and_zeros
 from kernelworks.judge.flow import Flow
+from kernelworks.judge.nursery import Nursery
 from kernelworks.judge.values import Foreign, leaves, packed, unpacked
 from kernelworks.judge.wire import Memory, tensors_into
 from kernelworks.records import Ceilings, from_json, to_json
@@ -154,7 +155,7 @@ def test_other_strides_hold_every_element_once(layout: str) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_rung_of_a_ladder_is_judged(kept: bool, ceilings: Ceilings, tmp_path: Path) -> None:
+def test_a_rung_of_a_ladder_is_judged(kept: bool, ceilings: Ceilings, nursery: Nursery, tmp_path: Path) -> None:
     rung = LADDER / "01_naive.cpp"
     if not kept:  # a column short
         rung = tmp_path / "01_naive.cpp"
@@ -162,7 +163,9 @@ def test_a_rung_of_a_ladder_is_judged(kept: bool, ceilings: Ceilings, tmp_path: 
         rung.write_text(
             source.replace("for (int64_t j = 0; j < N;", "for (int64_t j = 0; j < N - 1;"), encoding="utf-8"
         )
-    found = judging(rung, "cpu-sgemm:M=24,N=40,K=56", budget=LITTLE, ceilings=ceilings, threads=1)
+    (found,) = judge_all(
+        [rung], "cpu-sgemm:M=24,N=40,K=56", budget=LITTLE, ceilings=ceilings, threads=1, nursery=nursery
+    )
     assert found.verdict == ("right" if kept else "refused"), found.reasons
     assert {r.kind for r in found.reasons} == (set() if kept else {"wrong answer"})
     if kept:

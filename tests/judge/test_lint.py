@@ -14,6 +14,7 @@ from kernelworks.cli import app
 from kernelworks.judge.examiner import examined
 from kernelworks.judge.formats import read_problem
 from kernelworks.judge.lint import lint
+from kernelworks.judge.nursery import Nursery
 from kernelworks.lints import NOT_LOOKED, NOT_WORTH, WEAK, WORTH, Finding, Lint
 from kernelworks.records import from_json
 
@@ -108,10 +109,10 @@ def test_what_cannot_be_looked_at_is_said(tmp_path: Path) -> None:
         lint(path, device="tpu")
 
 
-def test_what_does_not_come_to_an_end_is_too_slow(tmp_path: Path) -> None:
+def test_what_does_not_come_to_an_end_is_too_slow(tmp_path: Path, nursery: Nursery) -> None:
     path = tmp_path / "sleeps.py"
     path.write_text(Written("__import__('time').sleep(3600)\nreturn x", "torch.rand(8, 8)").text)
-    found = lint(path, most_s=2.0)
+    found = lint(path, most_s=2.0, nursery=nursery)
     assert (found.verdict, [f.kind for f in found.findings]) == (NOT_LOOKED, ["too slow"])
     assert "within 2 s" in found.findings[0].said and found.seconds > 2
 

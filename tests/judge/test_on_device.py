@@ -17,6 +17,7 @@ from imitated import Imitated
 from kernelworks.judge import Budget, judge, physics
 from kernelworks.judge.arm import Arm
 from kernelworks.judge.here import Here
+from kernelworks.judge.nursery import Nursery
 from kernelworks.judge.sitting import Sitting
 from kernelworks.records import Ceilings, GpuBandwidth, GpuCeilings, GpuRate
 from kernelworks.verdicts import Judgement
@@ -26,10 +27,12 @@ IMPORT = "from imitated import OFF, later\nimport time"
 
 
 @pytest.fixture(scope="module")
-def judged(ceilings: Ceilings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Judgement]]:
+def judged(
+    ceilings: Ceilings, nursery: Nursery, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Judgement]]:
     problem = problem_in(tmp_path_factory.mktemp("on_device"), "norm")
     device = Imitated()
-    with Sitting(problem, budget=BUDGET, threads=1, ceilings=ceilings, device=device) as sitting:
+    with Sitting(problem, budget=BUDGET, threads=1, ceilings=ceilings, device=device, nursery=nursery) as sitting:
 
         def judgement(body: str) -> Judgement:
             before = dict(device.asked)

@@ -11,6 +11,7 @@ import pytest
 
 from kernelworks.judge.bench import Budget
 from kernelworks.judge.formats import kernelbench
+from kernelworks.judge.nursery import Nursery
 from kernelworks.judge.sitting import Sitting
 from kernelworks.machine import machine
 from kernelworks.records import Ceilings
@@ -52,9 +53,9 @@ DROPPED = CANDIDATE.format(target=ANY, body="run(x)\n        return torch.clamp(
 
 
 @pytest.fixture(scope="module")
-def sitting(ceilings: Ceilings) -> Iterator[Sitting]:
+def sitting(ceilings: Ceilings, nursery: Nursery) -> Iterator[Sitting]:
     problem = kernelbench.problem_in(Path("relu.py"), PROBLEM)
-    with Sitting(problem, budget=LITTLE, threads=1, ceilings=ceilings) as found:
+    with Sitting(problem, budget=LITTLE, threads=1, ceilings=ceilings, nursery=nursery) as found:
         yield found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -39,14 +40,16 @@ LAUNCHES = 4.0  # of the device's floors: work of less than that is not what is 
 
 
 def lint(
-    problem: Problem | str | Path, *, device: str | None = None, threads: int | None = None, most_s: float = MOST_S
-) -> Lint:
+    problem: Problem | str | Path, *, device: str | None = None, threads: int | None = None, most_s: float = MOST_S,
+    nursery: Nursery | None = None,
+) -> Lint:  # fmt: skip
     """Looks at a problem, in a process apart.
 
     Args:
         problem: it, or a file with it in a format that is known.
         device: for whose rates its sizes are judged, "cpu" or "cuda"; the problem's own without it.
         most_s: seconds after which it is too slow to be looked at.
+        nursery: one that several problems share, since it takes seconds to start.
 
     Raises:
         Misread: the file is not of its format.
@@ -61,10 +64,10 @@ def lint(
         "problem": known, "threads": threads or torch.get_num_threads(),
         "most_bytes": MOST_BYTES, "most_flop": MOST_FLOP,
     }  # fmt: skip
-    with Nursery() as nursery:
+    with contextlib.nullcontext(nursery) if nursery is not None else Nursery() as its:
         try:
             cpu_s = 60 + 2 * most_s * (os.cpu_count() or 1)  # the clock ends it, not this
-            seen, _ = nursery.born("examiner", papers, cpu_s=cpu_s).hear(most_s)
+            seen, _ = its.born("examiner", papers, cpu_s=cpu_s).hear(most_s)
         except Slow:
             said = f"it was not looked at to the end within {most_s:.0f} s: no smaller sizes of it are quick enough"
             seen = {"findings": [{"kind": "too slow", "fatal": False, "said": said}]}
