@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
+import os
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from crowd import Crowd, Hand
 from pretended import PARENT, PROBLEM, Pretended, judgement
 
+from kernelworks.machine import machine
 from kernelworks.records import Ceilings
 from kernelworks.search import crew, farm, shares
 from kernelworks.search.farm import Done, Farm, NoWorkers, Opened, Task, undecided
+from kernelworks.search.loop import SHORT
 from kernelworks.search.store import Store
 from kernelworks.searches import Search
 from kernelworks.verdicts import Judgement
@@ -241,3 +248,56 @@ def test_each_worker_has_cores_of_its_own_or_there_is_none(monkeypatch: pytest.M
         crew.possible(3, 2, "cpu")
     with pytest.raises(ValueError, match=r"at most 1 here \(a GPU each, of 1 gpus\), got 2"):
         crew.possible(2, 1, "cuda")
+
+
+# ---------------------------------------------------------------- a worker, without Ray round it
+
+
+@pytest.fixture
+def juror(
+    pretended: type[Pretended], ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[crew.Juror]:
+    """A worker in this process, whose sitting takes no time but while it may."""
+
+    class Timed(pretended):  # type: ignore[misc, valid-type]
+        def __init__(self, problem: Any, **settings: Any) -> None:
+            super().__init__(problem, **{**settings, "progress": print})
+            self.alone = settings["alone"]
+
+        def judge_text(self, name: str, source: str, language: str) -> Judgement:
+            with self.alone():
+                found: Judgement = super().judge_text(name, source, language)
+                return found
+
+    monkeypatch.setattr(crew, "Sitting", Timed)
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
+    threads = torch.get_num_threads()
+    yield crew.Juror(crew.Papers(PROBLEM, "eager", SHORT, 1, ceilings, machine().kind, folder=str(tmp_path)))
+    torch.set_num_threads(threads)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
+def test_a_worker_has_a_core_and_waits_for_its_turn_at_the_clock_for_nothing(juror: crew.Juror) -> None:
+    with ThreadPoolExecutor(1) as pool:  # a thread's processors are its own
+        assert pool.submit(juror.open).result().work is not None
+        (core,) = pool.submit(os.sched_getaffinity, 0).result()
+        assert core in shares.cores()
+        others = [number for number in shares.cores() if number != core]
+        with pytest.raises(TimeoutError):
+            shares.claimed("cores", [core], 1, 0.0)
+        with shares.clock():
+            begin = time.monotonic()
+            verdict = pool.submit(juror.judge, task(3))
+            time.sleep(0.3)
+            assert not verdict.done()
+        judgement, cost_s = verdict.result(LONG_S)
+        assert judgement.verdict == "right" and 0 < cost_s <= time.monotonic() - begin - juror.waited_s
+        assert juror.waited_s > 0.1
+        pool.submit(juror.leave).result()
+    assert shares.claimed("cores", [core, *others], 1, 0.0).numbers == (core,)
+
+
+def test_a_worker_on_another_kind_of_machine_is_none(juror: crew.Juror) -> None:
+    juror.papers = dataclasses.replace(juror.papers, machine="another")
+    with pytest.raises(ValueError, match="the search on another: times do not compare"):
+        juror.open()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 import shutil
@@ -18,23 +19,25 @@ from typing import Any
 import pytest
 import torch
 from pretended import PROBLEM, judgement
+from typer.testing import CliRunner
 
 from kernelworks.build import cpp
 from kernelworks.build.cache import BuildError
 from kernelworks.build.constants import Constants, constants_of, named_in, with_entry
 from kernelworks.build.rows import searched_row
 from kernelworks.certificates import Certificate, find
+from kernelworks.cli import app
 from kernelworks.judge.formats import rooms
 from kernelworks.machine import machine
 from kernelworks.op import OPS
-from kernelworks.records import Proof, to_json
+from kernelworks.records import Proof, from_json, to_json
 from kernelworks.search import keep as keeping
 from kernelworks.search.keep import Change, Refused, keepable
 from kernelworks.search.loop import SHORT
 from kernelworks.search.prompt import template
 from kernelworks.search.space import space_in
 from kernelworks.search.variants import constants_in, text_of
-from kernelworks.searches import Beside, Found, Search, Tried
+from kernelworks.searches import Beside, Found, Kept, Search, Tried
 
 PACKAGE = Path(keeping.__file__).parent.parent
 TARGET = "avx2" if "avx2" in machine().features else "scalar"
@@ -285,6 +288,27 @@ def test_what_is_proved_is_written_with_what_was_measured(kept: Callable[..., An
     assert (seen["case"], seen["us"], seen["over_before"], seen["over_eager"]) == ("1024x4096", 100.0, 1.3, 2.0)
     assert seen["cpu"] == machine().name and seen["threads"] == 1
     assert certificate in find("relu", row)
+
+
+@pytest.mark.parametrize(
+    ("why", "code", "said"),
+    [
+        ("", 0, "relu.avx2 in tuning.toml: over the row as it was"),
+        ("its proof fails", 1, "nothing was: its proof fails"),
+    ],
+)
+def test_what_came_of_it_is_said_and_is_the_exit_code(
+    why: str, code: int, said: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Kept("relu", "avx2", () if why else ("tuning.toml",), tuple(QUICKER), None, why)
+    given: dict[str, Any] = {}
+    made = dataclasses.replace(searched(other), kept=kept)
+    package = importlib.import_module("kernelworks.search")  # by its name it is the verb
+    monkeypatch.setattr(package, "search", lambda *_, **more: given.update(more) or made)
+    result = CliRunner().invoke(app, ["search", "relu", "--keep", "--workers", "3"])
+    assert result.exit_code == code and given["keep"] is True and given["workers"] == 3
+    assert said in " ".join(result.stdout.split())
+    assert from_json(Search, to_json(made)) == made
 
 
 # Keeps a search's best, of a copy of the package whose folder comes first on the path, in a process of its own.
