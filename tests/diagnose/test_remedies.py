@@ -23,11 +23,12 @@ from kernelworks.diagnose.remedies import (
     gradient_clipping,
     merged_projections,
     swap,
+    torch_compile,
     trial,
     zeroed_gradients,
 )
 from kernelworks.diagnose.remedies.remedy import Change, Remedy, Scene, Together
-from kernelworks.diagnose.roots import find
+from kernelworks.diagnose.roots import Roots, find
 from kernelworks.observe.budget import Budget
 
 
@@ -282,3 +283,13 @@ def test_of_a_swap_that_gains_nothing_the_ops_that_do_are_offered(monkeypatch: p
     assert promise.saves == 0.1 and promise.less is None
     with swap.REMEDY.apply(scene, some):
         assert "forward" in vars(case.model.act) and "forward" not in vars(case.model.norm)
+
+
+@pytest.mark.parametrize(("seconds", "backward", "worth"), [(0.03, True, 1), (0.03, False, 0), (0.06, False, 1)])
+def test_a_module_that_trains_is_worth_a_compiler_for_its_backward_too(
+    seconds: float, backward: bool, worth: int
+) -> None:
+    model = nn.Linear(2, 2)
+    steps = (torch.optim.SGD(model.parameters(), lr=0.1),) if backward else ()
+    roots = Roots((model,), (), fresh=False, seconds={id(model): seconds})
+    assert len(torch_compile.timely(Scene(roots, optimizers=steps, walls=(1.0,)))) == worth

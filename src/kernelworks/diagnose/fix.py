@@ -56,6 +56,7 @@ KEPT = 0.5  # of what is left of the budget, for the try of what is predicted to
 FIRST, SOON_S = 0.1, 10.0  # what is predicted to save so much is tried before more is predicted, from so long on
 MORE_ROOM = 1.25  # times as many seconds as the first time, for a prediction that did not end
 GAINS = "it gains more than the noise"
+UNFORESEEN = ", so nothing is predicted"
 
 
 @dataclass
@@ -224,7 +225,7 @@ class Search:
             return
         if far_apart(self.walls):
             one.promise = dataclasses.replace(found, saves=None)
-            self._note(f"{range_of(self.walls)}, so nothing is predicted")
+            self._note(f"{range_of(self.walls)}{UNFORESEEN}")
             return
         if found.saves > 0:
             factor = history.calibration(one.offer.remedy, self.outcomes)
@@ -360,7 +361,7 @@ class Search:
             before, _ = one.pairs
         if far_apart(before):
             one.told = None
-            self._note(f"{range_of(before)}, so nothing is predicted")
+            self._note(f"{range_of(before)}{UNFORESEEN}")
         gain, noise = gain_of(one.turns), noise_between(one.turns)
         theirs = found.loud and offer.cores  # what others leave of them decides it, not the program
         one.taken = gain > noise and not theirs
@@ -434,7 +435,8 @@ class Search:
             )  # fmt: skip
 
     def _note(self, text: str) -> None:
-        if text not in self.scene.notes:
+        said = self.scene.notes
+        if text not in said and not (text.endswith(UNFORESEEN) and any(note.endswith(UNFORESEEN) for note in said)):
             self.scene.notes.insert(0, text)
 
     # ------------------------------------------------------------ what is told

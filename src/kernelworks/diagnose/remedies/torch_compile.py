@@ -30,7 +30,7 @@ IMPL = "_compiled_call_impl"  # where nn.Module.compile keeps what it made
 Impl = tuple[nn.Module, Callable[..., Any]]  # a module and what is called in its place
 LEAST_S, PER_MODULE_S = 3.0, 0.25  # what inductor takes, and more for each module with parameters
 PER_CALL_S = 0.1  # for each call that a plain function makes: a loop is unrolled, and thousands of calls are minutes
-BACKWARD = 2.0  # times as long, where gradients are compiled too
+BACKWARD = 2.0  # times as long as the forward: to compile gradients, and to run them
 MOST_ROOTS = 4  # that are compiled: those that take the most time
 GRAPHS = 64  # of one kind of module: modes, blocks and swaps are compiled beside each other, and 8 are not enough
 IN_A_GRAPH = 0.5  # of the time of a graph of its own, which a block takes in the graph of the whole
@@ -91,10 +91,12 @@ def blocks_of(root: nn.Module) -> tuple[str, tuple[nn.Module, ...]]:
 
 
 def timely(scene: Scene) -> list[nn.Module]:
-    """The outermost modules that are worth a compiler's time, by the time that they take."""
+    """The outermost modules that are worth a compiler's time, by the time that they take: their calls, and twice as
+    long again where what they compute is run backwards."""
     seconds = scene.roots.seconds
     roots = sorted(scene.roots.modules, key=lambda root: -seconds.get(id(root), 0.0))
-    return [root for root in roots if seconds.get(id(root), 0.0) >= WORTH * scene.wall][:MOST_ROOTS]
+    least = WORTH * scene.wall / (1 + BACKWARD if scene.backward else 1)
+    return [root for root in roots if seconds.get(id(root), 0.0) >= least][:MOST_ROOTS]
 
 
 def compile_group(site: Site) -> str:
