@@ -9,15 +9,20 @@ import torch
 from torch import Tensor
 
 from compiled_graphs import graphs, leaves_of
+from kernelworks.compile import choice
 from kernelworks.compile.calls import Found, states
+from kernelworks.compile.choice import Races, chosen
+from kernelworks.compile.measured import Raced
 from kernelworks.compile.region import region_of, with_copy
 from kernelworks.compile.replace import misfit, replaced
+from kernelworks.compile.report import Graph
 from kernelworks.compile.rotary import rotations
 
 Q = torch.linspace(-3, 3, 2 * 4 * 6 * 16).sin().view(2, 4, 6, 16)
 K = torch.linspace(-5, 5, 2 * 2 * 6 * 16).sin().view(2, 2, 6, 16)
 ANGLES = torch.linspace(0, 3, 6 * 8).view(6, 8)
 HALVES = torch.cat([ANGLES, ANGLES], -1)
+WON = Raced(120.0, 100.0, (1.2, 1.2), 0.01, False)
 Pair = tuple[Tensor, Tensor]
 
 
@@ -178,3 +183,29 @@ def test_what_only_looks_like_a_turn_is_left() -> None:
 
     ((graph, _),) = graphs(program, Q, K, ANGLES)
     assert [call.node.name for call in found_in(graph)] == []
+
+
+def test_turns_ahead_of_attention_are_taken_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever comes first: nothing that one takes away is read by the other."""
+
+    def program(q: Tensor, k: Tensor, v: Tensor, angles: Tensor) -> Tensor:
+        q, k = (t.to(v.dtype) for t in halves(q.float(), k.float(), angles))
+        k, v = (t[:, :, None].expand(2, 2, 2, 6, 16).reshape(2, 4, 6, 16) for t in (k, v))
+        return torch.softmax(q @ k.transpose(2, 3), -1) @ v
+
+    monkeypatch.setattr(choice, "_ways", lambda call: [("torch", "torch")])
+    monkeypatch.setattr(choice, "SMALL", 0)
+    monkeypatch.setattr(choice.measured, "alone", lambda call, row: 1.0)
+    monkeypatch.setattr(choice.measured, "recalled", lambda *args: None)
+    for turns in (["attention", "rope"], ["rope", "attention"]):
+        places = {name: place for place, name in enumerate(turns)}
+        monkeypatch.setattr(choice, "_promise", lambda call, at=places: at.get(call.op.name, 2))
+        raced: list[str] = []
+        monkeypatch.setattr(choice.measured, "raced", lambda call, *args, to=raced: to.append(call.op.name) or WON)
+        torch.compiler.reset()
+        ((graph, inputs),) = graphs(program, Q, K, K * 2, ANGLES)
+        chosen(graph, Races(100.0, {}), Graph("graph", 1))
+        assert raced[:2] == turns
+        targets = {str(node.target) for node in graph.graph.nodes}
+        assert targets >= {"kernelworks.attention.default", "kernelworks.rope.default"}
+        torch.testing.assert_close(graph(*inputs)[0], program(Q, K, K * 2, ANGLES), rtol=1e-4, atol=1e-5)

@@ -15,7 +15,7 @@ from kernelworks.build import native
 from kernelworks.choose import OR_TORCH, eligible
 from kernelworks.compile import measured
 from kernelworks.compile.by_hand import by_hand
-from kernelworks.compile.calls import Found, found, states, varies
+from kernelworks.compile.calls import Found, Viewed, found, states, varies
 from kernelworks.compile.halves import INDUCTOR
 from kernelworks.compile.parts import reason
 from kernelworks.compile.region import Region, region_of
@@ -76,22 +76,44 @@ def chosen(module: fx.GraphModule, races: Races, told: Graph) -> None:
             kinds.setdefault((words, region.key, region.place_of(call.node)), []).append((call, region))
     told.calls += [Call(op, words, len(n), "", why) for (op, words, why), n in verdicts.items()]
     taken: list[tuple[Found, str]] = []
-    gone: set[fx.Node] = set()  # a call may be a part of what another is spelled out in
+    gone: set[fx.Node] = set()  # a call may be a part of what another is spelled out in, or of what leads to it
+    made: set[fx.Node] = set()
+    read: set[fx.Node] = set()
     for (words, *_), alike in sorted(kinds.items(), key=_turn):
-        calls = [its for its in alike if gone.isdisjoint(its[0].inside)]
+        calls = [its for its in alike if _stands(its[0], gone, made, read)]
         if not calls:
             continue
         row, why, ratio = _decided(*calls[0], races)
         told.add(Call(calls[0][0].op.name, words, len(calls), row.removesuffix(OR_TORCH), why, ratio))
         if row:
             taken += [(call, row) for call, _ in calls]
-            gone.update(node for call, _ in calls for node in call.inside)
+            for call, _ in calls:
+                gone.update(call.inside, call.around)
+                made.update(_made(call))
+                read.update(_read(call))
     now: dict[fx.Node, fx.Node] = {}
     for call, row in taken:
         now.update(replaced(call, row, lambda node: now.get(node, node)))
     told.seconds = races.spent_s
     module.graph.lint()
     module.recompile()
+
+
+def _read(call: Found) -> set[fx.Node]:
+    """The nodes that a call is handed."""
+    return {source.node if isinstance(source, Viewed) else source for source in call.sources if source is not None}
+
+
+def _made(call: Found) -> set[fx.Node]:
+    """The nodes in whose place a call puts its results."""
+    return {call.node, *(node for node, _, _ in call.beside)}
+
+
+def _stands(call: Found, gone: set[fx.Node], made: set[fx.Node], read: set[fx.Node]) -> bool:
+    """Whether a call is still there, and what it reads, and whether what it takes away is nothing that is ``read``:
+    others that are taken leave nothing of what is ``gone`` but what they have ``made``."""
+    there = gone.isdisjoint(call.inside) and _read(call).isdisjoint(gone - made)
+    return there and read.isdisjoint({*call.inside} - _made(call))
 
 
 def _ways(call: Found) -> list[tuple[str, str]]:

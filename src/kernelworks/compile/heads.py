@@ -62,8 +62,10 @@ def product(node: fx.Node) -> Product | None:
     name, given = name_of(node), _args(node)
     if name == "einsum":
         return _of_equation(node)
-    if name == "baddbmm" and len(given) == 3 and set(node.kwargs) <= {"alpha", "beta"}:
-        plus, left, right = given
+    if name == "baddbmm" and set(node.kwargs) <= {"input", "batch1", "batch2", "alpha", "beta"}:
+        named: dict[str, Any] = dict(zip(("input", "batch1", "batch2"), given, strict=False)) | node.kwargs
+        tensors: list[Any] = [named.get(n) for n in ("input", "batch1", "batch2")]
+        plus, left, right = tensors
         alpha, beta = (number(node.kwargs.get(n, 1.0)) for n in ("alpha", "beta"))
         if alpha is None or beta is None or not (_dims(left) == _dims(right) == 3) or not isinstance(plus, fx.Node):
             return None
@@ -156,24 +158,33 @@ def operand(
     if cast or value.dtype == dtype:
         found = Operand(Viewed(node, steps), 1.0, (), small)
     passed: list[fx.Node] = []
-    scale = 1.0
+    scale, saved = 1.0, found is None
     for before, factor in _ahead(node):
         passed.append(before)
         scale *= factor
         source = _source(before)
         whole = value_of(source)
-        if not (cast or whole.dtype == dtype) or whole.dim() != 4:
+        saved = saved or _computes(before, whole)
+        if not saved or not (cast or whole.dtype == dtype) or whole.dim() != 4:
             continue
         for order in ORDERS:
             shape = [int(whole.shape[at]) for at in order]
-            if shape[0] != sizes.B or sizes.H % max(1, shape[1]) or shape[2:] != [rows, columns] or not shape[1]:
+            if shape[0] != sizes.B or not shape[1] or sizes.H % shape[1] or shape[2:] != [rows, columns]:
                 continue
-            tried = [length if at == order[2] else int(n) for at, n in enumerate(whole.shape)]
+            tried = tuple(length if at == order[2] else int(n) for at, n in enumerate(whole.shape))
             if _same(source, tried, order, passed, steps, scale):
                 turned: Steps = () if order == ORDERS[0] else (("permute", (order,)),)
-                found = Operand(Viewed(source, turned), scale, tuple(reversed(passed)), tuple(tried))
+                found = Operand(Viewed(source, turned), scale, tuple(reversed(passed)), tried)
+                saved = False
                 break
     return found
+
+
+def _computes(node: fx.Node, source: Tensor) -> bool:
+    """Whether a node does more than view its source."""
+    value, name = value_of(node), name_of(node)
+    copies = name == "clone" or (name in ("contiguous", "reshape") and not source.is_contiguous())
+    return copies or name in SCALES or (value.dtype, value.numel()) != (source.dtype, source.numel())
 
 
 def _steps(own: dict[str, int], letters: str, batch: str, row: str, column: str, sizes: Sizes) -> Steps | None:

@@ -126,7 +126,7 @@ def hidden(
         return None
     found = Hidden(small=small, masks=masks, sized=any(n == "unflatten" for v in (*seen, *added) for n, _ in v.steps))
     if added:
-        return _with_bias(found, seen, added, lows)
+        return _with_bias(found, seen, added, lows, trained=trained)
     if not seen:
         return found
     found = replace(found, seen=_both(seen), whole=_both(seen), low=lows.pop())
@@ -169,17 +169,19 @@ def _of_heads(mask: Mask, sizes: Sizes) -> Viewed | None:
     return view.by("flatten", 1, 2) if heads == ahead[1:] else None
 
 
-def _with_bias(found: Hidden, seen: Sequence[Viewed], added: Sequence[Viewed], lows: set[float]) -> Hidden | None:
+def _with_bias(
+    found: Hidden, seen: Sequence[Viewed], added: Sequence[Viewed], lows: set[float], *, trained: bool
+) -> Hidden | None:
     total = added[0]
     for more in added[1:]:
         total = total.by("add", more)
+    low = lows.pop() if seen else 0.0
     if seen:
-        low = lows.pop()
-        if low != -math.inf:
-            return None  # a query that sees nothing would have another gradient
+        if low != -math.inf and (trained or low > ABSORBS):
+            return None  # a query that sees nothing would have another gradient, or other weights
         total = total.by("where", _both(seen), low)
     sets = [held(mask.node) for mask in found.masks if mask.kind == "added"]
-    finite = not seen and all(its is not None and all(map(math.isfinite, its)) for its in sets)
+    finite = math.isfinite(low) and all(its is not None and all(map(math.isfinite, its)) for its in sets)
     return replace(found, added=total, low=None if finite else -math.inf, whole=total)
 
 

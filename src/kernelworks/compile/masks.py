@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, fx
 
 from kernelworks.compile.calls import function_of, name_of, value_of, varies, writes
 
-__all__ = ["constant", "held", "number"]
+__all__ = ["constant", "held", "number", "unwritten"]
 
 MOST = 64  # nodes that are asked
 MOST_NUMBERS = 16
@@ -31,6 +31,7 @@ SAME = frozenset({
     "repeat_interleave", "swapaxes", "view_as",
 })  # fmt: skip
 CASTS = frozenset({"to", "float", "half", "bfloat16", "double", "type", "type_as"})
+PARTED = frozenset({"split", "unbind", "tensor_split", "getattr", "diagonal", "t", "unfold", "movedim"})
 WITH_ZERO = frozenset({"triu", "tril"})
 BETWEEN: dict[str, Callable[[float, float], float]] = {
     "add": operator.add, "radd": operator.add, "sub": operator.sub, "mul": operator.mul, "rmul": operator.mul,
@@ -113,6 +114,27 @@ def _written(node: fx.Node) -> bool:
                 found.add(user)
                 waiting.append(user)
     return False
+
+
+def unwritten(between: Sequence[fx.Node], sources: Iterable[fx.Node]) -> bool:
+    """Whether nobody ``between`` writes to what any of ``sources`` is, or is a view of."""
+    written = [_root(_first(node)) for node in between if writes(node)]
+    if any("out" in node.kwargs for node in between):
+        return False
+    roots = {_root(source) for source in sources}
+    given = any(root.op in ("placeholder", "get_attr") for root in roots)  # one may be a view of another
+    return not any(w is None or w in roots or (given and w.op in ("placeholder", "get_attr")) for w in written)
+
+
+def _root(node: Any) -> Any:
+    """What a node may be a view of."""
+    while isinstance(node, fx.Node) and (name_of(node) in SAME | CASTS | PARTED or writes(node)):
+        node = _first(node)
+    return node if isinstance(node, fx.Node) else None
+
+
+def _first(node: fx.Node) -> Any:
+    return node.args[0] if node.args else None
 
 
 # ---------------------------------------------------------------- sets of numbers

@@ -18,6 +18,7 @@ from torch import Tensor, fx
 
 from kernelworks.compile.by_hand import AGREES
 from kernelworks.compile.calls import Found, State, Steps, Viewed, name_of, read, value_of, varies, writes
+from kernelworks.compile.masks import unwritten
 from kernelworks.compile.shrunk import CASTS, RESHAPES, run
 from kernelworks.op import OPS, Op
 
@@ -246,8 +247,8 @@ def _pair(one: _Turn, other: _Turn, op: Op, at: Mapping[fx.Node, State], order: 
     else:
         return None
     inside = (*beside.inside, *anchor.inside)
-    between = itertools.islice(anchor.node.graph.nodes, min(order[n] for n in inside), max(order[n] for n in inside))
-    if any(writes(n) for n in between):
+    places = [order[n] for n in inside]
+    if not unwritten(list(itertools.islice(anchor.node.graph.nodes, min(places), max(places))), sources):
         return None
     views = (anchor.viewed, beside.viewed, *anchor.tables)
     asked = (*(view.value() for view in views), anchor.interleaved)

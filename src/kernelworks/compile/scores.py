@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, fx
 
 from kernelworks.compile.by_hand import AGREES, first_of
-from kernelworks.compile.calls import Found, State, Steps, name_of, ran, read, stepped, value_of, varies, writes
+from kernelworks.compile.calls import Found, State, Steps, name_of, ran, read, stepped, value_of, varies
 from kernelworks.compile.heads import Operand, Product, Sizes, ahead_of, operand, product, result_steps
 from kernelworks.compile.hidden import Hidden, Mask, hidden, is_low
-from kernelworks.compile.masks import held, number
+from kernelworks.compile.masks import held, number, unwritten
 from kernelworks.compile.shrunk import RESHAPES, run
 from kernelworks.spelling import Spelling, by_operator
 
@@ -179,7 +179,7 @@ def _call(
         cone = sorted((*around, *nodes), key=order.__getitem__)
         if any(map(varies, cone)) and _sized(parts):
             return None
-        if not _undisturbed(cone, order) or not _agrees(cone, parts, first, spelling):
+        if not _undisturbed(cone, parts, order) or not _agrees(cone, parts, first, spelling):
             continue
         made = _found(nodes, around, parts, spelling, state)
         if made is not None:
@@ -264,11 +264,12 @@ def _sized(parts: _Parts) -> bool:
     return any(name == "unflatten" for name, _ in steps) or parts.masked.sized
 
 
-def _undisturbed(cone: Sequence[fx.Node], order: Mapping[fx.Node, int]) -> bool:
-    """Whether nobody writes to anything between the first and the last of some nodes."""
+def _undisturbed(cone: Sequence[fx.Node], parts: _Parts, order: Mapping[fx.Node, int]) -> bool:
+    """Whether what the op reads in the place of the last of some nodes is what they read in theirs."""
     within = set(cone)
     between = itertools.islice(cone[0].graph.nodes, order[cone[0]], order[cone[-1]])
-    return not any(writes(n) for n in between if n not in within)
+    sources = [*(each.viewed.node for each in parts.operands), *(mask.node for mask in parts.masked.masks)]
+    return unwritten([n for n in between if n not in within], sources)
 
 
 def _found(
