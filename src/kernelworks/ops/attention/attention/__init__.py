@@ -275,6 +275,21 @@ def _torch_takes_cudnn(q: Tensor, k: Tensor, v: Tensor, is_causal: bool | None, 
     return int(choice) == int(SDPBackend.CUDNN_ATTENTION.value)
 
 
+def _seen(q: Tensor, k: Tensor, causal: str | None, window: int | None, mask: Tensor | None) -> Tensor:
+    """The mask as it is, and what the words say for one sequence and head: torch spreads it over the others, without a
+    copy."""
+    if causal is None and mask is not None:
+        return mask
+    words = visible(q[:1, :1], k[:1, :1], causal, window, None)
+    return words if mask is None else words & mask
+
+
+def _sees(causal: str | None, window: int | None, q: Tensor, k: Tensor) -> bool:
+    """Whether each query sees a key by the words alone."""
+    queries, keys = q.shape[2], k.shape[2]
+    return queries <= keys if causal == "bottom_right" else keys > 0 and (window is None or queries < keys + window)
+
+
 def _sdpa(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None
 ) -> Tensor:
@@ -282,9 +297,10 @@ def _sdpa(
     is_causal = _torch_causal(q, k, causal, window, mask)
     if is_causal is not None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale, enable_gqa=grouped)
-    seen = visible(q, k, causal, window, mask)
+    seen = _seen(q, k, causal, window, mask)
     result = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=grouped)
-    return result.masked_fill(~seen.any(-1, keepdim=True), 0.0)
+    some = mask is None and _sees(causal, window, q, k)
+    return result if some else result.masked_fill(~seen.any(-1, keepdim=True), 0.0)
 
 
 # sdpa_kernel sets what the whole process takes and puts it back: two threads at once would put back each other's.
