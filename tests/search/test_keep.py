@@ -293,7 +293,7 @@ def test_what_is_proved_is_written_with_what_was_measured(kept: Callable[..., An
 @pytest.mark.parametrize(
     ("why", "code", "said"),
     [
-        ("", 0, "relu.avx2 in tuning.toml: over the row as it was"),
+        ("", 0, "relu.avx2: 1.30x (1024x4096) over the row as it was; proved by"),
         ("its proof fails", 1, "nothing was: its proof fails"),
     ],
 )

@@ -102,7 +102,7 @@ def _cost(found: Search) -> str:
     said = f"{quantity.seconds(found.cost_s)}, its build included"
     if found.workers == 1 or found.each_s is None:
         return said
-    lost = f"; {found.lost} worker{'s' if found.lost > 1 else ''} lost, nothing of theirs" if found.lost else ""
+    lost = f"; {found.lost} worker{'s' if found.lost > 1 else ''} lost, and no verdict" if found.lost else ""
     return f"{said}; {quantity.seconds(found.each_s)} of the search, with {found.workers} workers{lost}"
 
 
@@ -111,11 +111,11 @@ def _kept(found: Search) -> str:
     kept = found.kept
     if kept is None:
         return ""
-    beside = "; ".join(f"{one.case} {quantity.ratio(one.ratio)}" for one in kept.sizes)
+    beside = ", ".join(f"{quantity.ratio(one.ratio)} ({one.case})" for one in kept.sizes)
     if kept.why:
         return f"nothing was: {kept.why}"
-    proved = f"{kept.proof.cases} cases, {kept.proof.mutants_rejected} mutants refused" if kept.proof else ""
-    return f"{kept.op}.{kept.row} in {', '.join(kept.files)}: over the row as it was {beside}; proved ({proved})"
+    proved = f"{kept.proof.cases} cases and {kept.proof.mutants_rejected} mutants" if kept.proof else "nothing"
+    return f"{kept.op}.{kept.row}: {beside} over the row as it was; proved by {proved}; in {', '.join(kept.files)}"
 
 
 def _share(found: Search) -> str:
