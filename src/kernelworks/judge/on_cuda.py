@@ -99,6 +99,11 @@ class _Range:
             _call("cuMemAddressFree", address, size)
 
 
+def _bytes(behind: _Range, device: str) -> Tensor:
+    """A tensor of these addresses, which keeps them."""
+    return torch.as_tensor(behind, device=device)
+
+
 class DeviceMemory:
     """Bytes of a GPU that two processes see; to the judge what ``wire.Memory`` is on the CPU."""
 
@@ -120,7 +125,7 @@ class DeviceMemory:
             _call("cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(descriptor),
                   ctypes.c_int(DESCRIPTOR))  # fmt: skip
         self.descriptor, self.size = descriptor, size
-        self.bytes = torch.as_tensor(_Range(handle, size, device), device=f"cuda:{device}")
+        self.bytes = _bytes(_Range(handle, size, device), f"cuda:{device}")
 
     def tensor(self, spot: Spot) -> Tensor:
         """The tensor at a spot. Raises ValueError where it does not lie within."""
