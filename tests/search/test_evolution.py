@@ -11,8 +11,10 @@ import pytest
 import torch
 from scheduled import PROBLEMS, share
 
+from kernelworks.judge.formats import rooms
 from kernelworks.judge.formats.loading import module_of
 from kernelworks.judge.problem import Problem, Shape
+from kernelworks.op import OPS
 from kernelworks.search.proposer import Draft, Seen
 from kernelworks.search.schedule import ScheduleRewriting, evolution
 from kernelworks.search.schedule.derive import derived
@@ -110,3 +112,11 @@ def test_a_problem_without_a_nest_is_declined(monkeypatch: pytest.MonkeyPatch) -
     assert proposer.propose(PROBLEM, [], 4) == [] and proposer.declined == "aten::cumsum has no rule"
     sol = dataclasses.replace(PROBLEM, format="sol-execbench")
     assert proposer.propose(sol, [], 4) == [] and "of the format sol-execbench" in proposer.declined
+
+
+def test_an_op_at_all_its_sizes_is_none_of_a_schedules() -> None:
+    proposer = ScheduleRewriting(seed=5)
+    all_of_them, one = rooms.problem_of("softmax"), rooms.problem_of(f"softmax:{OPS['softmax'].contract.cases[0].name}")
+    assert "all sizes of softmax; a schedule is for one" in proposer.unfit(all_of_them) and not proposer.unfit(one)
+    assert all(shape.required for shape in all_of_them.shapes)
+    assert [shape.required for shape in one.shapes[:3]] == [True, False, False]

@@ -111,6 +111,14 @@ def test_nothing_is_looked_for_at_the_roof() -> None:
     assert len(seen) == 1 and "of the least time" in proposer.remark
 
 
+def test_a_least_time_that_is_more_than_a_call_took_ends_nothing() -> None:
+    proposer = made(least_s=lambda threads: 1.2e-3 / 4)  # measured while others used the machine
+    assert len(run(proposer, [PARENT], 100, lambda source: judgement(ratio=4.0), [])) == 20
+    text = PARENT.replace("UNROLL", "THREADS").replace("THREADS = 1", "THREADS = 2").replace("[1, 2, 4, 8]", "[1, 2]")
+    seen = run(made(least_s=lambda threads: 1.2e-3), [text], 100, lambda source: judgement(ratio=2.0), [])
+    assert {s.draft.detail["point"]["THREADS"] for s in seen[1:]} == {1, 2}
+
+
 def test_so_few_threads_that_the_least_time_is_too_long_are_left_out() -> None:
     text = PARENT.replace("UNROLL", "THREADS").replace("THREADS = 1", "THREADS = 2").replace("[1, 2, 4, 8]", "[1, 2]")
     least = {1: 0.9e-3, 2: 0.1e-3}

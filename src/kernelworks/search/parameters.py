@@ -194,7 +194,8 @@ class Parameters:
         if family.over or len(family.known) >= family.space.size:
             return "every point was tried"
         least = self.setting.least_s(self.setting.threads) if self.setting.least_s else 0.0
-        if family.best is not None and family.best.seconds and least >= NEAR * family.best.seconds:
+        seconds = family.best.seconds if family.best is not None else None
+        if seconds and NEAR * seconds <= least and self._believed(seconds):
             return f"its best is within {1 - NEAR:.0%} of the least time of a call"
         return ""
 
@@ -247,7 +248,13 @@ class Parameters:
         threads, least_s = point.get(THREADS), self.setting.least_s
         if type(threads) is not int or threads < 1 or least_s is None or family.best is None:
             return False
-        return least_s(min(threads, self.setting.threads)) > (family.best.seconds or math.inf)
+        most = family.best.seconds or math.inf
+        return least_s(min(threads, self.setting.threads)) > most and self._believed(most)
+
+    def _believed(self, seconds: float) -> bool:
+        """Whether the least time is one: what is surely quicker than it says that the machine was measured wrongly."""
+        least_s = self.setting.least_s
+        return least_s is not None and least_s(self.setting.threads) <= seconds / NEAR
 
     def _draft(self, family: _Family, point: Point) -> Draft:
         parents = (family.best.id,) if family.best is not None else ()

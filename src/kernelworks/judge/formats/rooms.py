@@ -1,5 +1,6 @@
 """Our own rooms: ``rms_norm``, or ``rms_norm:1024x4096`` for one of its cases. The reference is what a user writes in
-torch, the inputs are the contract's, and every case of it is a shape.
+torch, the inputs are the contract's, and every case of it is a shape: one that a candidate must take where the op is
+asked for, one that it may refuse where a case is.
 
 A candidate is a Python file with a function of the op's name, which takes the op's arguments in their order.
 """
@@ -44,7 +45,7 @@ def problem_of(name: str) -> Problem:
         raise Misread(f"{op}: no case {case!r}; it has {', '.join([*known][:8])} and {max(0, len(known) - 8)} more")
     first = case or next(iter(known))
     names = [first, *(n for n in known if n != first)]
-    shapes = tuple(Shape(n, {"case": [*known].index(n)}) for n in names)
+    shapes = tuple(Shape(n, {"case": [*known].index(n)}, required=n == first or not case) for n in names)
     return Problem(op, NAME, {}, __name__, op, shapes)
 
 

@@ -98,6 +98,8 @@ class ScheduleRewriting:
         """Why nothing can be offered for a problem, as far as that is seen without running it; "" where it may be."""
         if problem.format not in FORMATS:
             return f"a problem of the format {problem.format}; of {', '.join(FORMATS)} it is taken"
+        if problem.format == "room" and any(shape.required for shape in problem.shapes[1:]):
+            return f"all sizes of {problem.entry}; a schedule is for one: {problem.entry}:CASE names it"
         if problem.device != "cpu":
             return f"a problem for {problem.device}; schedules are for the CPU"
         return "" if shutil.which(COMPILER) else f"there is no {COMPILER} to compile its candidates with"
