@@ -15,7 +15,7 @@ from like_kernelbench import SOUND
 from torch import Tensor, nn
 
 from kernelworks.diagnose.leaves import leaves
-from kernelworks.judge.bounds import Bound, Unbounded, bound_of
+from kernelworks.judge.bounds import Bound, Unbounded, attention, bound_of
 from kernelworks.judge.bounds.run import simple
 from kernelworks.judge.formats import kernelbench, read_problem
 from kernelworks.judge.narrow import Narrow, bfloat16, half, tf32
@@ -290,6 +290,18 @@ def test_attention_of_half_precision_rounds_between_its_products(how: str, dtype
         fewer = [(t.view(torch.int16) & ~0xF).view(dtype) for t in given]
         assert worst([_in_tiles(*fewer)], found) > 1
     assert worst([F.scaled_dot_product_attention(*given, **ATTENDED[how] | {"scale": 0.2})], found) > 1
+
+
+def test_attention_is_found_whoever_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = nn.MultiheadAttention(32, 4, batch_first=True).bfloat16(), torch.rand(2, 7, 32).bfloat16()
+    calls, its = [], attention._attention
+    monkeypatch.setattr(attention, "_attention", lambda **given: (calls.append(1), its(**given))[1])
+    torchs = F.scaled_dot_product_attention
+    for run in (lambda x: layer(x, x, x, need_weights=False)[0], lambda x: torchs(x, x, x)):
+        with torch.no_grad():
+            found = bound_of(run, [x])
+            assert worst([run(x)], found) <= 1
+    assert len(calls) == 2 and F.scaled_dot_product_attention is torchs
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

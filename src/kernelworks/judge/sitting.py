@@ -171,7 +171,7 @@ class Sitting:
         if tried.events_s and net and max(tried.events_s, net) > CLOCKS_APART * min(tried.events_s, net):
             said = f"{tried.events_s:.3g} s a call by its own events, {net:.3g} s by the judge's clock, which counts"
             remarks.append(Charge("clocks", said))
-        if one.language == "torch" and not reasons:
+        if one.language == "torch" and tried.calls and not reasons:
             remarks.append(Charge("no kernel of its own", "all of its work is torch's"))
         if why is not None:
             reasons = [Charge(why.kind, str(why))]

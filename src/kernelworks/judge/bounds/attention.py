@@ -10,6 +10,8 @@ fused kernel could keep to the bound.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["AsKernels"]
+__all__ = ["as_kernels"]
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -66,13 +68,31 @@ def _attention(
     return answer
 
 
-class AsKernels(TorchFunctionMode):
-    """While it is on, attention of half precision is this module's."""
+_torchs: Any = F.scaled_dot_product_attention
+
+
+def _or_torchs(*args: Any, **kwargs: Any) -> Tensor:
+    given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs
+    found: Tensor = _attention(**given) if given["query"].dtype in HALVES else _torchs(**given)
+    return found
+
+
+class _Asked(TorchFunctionMode):
+    """Whoever has torch's function is answered by this module's."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is F.scaled_dot_product_attention:
-            given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False))
-            if {**given, **kwargs}["query"].dtype in HALVES:
-                return _attention(**given, **kwargs)
-        return func(*args, **kwargs)
+        return (_or_torchs if func is _torchs else func)(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def as_kernels() -> Iterator[None]:
+    """Attention of half precision is this module's: also where a function of torch's own calls it by its name, of which
+    a mode is told nothing."""
+    holder: Any = F
+    before = holder.scaled_dot_product_attention
+    holder.scaled_dot_product_attention = _or_torchs
+    try:
+        with _Asked():
+            yield
+    finally:
+        holder.scaled_dot_product_attention = before

@@ -12,7 +12,7 @@ from torch._decomp import decomposition_table
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelworks.judge.bounds.attention import AsKernels
+from kernelworks.judge.bounds.attention import as_kernels
 from kernelworks.judge.bounds.call import Call, Result, Unbounded, words
 from kernelworks.judge.bounds.chosen import CHOICES, MOVES, choice, converted, move
 from kernelworks.judge.bounds.error import Error, summed
@@ -234,7 +234,7 @@ def simple() -> Iterator[None]:
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         transforms = torch.backends.nnpack.flags(enabled=False)
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), transforms, AsKernels():
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), transforms, as_kernels():
             yield
     finally:
         torch._C._set_mkldnn_enabled(before)
