@@ -293,3 +293,10 @@ def test_a_module_that_trains_is_worth_a_compiler_for_its_backward_too(
     steps = (torch.optim.SGD(model.parameters(), lr=0.1),) if backward else ()
     roots = Roots((model,), (), fresh=False, seconds={id(model): seconds})
     assert len(torch_compile.timely(Scene(roots, optimizers=steps, walls=(1.0,)))) == worth
+
+
+def test_a_compiler_that_fails_tells_of_the_error_behind_it() -> None:
+    error = RuntimeError("backend='own' raised:\n\nValueError: no such kernel\n\nSet TORCHDYNAMO_VERBOSE=1")
+    want = "compiled, it raises RuntimeError: backend='own' raised: ValueError: no such kernel"
+    assert torch_compile.crashed(error) == want
+    assert torch_compile.crashed(ValueError()) == "compiled, it raises ValueError"

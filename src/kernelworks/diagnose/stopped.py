@@ -40,7 +40,8 @@ class Stopping:
 
     def __enter__(self) -> Stopping:
         self._begun, self._thread = time.perf_counter(), threading.get_ident()
-        self._left = threading.Event()
+        self._left, self._told = threading.Event(), sys.unraisablehook
+        sys.unraisablehook = self._tell
         self._watch = threading.Thread(target=self._look, daemon=True, name="kernelworks: a compiler's budget")
         self._watch.start()
         return self
@@ -48,6 +49,8 @@ class Stopping:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._left.set()
         self._watch.join()
+        if sys.unraisablehook == self._tell:
+            sys.unraisablehook = self._told
         if self.fired and error is not None:
             _drop_waiting()
             took = time.perf_counter() - self._begun
@@ -56,6 +59,11 @@ class Stopping:
                 f"{self.doing}: the compiler was stopped after {took:.2g} s, as the budget of {given:g} s was over: "
                 f"a budget of {rounded_up(2 * (given + took))} s may do"
             ) from None
+
+    def _tell(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """What Python says of an error that nobody can catch. Ours is raised again, and no news."""
+        if not issubclass(unraisable.exc_type, _Stop):
+            self._told(unraisable)
 
     def _look(self) -> None:
         while not self._left.wait(EVERY_S):  # again and again: a callback that C++ makes may swallow one

@@ -352,8 +352,9 @@ def _calls_of(scene: Scene, function: Function) -> float:
 
 
 def crashed(error: Exception) -> str:
-    """A compiler's error, or the program's, in one line."""
-    text = next((line for line in str(error).strip().splitlines() if line.strip()), "")
+    """A compiler's error, or the program's, in one line; of one that tells of another ("... raised:") with that."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
     return f"compiled, it raises {type(error).__name__}{f': {text[:200]}' if text else ''}"
 
 
