@@ -118,6 +118,15 @@ def causal(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
     return (q @ k.transpose(2, 3)).masked_fill(hidden, torch.finfo(q.dtype).min).softmax(-1) @ v
 
 
+def causal_by_indices(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    """As transformers makes it, for each entry of the batch, when nothing else is masked."""
+    batch, places = torch.arange(2)[:, None, None, None], torch.arange(8).expand(2, -1)
+    rows, columns = torch.arange(8)[None, None, :, None], torch.arange(8)[None, None, None, :]
+    seen = torch.ones((), dtype=torch.bool) & (places[batch, columns] <= places[batch, rows])
+    low = torch.where(seen, 0.0, torch.finfo(torch.float32).min)
+    return (q @ k.transpose(2, 3) + low).softmax(-1) @ v
+
+
 def added(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
     return (m + q @ k.transpose(2, 3) * 0.25).softmax(-1) @ v
 
@@ -163,6 +172,7 @@ SPELLED: dict[str, tuple[Program, str]] = {
     "added from truth": (added_from_truth, "mask"),
     "added from positions": (added_from_positions, "causal"),
     "causal": (causal, "causal"),
+    "causal by indices": (causal_by_indices, "causal"),
     "added": (added, "added"),
     "added times": (added_times, "added"),
     "twice masked": (twice_masked, "mask"),
@@ -357,25 +367,76 @@ def test_a_query_that_sees_nothing_gives_what_it_gave(program: Program, dtype: t
     torch.testing.assert_close(got, want, equal_nan=True, **close)
 
 
-def test_a_low_number_that_is_added_stays_added_where_gradients_are_asked_for() -> None:
-    """A query that sees nothing hands gradients on to its scores: no mask of the op's does."""
+def low_added(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    return (q @ k.transpose(2, 3) * 0.25 + (1.0 - (m > 0).to(q.dtype)) * -3e38).softmax(-1) @ v
+
+
+def low_added_of_few_heads(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    return low_added(q, *(t[:, :2].repeat_interleave(2, 1) for t in (k, v)), m)
+
+
+def low_written(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    return (q @ k.transpose(2, 3) * 0.25).masked_fill(m == 0, -3e38).softmax(-1) @ v
+
+
+@pytest.mark.parametrize("program", [low_added, low_added_of_few_heads, low_written])
+def test_a_query_that_sees_nothing_has_the_gradients_it_had(program: Program) -> None:
+    """What is added to a score leaves it its gradient, what is written over it does not."""
+    mask = TRIL.clone()
+    mask[..., 2, :] = 0
+    given = (*leaves_of((Q, K, V)), mask)
+    ((graph, inputs),) = graphs(program, *given)
+    (call,) = found_in(graph)
+    assert kind_of(call) == "mask" and call.blank is not None
+    replaced(call, "torch", lambda node: node)
+    graph.recompile()
+    want, got = program(*given), graph(*inputs)[0]
+    doubled = (*leaves_of(tuple(t.double() for t in (Q, K, V))), mask)
+    flow = torch.linspace(-1, 1, want.numel()).view(want.shape)
+    ours, theirs, true = (
+        torch.autograd.grad(result, leaves[:3], flow.to(result.dtype))
+        for result, leaves in ((got, given), (want, given), (program(*doubled), doubled))
+    )
+    for one, other, exactly in zip(ours, theirs, true, strict=True):
+        close_to(one, other, exactly)
+    assert bool((theirs[0][:, :, 2] != 0).any()) == (program is not low_written)
+
+
+def test_a_low_number_of_a_wider_dtype_is_one_of_the_narrower_too() -> None:
+    """Under autocast it would be rounded to minus infinity, and a query that sees nothing would get NaN."""
 
     def program(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
-        return (q @ k.transpose(2, 3) + (1.0 - m) * torch.finfo(q.dtype).min).softmax(-1) @ v
+        with torch.autocast("cpu", torch.bfloat16):
+            low = (1.0 - (m > 0).float()) * torch.finfo(torch.float32).min
+            return (q @ k.transpose(2, 3) * 0.25 + low).softmax(-1) @ v
 
-    mask = TRIL > 0
-
-    def of_truth(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
-        return program(q, k, v, m.to(q.dtype))
-
-    for given, kind in (((Q, K, V), "mask"), (leaves_of((Q, K, V)), "added")):
-        torch.compiler.reset()
-        ((graph, _),) = graphs(of_truth, *given, mask)
-        (call,) = found_in(graph)
-        assert kind_of(call) == kind
-    ((graph, _),) = graphs(program, Q, K, V, TRIL)  # what is no truth value may be any number
+    mask = TRIL.clone()
+    mask[..., 2, :] = 0
+    given = (*leaves_of((Q, K, V)), mask)
+    ((graph, inputs),) = graphs(program, *given)
     (call,) = found_in(graph)
-    assert kind_of(call) == "added"
+    assert kind_of(call) == "mask"
+    replaced(call, "torch", lambda node: node)
+    graph.recompile()
+    want, got = program(*given), graph(*inputs)[0]
+    assert got.dtype == want.dtype and want.isfinite().all()
+    torch.testing.assert_close(got, want, rtol=3e-2, atol=3e-2)
+    ours, theirs = (torch.autograd.grad(t.float().sum(), given[:3]) for t in (got, want))
+    torch.testing.assert_close(ours, theirs, rtol=5e-2, atol=5e-2)
+
+
+def test_a_mask_of_numbers_from_outside_stays_added() -> None:
+    """What is no truth value may be any number; a bias and a low number have gradients that torch's function rounds."""
+
+    def of_numbers(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        return (q @ k.transpose(2, 3) + (1.0 - m) * -3e38).softmax(-1) @ v
+
+    def biased(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        return (q @ k.transpose(2, 3) + (m + torch.where(m > 0, 0.0, -3e38))).softmax(-1) @ v
+
+    for program, kinds in ((of_numbers, ["added"]), (biased, ["added"])):
+        ((graph, _),) = graphs(program, Q, K, V, TRIL)
+        assert [kind_of(call) for call in found_in(graph)] == kinds
 
 
 def test_masks_of_a_race_hide_nothing() -> None:

@@ -185,6 +185,21 @@ def test_what_only_looks_like_a_turn_is_left() -> None:
     assert [call.node.name for call in found_in(graph)] == []
 
 
+def test_tables_that_widen_what_they_turn() -> None:
+    """Under autocast a product's 16 bits meet tables of float32: the op turns them in float32."""
+
+    def program(q: Tensor, k: Tensor, angles: Tensor) -> Pair:
+        cos, sin = torch.cat([angles, angles], -1).cos(), torch.cat([angles, angles], -1).sin()
+        return q * cos + turned(q) * sin, k * cos + turned(k) * sin
+
+    ((graph, inputs),) = graphs(program, *(given := (Q.bfloat16(), K.bfloat16(), ANGLES)))
+    (call,) = found_in(graph)
+    assert {t.dtype for t in call.args[:4]} == {torch.float32}
+    replaced(call, "torch", lambda node: node)
+    graph.recompile()
+    torch.testing.assert_close(graph(*inputs), program(*given), rtol=1e-5, atol=1e-6)
+
+
 def test_turns_ahead_of_attention_are_taken_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever comes first: nothing that one takes away is read by the other."""
 

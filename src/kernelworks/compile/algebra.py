@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
 
-from kernelworks.compile.calls import State, states, value_of, varies
+from kernelworks.compile.calls import State, states, value_of, varies, writes
 from kernelworks.plain import leaves
 
 __all__ = ["simplified"]
@@ -32,14 +32,13 @@ SUMS: dict[Any, Callable[..., Tensor]] = {
 SCALES = frozenset({operator.mul, operator.truediv, torch.mul, torch.div, Tensor.mul, Tensor.div})
 SHIFTS = frozenset({operator.add, operator.sub, torch.add, torch.sub, Tensor.add, Tensor.sub})
 DIAGONALS = frozenset({torch.diag, torch.diag_embed, Tensor.diag, Tensor.diag_embed})
-IN_PLACE = frozenset({operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.setitem})
 EXACT = (torch.float32, torch.float64)
 
 
 def simplified(graph: fx.Graph) -> list[str]:
     """Changes the graph; a line for each product that is gone."""
     said: list[str] = []
-    if any(map(_writes, graph.nodes)):
+    if any(map(writes, graph.nodes)):
         return said  # what a product was made of may be another by the time that its sum is
     at = states(graph)
     for node in list(graph.nodes):
@@ -64,13 +63,6 @@ def _function(node: Any) -> Any:
 
 def _args(node: fx.Node) -> tuple[Any, ...]:
     return node.args
-
-
-def _writes(node: fx.Node) -> bool:
-    """Whether a node writes a tensor in place."""
-    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
-    written = node.op == "call_function" and node.target in IN_PLACE
-    return written or "out" in node.kwargs or (name.endswith("_") and not name.endswith("__"))
 
 
 def _plain(node: fx.Node, at: Mapping[fx.Node, State]) -> bool:

@@ -29,7 +29,10 @@ __all__ = [
 VIEWS = frozenset({"t", "transpose", "permute", "view", "expand", "unsqueeze", "squeeze", "detach", "alias", "select",
                    "slice", "as_strided", "_unsafe_view", "reshape"})  # fmt: skip
 CAST = "_to_copy"
-WRITERS = frozenset({"setitem", "iadd", "imul", "isub", "itruediv", "iand", "ior"})
+# The functions of the module operator: those that write, and those that only look so by their names.
+WRITERS = frozenset({"setitem", "delitem", "iadd", "imul", "isub", "itruediv", "ifloordiv", "imod", "ipow", "imatmul",
+                     "iand", "ior", "ixor", "ilshift", "irshift", "iconcat"})  # fmt: skip
+SIGNS = frozenset({"and_", "or_", "not_", "is_"})
 SEEN = "kernelworks_seen"  # in a node's meta: its value with the sizes that were seen
 NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -222,7 +225,8 @@ def writes(node: fx.Node) -> bool:
     """Whether a node changes what it is given, by the name it has."""
     name = name_of(node)
     inplace = bool(node.kwargs.get("inplace")) or "out" in node.kwargs
-    return inplace or (name.endswith("_") and not name.endswith("__")) or name in WRITERS
+    named = name.endswith("_") and not name.endswith("__") and name not in SIGNS
+    return inplace or named or name in WRITERS
 
 
 def function_of(node: fx.Node) -> Callable[..., Any] | None:

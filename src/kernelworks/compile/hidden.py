@@ -53,18 +53,32 @@ class Hidden:
     small: Mapping[fx.Node, tuple[int, ...]] = field(default_factory=dict)  # of a trial, by node
     masks: tuple[Mask, ...] = ()
     sized: bool = False  # a number of this call's sizes stands in it
+    shifted: bool = False  # scores that are not seen have gradients all the same: ``low`` was added to them
 
-    def blank(self, values: Viewed, heads: int) -> tuple[Viewed, Viewed | float] | None:
+    def blank(
+        self, operands: tuple[Viewed, Viewed, Viewed], scale: float, lengths: tuple[int, int]
+    ) -> tuple[Viewed, Viewed | float] | None:
         """A mask of what is seen, and what the program gives where that is nothing: the mean of all values where all
-        scores are alike."""
+        scores are alike. ``lengths``: heads for each of the keys', and keys.
+
+        Of scores that are alike by having had ``low`` added, each has a gradient: with weights of 1 / Lk,
+        dS = (dO v^T - dO mean(v)^T) / Lk. It is that of scale q (k^T (v - mean(v)) / Lk), of constant v, which is
+        added here and taken away again.
+        """
         if self.low is None:
             return None
         seen = self.seen if self.added is None else self.added.by("gt", -math.inf)
         assert seen is not None
         if self.low == -math.inf:
             return seen, math.nan
-        mean = values.by("mean", -2, True)
-        return seen, mean if heads == 1 else mean.by("repeat_interleave", heads, 1)
+        q, k, v = operands
+        heads, keys = lengths
+        mean, apart = v.by("mean", -2, True), v.by("detach").by("sub", v.by("detach").by("mean", -2, True))
+        slope = k.by("transpose", -2, -1).by("matmul", apart).by("mul", scale / keys)
+        if heads > 1:
+            mean, slope = (each.by("repeat_interleave", heads, 1) for each in (mean, slope))
+        turn = q.by("matmul", slope)
+        return seen, mean.by("add", turn.by("sub", turn.by("detach"))) if self.shifted else mean
 
     def drawn(self, generator: Generator) -> dict[fx.Node, Tensor]:
         """Masks for a trial, by which each query sees the first key."""
@@ -94,32 +108,40 @@ def _low_of(mask: Mask) -> float | None:
 
 
 def hidden(
-    masks: tuple[Mask, ...], sizes: Sizes, lengths: tuple[int, int], dtype: torch.dtype, *, trained: bool
-) -> Hidden | None:
+    masks: tuple[Mask, ...], sizes: Sizes, lengths: tuple[int, int], dtype: torch.dtype, *, trained: bool,
+    constants: dict[fx.Node, Tensor | None],
+) -> Hidden | None:  # fmt: skip
     """What some masks say together; None where neither the op nor torch's function can say it. ``lengths`` are those of
-    queries and keys in a trial; ``trained`` says that gradients are asked for."""
+    queries and keys in a trial; ``trained`` says that gradients are asked for; ``constants`` keeps what was found of
+    masks that all layers of a model share."""
     small: dict[fx.Node, tuple[int, ...]] = {}
     for mask in masks:
         tried = _tried(mask, lengths)
         if tried is None or small.get(mask.node, tried) != tried:
             return None
         small[mask.node] = tried
-    known = {mask.node: constant(mask.node) for mask in masks}
-    fixed = all(value is not None for value in known.values())
+    for node in (mask.node for mask in masks):
+        if node not in constants:
+            constants[node] = constant(node)
+    fixed = all(constants[mask.node] is not None for mask in masks)
     seen: list[Viewed] = []
     added: list[Viewed] = []
     lows: set[float] = set()
+    biased = any(mask.kind == "added" and _low_of(mask) is None for mask in masks)
     for mask in masks:
         view, value = _of_heads(mask, sizes), value_of(mask.node)
         low = _low_of(mask) if mask.kind == "added" else mask.number
         if view is None or (mask.kind != "added" and value.dtype is not torch.bool):
             return None
-        # What is added leaves a score its gradient, also where a query sees nothing: torch's function keeps that.
-        if low is not None and (mask.kind != "added" or fixed or not trained or low == -math.inf):
+        if low is not None and not (biased and mask.kind == "added" and math.isfinite(low)):
             seen.append({"hidden": view.by("logical_not"), "seen": view, "added": view.by("eq", 0)}[mask.kind])
             lows.add(low)
+        elif low is not None and trained and not fixed:
+            return None  # torch's function rounds what the gradients of a query that sees nothing are made of
         elif value.dtype == dtype:
             added.append(view if mask.number == 1 else view.by("mul", mask.number))
+        elif low is not None and torch.finfo(dtype).min <= ABSORBS:
+            added.append(view.by("clamp", torch.finfo(dtype).min))  # it absorbs any score, in the narrower dtype too
         else:
             return None  # rounded to a narrower dtype it were another
     if len(lows) > 1:
@@ -129,8 +151,10 @@ def hidden(
         return _with_bias(found, seen, added, lows, trained=trained)
     if not seen:
         return found
-    found = replace(found, seen=_both(seen), whole=_both(seen), low=lows.pop())
-    return _as_it_is(found, known) if fixed else found
+    low = lows.pop()
+    shifted = trained and math.isfinite(low) and any(mask.kind == "added" for mask in masks)
+    found = replace(found, seen=_both(seen), whole=_both(seen), low=low, shifted=shifted, sized=found.sized or shifted)
+    return _as_it_is(found, constants) if fixed else found
 
 
 def _tried(mask: Mask, lengths: tuple[int, int]) -> tuple[int, ...] | None:
@@ -192,7 +216,7 @@ def _as_it_is(found: Hidden, known: Mapping[fx.Node, Tensor | None]) -> Hidden:
         exact = found.seen.of(lambda node: torch.as_tensor(known[node]))
     if bool(exact.all()):
         return replace(found, seen=None, low=None)
-    if exact.shape[:2] == (1, 1) and bool((exact == torch.ones_like(exact).tril()).all()):
+    if bool((exact == torch.ones_like(exact).tril()).all()):
         return replace(found, seen=None, causal=True, low=None)
     return replace(found, low=None) if bool(exact.any(-1).all()) else found
 

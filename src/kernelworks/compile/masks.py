@@ -21,7 +21,7 @@ __all__ = ["constant", "held", "number", "unwritten"]
 
 MOST = 64  # nodes that are asked
 MOST_NUMBERS = 16
-MOST_ELEMENTS = 1 << 24
+MOST_ELEMENTS = 1 << 26
 
 FILLED = {"zeros": 0.0, "zeros_like": 0.0, "new_zeros": 0.0, "ones": 1.0, "ones_like": 1.0, "new_ones": 1.0}
 FULL = {"full": 1, "full_like": 1, "new_full": 2}  # the place of the number

@@ -131,7 +131,10 @@ def _turned(node: fx.Node, op: Op, at: Mapping[fx.Node, State], order: Mapping[f
 
 
 def _looks_as(value: Tensor, other: Any) -> bool:
-    return isinstance(other, Tensor) and (other.shape, other.dtype) == (value.shape, value.dtype)
+    """Whether it may be turned into ``value``, in its own dtype or, by tables of float32, in a wider one."""
+    if not isinstance(other, Tensor) or other.shape != value.shape or not other.dtype.is_floating_point:
+        return False
+    return other.dtype == value.dtype or torch.promote_types(other.dtype, value.dtype) == value.dtype
 
 
 def _cone(node: fx.Node, at: Mapping[fx.Node, State]) -> list[fx.Node]:
@@ -251,8 +254,14 @@ def _pair(one: _Turn, other: _Turn, op: Op, at: Mapping[fx.Node, State], order: 
     if not unwritten(list(itertools.islice(anchor.node.graph.nodes, min(places), max(places))), sources):
         return None
     views = (anchor.viewed, beside.viewed, *anchor.tables)
-    asked = (*(view.value() for view in views), anchor.interleaved)
-    made = read(anchor.node, op, asked, (*views, None), at[anchor.node], inside=inside)
+    asked: tuple[Any, ...] = (*(view.value() for view in views), anchor.interleaved)
+    dtypes = {value_of(turn.node).dtype for turn in (anchor, beside)}
+    if len(dtypes) != 1:
+        return None
+    mode: Any = value_of(anchor.source)
+    with mode.fake_mode, torch.no_grad():
+        args = (*(t.to(*dtypes) for t in asked[:2]), *asked[2:])
+    made = read(anchor.node, op, asked, (*views, None), at[anchor.node], args=args, inside=inside)
     if not isinstance(made, Found):
         return None
     return replace(made, after=_of_heads(anchor.heads), beside=((beside.node, 1, _of_heads(beside.heads)),))

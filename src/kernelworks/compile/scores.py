@@ -36,6 +36,8 @@ MOST = 24  # nodes from one product to the other
 FEW, MORE = 5, 7  # queries and keys of a trial
 MOST_ELEMENTS = 1 << 25
 
+Constants = dict[fx.Node, Tensor | None]
+
 
 @dataclass(frozen=True)
 class _Read:
@@ -57,6 +59,7 @@ def attentions(graph: fx.Graph, at: Mapping[fx.Node, State]) -> Iterator[Found]:
     if spelling is None:
         return
     order = {node: place for place, node in enumerate(graph.nodes)}
+    constants: Constants = {}
     for node in list(graph.nodes):
         last = product(node)
         if last is None or last.plus is not None or last.alpha != 1:
@@ -64,7 +67,7 @@ def attentions(graph: fx.Graph, at: Mapping[fx.Node, State]) -> Iterator[Found]:
         for steps, first in _walk(last.left, _Read((node,)), at):
             if any(at[n] != at[node] for n in steps.nodes):
                 continue
-            made = _call(first, last, steps, spelling, at[node], order)
+            made = _call(first, last, steps, spelling, at[node], order, constants)
             if made is not None:
                 yield made
                 break
@@ -163,14 +166,15 @@ class _Parts:
 
 
 def _call(
-    first: Product, last: Product, steps: _Read, spelling: Spelling, state: State, order: Mapping[fx.Node, int]
-) -> Found | None:
+    first: Product, last: Product, steps: _Read, spelling: Spelling, state: State, order: Mapping[fx.Node, int],
+    constants: Constants,
+) -> Found | None:  # fmt: skip
     inside = sorted(dict.fromkeys(steps.nodes), key=order.__getitem__)
     within = set(inside)
     if not all(user in within for n in inside[:-1] for user in n.users):
         return None  # else it would be made twice
     for ends in (_ends(inside[-1]), ()):
-        parts = _parts(first, last, steps, state, (*inside, *ends))
+        parts = _parts(first, last, steps, state, (*inside, *ends), constants)
         if parts is None:
             continue
         nodes = (*inside, *ends)
@@ -201,7 +205,9 @@ def _ends(node: fx.Node) -> tuple[fx.Node, ...]:
     return tuple(found)
 
 
-def _parts(first: Product, last: Product, steps: _Read, state: State, nodes: Sequence[fx.Node]) -> _Parts | None:
+def _parts(
+    first: Product, last: Product, steps: _Read, state: State, nodes: Sequence[fx.Node], constants: Constants
+) -> _Parts | None:
     (left, right, scores), (weights, of_values, result) = first.letters, last.letters
     summed, columns = (set(left) & set(right)) - set(scores), (set(weights) & set(of_values)) - set(result)
     if len(scores) < 2 or len(summed) != 1 or len(columns) != 1 or columns != {weights[-1]}:
@@ -233,7 +239,7 @@ def _parts(first: Product, last: Product, steps: _Read, state: State, nodes: Seq
         return None
     scale = steps.scale * made[0].scale * made[1].scale
     trained = state.grad and any(value_of(each.viewed.node).requires_grad for each in made if each is not None)
-    masked = hidden(steps.masks, sizes, (few, more), value.dtype, trained=trained)
+    masked = hidden(steps.masks, sizes, (few, more), value.dtype, trained=trained, constants=constants)
     if masked is None:
         return None
     after = result_steps(result, weights[:-2], weights[-2], next(iter(dv)), replace(sizes, batch=then))
@@ -293,7 +299,8 @@ def _found(
     made = read(nodes[-1], spelling.op, asked, sources, state, args=args, parts=MADE_OF, inside=nodes)
     if not isinstance(made, Found):
         return None
-    blank = parts.masked.blank(views[2], values[0].shape[1] // values[2].shape[1])
+    lengths = values[0].shape[1] // values[2].shape[1], values[1].shape[2]
+    blank = parts.masked.blank((views[0], views[1], views[2]), parts.scale, lengths)
     return replace(made, around=around, after=parts.after, blank=blank, added=parts.masked.added)
 
 
