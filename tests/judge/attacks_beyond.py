@@ -76,7 +76,8 @@ BEYOND_A_CALL = (
     Attack("another process's work", "faster than the limit", "faster than physics", "long",
            "return asked(self, a, b)", "return self.pool.submit(self.right, a, b).result()",
            top=BY_ANOTHER, init="self.end = None",
-           twin_top="from concurrent.futures import ThreadPoolExecutor", twin_init="self.pool = ThreadPoolExecutor(1)"),
+           twin_top="from concurrent.futures import ThreadPoolExecutor", twin_init="self.pool = ThreadPoolExecutor(1)",
+           calls=1),
     Attack("it lets itself go on", "faster than the limit", "goes on working", "norm",
            "if not self.child:\n    self.child = os.fork()\n    if self.child == 0:\n        lets_go_on()\n"
            "return self.right(x)", "os.kill(os.getpid(), signal.SIGCONT)\nreturn self.right(x)",
