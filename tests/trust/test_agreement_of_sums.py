@@ -135,6 +135,10 @@ class Of(nn.Module):
         self.function = was
 
 
+def with_nan(x: Tensor) -> Tensor:
+    return torch.cat([torch.full_like(x[:, :1], float("nan")), x[:, 1:]], 1)
+
+
 def _one_by_one(x: Tensor) -> Tensor:
     total = torch.zeros(len(x))
     for column in x.unbind(1):
@@ -156,6 +160,10 @@ def _one_by_one(x: Tensor) -> Tensor:
         (lambda x: x.sum(1), lambda x: narrowed(x, 16).sum(1), (64, 512), False),
         (lambda x: x.sum(1), lambda x: x[:, :-1].sum(1), (64, 512), False),
         (torch.norm, lambda x: torch.norm(x) * 1.02, (1, 1 << 22), False),
+        (lambda x: with_nan(x).nansum(1), lambda x: _one_by_one(x[:, 1:]), (64, 512), True),
+        (lambda x: with_nan(x).nansum(1), lambda x: narrowed(x[:, 1:], 13).sum(1), (64, 512), False),
+        (lambda x: torch.sum(x, [0, -1], keepdim=True), lambda x: _one_by_one(x.view(1, -1)).view(1, 1), (4, 99), True),
+        (lambda x: x.sum(), lambda x: narrowed(x, 13).sum(), (4, 999), False),
     ],
 )  # fmt: skip
 def test_another_order_of_a_reduction_is_none(

@@ -149,7 +149,7 @@ class _Sum(NamedTuple):
 def _partial_sums(name: str, args: Any, kwargs: Any, result: Tensor) -> Tensor | None:
     """The 2-norm of the partial sums on the way to each element of a result: each is rounded once, and where terms
     cancel they are far larger than what comes of them. In the order in which the terms lie, or in any, whichever is
-    more; None where it is not known what is summed."""
+    more. None where it is not known what is summed."""
     x: Tensor = args[0].detach()
     dims = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis"))
     asked = dims if isinstance(dims, (list, tuple)) else () if dims is None else (dims,)
@@ -158,12 +158,15 @@ def _partial_sums(name: str, args: Any, kwargs: Any, result: Tensor) -> Tensor |
         return None
     along = sorted({dim % x.dim() for dim in asked or range(x.dim())})
     kept = [dim for dim in range(x.dim()) if dim not in along]
-    terms = x.permute(*kept, *along).reshape(*(x.shape[dim] for dim in kept), -1).double().nan_to_num()
-    k = terms.shape[-1]
-    mean = terms.mean(-1)
-    spread = (terms.square().mean(-1) - mean.square()).clamp_min(0.0)
-    shuffled = (k**3 * mean.square() / 3 + k**2 * spread / 6).sqrt()
-    found = torch.maximum(terms.cumsum(-1).norm(dim=-1), shuffled) / (k if name.endswith("mean") else 1)
+    terms = x.permute(*kept, *along).reshape(*(x.shape[dim] for dim in kept), -1)
+    terms = terms.nan_to_num() if name.startswith("nan") else terms
+    k, wide = terms.shape[-1], torch.float64
+    mean = terms.mean(-1, dtype=wide)
+    spread = (terms.square().mean(-1, dtype=wide) - mean.square()).clamp_min(0.0)
+    found = (k**3 * mean.square() / 3 + k**2 * spread / 6).sqrt()
+    if terms.numel() <= IN_ORDER:
+        found = torch.maximum(found, terms.cumsum(-1, dtype=wide).norm(dim=-1))
+    found = found.nan_to_num(0.0, 0.0) / (k if name.endswith("mean") else 1)
     return found.reshape(result.shape).to(result.dtype) if found.numel() == result.numel() else None
 
 
@@ -174,6 +177,7 @@ REDUCTIONS = {
     "sum", "mean", "nansum", "nanmean", "norm", "vector_norm", "matrix_norm", "linalg_norm", "linalg_vector_norm",
     "logsumexp", "var", "std", "cosine_similarity", "pairwise_distance", "kl_div", "binary_cross_entropy_with_logits",
 }  # fmt: skip
+IN_ORDER = 1 << 24  # elements: of more, their sums are taken for those in any order
 SUMS = {"sum", "mean", "nansum", "nanmean"}  # of terms that are there to be looked at
 LOSSES = ("_loss", "entropy")  # how names of others end
 
