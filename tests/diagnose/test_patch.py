@@ -230,6 +230,14 @@ def test_what_has_no_one_place_is_told_at_the_entry_point_with_the_reason(folder
     loaded(path)
 
 
+def test_the_comment_stands_ahead_of_what_decorates_the_entry_point(folder: Path) -> None:
+    path, module = written(folder, PROGRAM.replace("def work():", "@torch.enable_grad()\ndef work():"))
+    offer = Offer("CUDA graph", Site("module", kind_name(module.model)), "captured", code="model = ...")
+    applied(folder, as_patch([offer], scene_of(module), path, module.work))
+    text = path.read_text()
+    assert "an example of the inputs" in text and "#     model = ...\n@torch.enable_grad()\ndef work():" in text
+
+
 def test_one_of_several_optimizers_is_known_by_its_name(folder: Path) -> None:
     path, module = written(folder, PROGRAM + "\n\nsecond = AdamW(model.parameters(), lr=1e-3)\n")
     scene = scene_of(module)
