@@ -22,7 +22,7 @@ from kernelworks.plain import leaves
 from kernelworks.spelling import REFUSED, Spelling, spelled
 
 __all__ = [
-    "Found", "State", "Steps", "Viewed", "found", "function_of", "name_of", "placed", "ran", "read", "states",
+    "Found", "Ran", "State", "Steps", "Viewed", "found", "function_of", "name_of", "placed", "ran", "read", "states",
     "stepped", "value_of", "varies", "writes",
 ]  # fmt: skip
 
@@ -142,7 +142,7 @@ class Found:
         return "training" if self.wanted else "forward"
 
 
-class _Ran(TorchDispatchMode):
+class Ran(TorchDispatchMode):
     """The operators that run and make tensors, and the floating-point dtypes that those which compute take."""
 
     def __init__(self) -> None:
@@ -236,13 +236,13 @@ def function_of(node: fx.Node) -> Callable[..., Any] | None:
     return getattr(Tensor, str(node.target), None) if node.op == "call_method" else None
 
 
-def ran(node: fx.Node, state: State) -> _Ran | None:
+def ran(node: fx.Node, state: State) -> Ran | None:
     """What a node's function runs on tensors without data; None where it cannot be said."""
     given, function = valued(node), function_of(node)
     if given is None or function is None:
         return None
     mode = next((t.fake_mode for t in leaves((*given[0], *given[1].values())) if hasattr(t, "fake_mode")), None)
-    seen = _Ran()
+    seen = Ran()
     try:
         with mode or contextlib.nullcontext(), torch.random.fork_rng(devices=[]), state.entered(grad=False), seen:
             function(*given[0], **given[1])
@@ -420,7 +420,7 @@ def _floating(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if isinstance(value, Tensor) and value.dtype.is_floating_point else value
 
 
-def _cast_to(asked: tuple[Any, ...], seen: _Ran, state: State) -> torch.dtype | str | None:
+def _cast_to(asked: tuple[Any, ...], seen: Ran, state: State) -> torch.dtype | str | None:
     """The dtype that autocast casts the arguments to; None where it leaves them, a reason where it is not that."""
     tensors = list(leaves(asked))
     lower = dict(state.autocast).get(tensors[0].device.type)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from kernelworks.compile.calls import function_of, name_of, value_of, varies, writes
+from kernelworks.compile.calls import Ran, function_of, name_of, value_of, varies, writes
 
 __all__ = ["constant", "held", "number", "unwritten"]
 
@@ -68,7 +68,7 @@ def constant(node: fx.Node) -> Tensor | None:
         return None
     known: dict[fx.Node, Any] = {}
     try:
-        with torch.no_grad(), torch._guards.tracing(None):
+        with torch.no_grad(), torch._guards.tracing(None), torch.random.fork_rng(devices=[]), Ran() as ran:
             for each in order:
                 args, kwargs = fx.map_arg((each.args, each.kwargs), known.__getitem__)
                 args, kwargs = fx.node.map_aggregate((args, kwargs), _on_cpu)
@@ -77,6 +77,8 @@ def constant(node: fx.Node) -> Tensor | None:
     except Exception:  # it needs what is not here
         return None
     made = known[node]
+    if any(torch.Tag.nondeterministic_seeded in each.tags for each in ran.operators):
+        return None
     return made if isinstance(made, Tensor) and made.shape == value_of(node).shape else None
 
 
@@ -84,8 +86,14 @@ def _of_constants(node: fx.Node, order: list[fx.Node], seen: set[fx.Node]) -> bo
     if node in seen:
         return True
     value = value_of(node)
-    made = node.op in ("call_function", "call_method") and name_of(node) not in DRAWN and function_of(node) is not None
-    if not made or value is None or varies(node) or writes(node) or len(order) > MOST:
+    if (
+        not _torchs(node)
+        or name_of(node) in DRAWN
+        or value is None
+        or varies(node)
+        or writes(node)
+        or len(order) > MOST
+    ):
         return False
     if isinstance(value, Tensor) and (value.numel() > MOST_ELEMENTS or _written(node)):
         return False
@@ -94,6 +102,15 @@ def _of_constants(node: fx.Node, order: list[fx.Node], seen: set[fx.Node]) -> bo
         return False
     order.append(node)
     return True
+
+
+def _torchs(node: fx.Node) -> bool:
+    """Whether a node calls torch's own function, a method or a sign: another may return what it likes."""
+    name = name_of(node)
+    if node.op == "call_method":
+        return hasattr(Tensor, name)
+    known = (getattr(place, name, None) for place in (torch, operator, torch.nn.functional))
+    return node.op == "call_function" and (node.target is getattr or any(node.target is each for each in known))
 
 
 def _on_cpu(value: Any) -> Any:
