@@ -21,8 +21,8 @@ __all__ = ["Muted"]
 
 # Functions of a compiler's or a driver's libraries that come before a kernel, and are none.
 AROUND = (
-    "nvrtc", "cuModule", "cuLibrary", "cuFunc", "cuKernel", "cuGet", "cuCtx", "cuDevice", "cuInit", "cuMem", "cudaGet",
-    "cudaDevice", "cudaFunc",
+    "nvrtc", "nvml", "cuModule", "cuLibrary", "cuFunc", "cuKernel", "cuGet", "cuCtx", "cuDevice", "cuInit", "cuMem",
+    "cudaGet", "cudaDevice", "cudaFunc",
 )  # fmt: skip
 
 

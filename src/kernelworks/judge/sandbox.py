@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -190,6 +191,7 @@ def caches(folder: Path) -> None:
     told = {name: value for name, value in environment.variables().items() if name in KEPT}
     own = {name: str(folder / below) for name, below in CACHES.items()}
     environment.put_back(told | own | {"TORCHINDUCTOR_COMPILE_THREADS": "1"})
+    tempfile.tempdir = None  # asked before the fork: it is another one now
 
 
 # Variables that a process needs to run as this one does; others may hold what is nobody's business.

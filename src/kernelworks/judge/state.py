@@ -112,7 +112,7 @@ HOLDERS: dict[str, Any] = {
     "torch.backends": torch.backends, "torch.random": torch.random, "torch.testing": torch.testing,
     "torch.linalg": torch.linalg, "torch.special": torch.special, "torch.ops.aten": torch.ops.aten,
 }  # fmt: skip
-JUDGES = ("kernelworks.judge.caller", "kernelworks.judge.wire", "kernelworks.judge.values", "kernelworks.judge.state")
+JUDGES = tuple(f"kernelworks.judge.{name}" for name in ("caller", "wire", "values", "state", "device", "on_cuda"))
 # torch puts these in place itself, once its compiler is loaded.
 OWN = {"torch._C", "torch"}
 LAZY = frozenset({"torch.manual_seed", "torch.compile"})
