@@ -59,8 +59,14 @@ def sitting(ceilings: Ceilings, nursery: Nursery) -> Iterator[Sitting]:
         yield found
 
 
+# Compilers write where temporary files go: to its own folder, whatever was asked before its process was forked.
 PLAIN = """
+import os
+import tempfile
+
 import torch
+
+assert os.path.samefile(tempfile.gettempdir(), os.getcwd())
 
 
 class ModelNew(torch.nn.Module):
