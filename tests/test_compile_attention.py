@@ -155,6 +155,16 @@ def cast(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
         return masked(q, k, v, m)
 
 
+def capped(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    scores = torch.tanh(torch.matmul(q, k.transpose(2, 3)) * 0.5 / 3.0) * 3.0
+    return scores.masked_fill(m == 0, -math.inf).softmax(-1) @ v
+
+
+def capped_plainly(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    scores = torch.matmul(q, k.transpose(2, 3)) * 0.25
+    return F.softmax(0.5 * (scores / 0.5).tanh(), dim=-1, dtype=torch.float32).to(q.dtype) @ v
+
+
 # name -> (program, how the op does it)
 SPELLED: dict[str, tuple[Program, str]] = {
     "masked": (masked, "mask"),
@@ -179,6 +189,8 @@ SPELLED: dict[str, tuple[Program, str]] = {
     "no dropout": (no_dropout, "plain"),
     "of one head": (of_one_head, "mask"),
     "autocast": (cast, "mask"),
+    "capped": (capped, "mask"),
+    "capped plainly": (capped_plainly, "plain"),
 }
 
 
@@ -293,13 +305,17 @@ UNLIKE: dict[str, Callable[..., object]] = {
     "another dimension": lambda q, k, v, m: (q @ k.transpose(2, 3)).softmax(-2) @ v,
     "without a softmax": lambda q, k, v, m: (q @ k.transpose(2, 3)) @ v,
     "dropout": lambda q, k, v, m: F.dropout((q @ k.transpose(2, 3)).softmax(-1), 0.5) @ v,
+    "capped once it is masked": lambda q, k, v, m: (
+        (torch.tanh((q @ k.transpose(2, 3)).masked_fill(m == 0, -math.inf) / 3.0) * 3.0).softmax(-1) @ v
+    ),
+    "a tangent that is added to": lambda q, k, v, m: ((q @ k.transpose(2, 3)).tanh() + BIAS).softmax(-1) @ v,
+    "a tangent of a sum": lambda q, k, v, m: (q @ k.transpose(2, 3) + BIAS).tanh().softmax(-1) @ v,
     "a low score": lambda q, k, v, m: (q @ k.transpose(2, 3)).masked_fill(m == 0, -1e4).softmax(-1) @ v,
     "a mask after it": lambda q, k, v, m: (q @ k.transpose(2, 3)).softmax(-1).masked_fill(m == 0, 0.0) @ v,
     "a bias after it": lambda q, k, v, m: ((q @ k.transpose(2, 3)).softmax(-1) + m) @ v,
     "a scale of each row": lambda q, k, v, m: (q @ k.transpose(2, 3) * ROW).softmax(-1) @ v,
     "a scale that is learned": lambda q, k, v, m: (q @ k.transpose(2, 3) * LEARNED).softmax(-1) @ v,
     "a scale after it": lambda q, k, v, m: (q @ k.transpose(2, 3)).softmax(-1) * 0.5 @ v,
-    "capped": lambda q, k, v, m: torch.tanh(q @ k.transpose(2, 3)).softmax(-1) @ v,
     "weights that are read": lambda q, k, v, m: ((w := (q @ k.transpose(2, 3)).softmax(-1)) @ v, w),
     "scores that are read": lambda q, k, v, m: ((s := q @ k.transpose(2, 3)).softmax(-1) @ v, s.amax()),
     "heads turned round": lambda q, k, v, m: (q @ k.transpose(2, 3)).flip(1).softmax(-1) @ v,

@@ -137,8 +137,8 @@ JOINED: tuple[tuple[str, Callable[[], Any], Callable[[], Any]], ...] = (
      lambda: kw.rms_norm(x, weight, eps=1e-5, residual=x)),
     ("attention", lambda: kw.attention(q, k, v, is_causal=True, window=2),
      lambda: kw.attention(q, k, v, causal="top_left", window=2)),
-    ("attention lse", lambda: kw.attention(query=q, key=k, value=v, with_lse=True),
-     lambda: kw.attention(q, k, v, with_lse=True)),
+    ("attention lse", lambda: kw.attention(query=q, key=k, value=v, with_lse=True, softcap=1.0),
+     lambda: kw.attention(q, k, v, with_lse=True, softcap=1.0)),
     ("a mask of rows and columns", lambda: kw.attention(q, k, v, torch.ones(6, 6, dtype=torch.bool).tril()),
      lambda: kw.attention(q, k, v, causal="top_left")),
 )  # fmt: skip

@@ -93,7 +93,7 @@ def test_found_plans_give_what_torch_gives(name: str, way: str) -> None:
 OPERATORS: dict[str, tuple[Any, ...]] = {
     "softmax": (*given((4, 16)), -1),
     "rms_norm": (*given((4, 16), (16,)), 1e-6, None),
-    "attention": (*given(*[(1, 2, 5, 16)] * 3), "top_left", None, None, None, False),
+    "attention": (*given(*[(1, 2, 5, 16)] * 3), "top_left", None, None, None, False, None, None),
     "sum": (*given((4, 16)), 0, False),
 }
 

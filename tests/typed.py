@@ -50,7 +50,7 @@ def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
     assert_type(kw.embedding(ids, x, 2, sparse=True), Tensor)
     assert_type(kw.rope(x, x, x, x), tuple[Tensor, Tensor])
     assert_type(kw.attention(x, x, x, causal="top_left"), Tensor)
-    assert_type(kw.attention(x, x, x, with_lse=True), tuple[Tensor, Tensor])
+    assert_type(kw.attention(x, x, x, with_lse=True, softcap=50.0, sinks=x), tuple[Tensor, Tensor])
     assert_type(kw.attention(x, x, x, x, 0.1, is_causal=True, enable_gqa=True), Tensor)
     kw.gelu([1.0])  # refused: overload or type var
     kw.layer_norm(x, x, x)  # refused: neither spelling

@@ -74,7 +74,8 @@ class Request:
     """What one call asks for: the op, the pass and its arguments without data.
 
     The pass is ``"forward"``, ``"backward"``, or ``"training"``: a forward whose gradients with respect to the inputs
-    ``wanted`` will be asked for, so that a choice of both is made. ``free`` names numbers that no choice depends on.
+    ``wanted`` will be asked for, so that a choice of both is made. ``free`` names numbers that no choice depends on,
+    ``switches`` those that a choice depends on by whether they are given.
     """
 
     op: str
@@ -83,6 +84,7 @@ class Request:
     threads: int = 1
     wanted: tuple[str, ...] = ()
     free: frozenset[str] = frozenset()
+    switches: tuple[str, ...] = ()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -169,6 +171,8 @@ class Contract:
     - ``arithmetic`` is ``"products"`` where nearly all that ``cost`` counts are products of matrices, which units for
       the arguments' dtype may do; else it is done in float32. ``elementary`` is the elementary function that ``cost``
       counts.
+    - ``switches`` names optional numbers that make another computation of a call where they are given, however large:
+      timings tell the two apart.
     - ``limits`` says of an argument of integers what they are indices of: another argument and its dimension.
     """
 
@@ -194,6 +198,7 @@ class Contract:
     errors: tuple[tuple[str, Callable[[], dict[str, Any]], type[Exception], str], ...] = ()
     arithmetic: Literal["float32", "products"] = "float32"
     elementary: str = "exp"
+    switches: tuple[str, ...] = ()
     limits: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
     def unit(self, request: Request) -> torch.dtype:

@@ -285,7 +285,7 @@ class Op:
         """What a call asks for. Of a ``training`` call ``args`` are the forward's."""
         of = "backward" if pass_ == "backward" else "forward"
         named = dict(zip(self.passes[of].names, (spec(a) for a in args), strict=True))
-        return Request(self.name, pass_, named, _get_threads(), wanted, self._free(of, args))
+        return Request(self.name, pass_, named, _get_threads(), wanted, self._free(of, args), self.contract.switches)
 
     def backward_of(self, training: Request) -> Request:
         """The backward that follows a training call, should its gradients flow in as its outputs lie."""
@@ -301,7 +301,7 @@ class Op:
             have[f"grad_{name}"] = have[name] if place < len(given) else None
         have["needs"] = tuple(name in training.wanted for name in backward.returns)
         named = {n: have[n] if n not in forward.names or readers(self, n) else unread(have[n]) for n in backward.names}
-        return Request(self.name, "backward", named, training.threads)
+        return Request(self.name, "backward", named, training.threads, switches=training.switches)
 
     def timed(self, args: tuple[Any, ...], wanted: tuple[str, ...]) -> Choice | None:
         """``choice`` where timings choose; None where the list's order does, which each pass settles for itself."""

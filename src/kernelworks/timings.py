@@ -165,6 +165,8 @@ def call_of(request: Request) -> str:
             words.append(f"{name} {_exact(value)}")
         elif _tensors(value):
             words.append(f"{name} {_several(value)}")
+        elif name in request.switches:
+            words += [name] if value is not None else []
         elif isinstance(value, (bool, int, str)) and name not in request.free:
             words.append(f"{name}={value}")
     return "; ".join(words + _gradients(request))
@@ -180,6 +182,8 @@ def bucket_of(contract: Contract, request: Request) -> str:
         elif _tensors(value):
             kinds = sorted({_short(t.dtype) + _layout(t) for t in value})
             words.append(f"{name} {' '.join(kinds)}")
+        elif name in request.switches:
+            words += [name] if value is not None else []
         elif isinstance(value, (bool, str)):
             words.append(f"{name}={value}")
         elif isinstance(value, int) and name not in request.free:

@@ -196,6 +196,7 @@ HOPPER = [
     Limit("Their gradients take heads of 64 or 128.", declined_backward(dim=256), says="a head_dim of 64 or 128"),
     Limit("They take bfloat16 and float16.", declined_by_both(dtype=torch.float32), says="takes bfloat16 and float16"),
     Limit("They take no mask.", declined_by_both(mask=MASK), says="takes no mask"),
+    Limit("Neither takes a softcap.", declined_backward(softcap=50.0), says="takes no softcap"),
     Limit("Their forward takes a scale above 0.", declined(scale=-0.5), says="the scale must be positive"),
     Limit("Their forward takes more than 16 queries to a head of keys.", declined(queries=16),
           says="takes more than 16 queries to a head of keys"),

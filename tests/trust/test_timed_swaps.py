@@ -190,7 +190,7 @@ def decoder() -> Any:
 
 def of_attention(keys: int) -> tuple[Any, ...]:
     q, k = torch.zeros(1, 4, 1, 8), torch.zeros(1, 2, keys, 8)
-    return q, k, k, None, None, 8**-0.5, None, False
+    return q, k, k, None, None, 8**-0.5, None, False, None, None
 
 
 # what won -> whether attention is ours to call, and a layer runs in one piece

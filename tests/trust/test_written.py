@@ -223,6 +223,7 @@ SMALL = {
     "dim": (lambda v: kw.softmax(X, dim=v), (1, 0), (1.0, True, 0.0, False, numpy.int64(1), None)),
     "window": (lambda v: kw.attention(Q, Q, Q, causal="top_left", window=v), (1, 2), (True, 1.0, numpy.int64(1))),
     "scale": (lambda v: kw.attention(Q, Q, Q, scale=v), (1, 1.0), (True, numpy.float32(1), "1")),
+    "softcap": (lambda v: kw.attention(Q, Q, Q, softcap=v), (1, 1.0), (True, numpy.float32(1), "1", 0.0, -1.0)),
     "with_lse": (lambda v: kw.attention(Q, Q, Q, with_lse=v), (True, False), (1, 0, 1.0, None)),
     "interleaved": (lambda v: kw.rope(Q, Q, COS, SIN, interleaved=v), (True, False), (1, 0, 1.0, None)),
     "ignore_index": (

@@ -1,4 +1,5 @@
-"""Attention that a program spells out: scores of queries and keys, scaled and masked, their softmax, times the values.
+"""Attention that a program spells out: scores of queries and keys, scaled, capped and masked, their softmax, times the
+values.
 
 The steps are read off the graph backwards from the second product, however the products are written (``matmul``,
 ``bmm``, ``baddbmm``, ``einsum``) and whatever is viewed, cast or repeated between. What they make is then compared in
@@ -47,6 +48,7 @@ class _Read:
     scale: float = 1.0
     masks: tuple[Mask, ...] = ()
     softmax: bool = False
+    softcap: float | None = None
     shapes: tuple[torch.Size, ...] = ()
 
     def through(self, node: fx.Node, **changed: Any) -> _Read:
@@ -82,7 +84,7 @@ def _walk(now: Any, read: _Read, at: Mapping[fx.Node, State]) -> Iterator[tuple[
         return
     first = product(now)
     if first is not None:
-        if read.softmax:
+        if read.softmax and not (first.plus and read.softcap):
             added = Mask(first.plus, value_of(now).shape, "added", first.beta * read.scale) if first.plus else None
             masks = read.masks if added is None else (*read.masks, added)
             yield read.through(now, masks=masks, scale=read.scale * first.alpha), first
@@ -94,8 +96,13 @@ def _walk(now: Any, read: _Read, at: Mapping[fx.Node, State]) -> Iterator[tuple[
         yield from _walk(now.args[0], read.through(now, softmax=True), at)
     elif _idle(now) or made_by <= SAME | VIEWS:
         yield from _walk(now.args[0], read.through(now), at)
+    elif made_by == {"tanh"}:  # what is behind it gives its magnitude, and what is ahead is divided by that
+        if read.softmax and read.softcap is None and read.scale > 0:
+            yield from _walk(now.args[0], read.through(now, softcap=read.scale), at)
     elif read.softmax:
         for before, masks, scale in _readings(now, read.scale):
+            if masks and read.softcap is not None:
+                continue  # hidden ahead of the cap: what is hidden still counts
             more = read.through(now, masks=(*read.masks, *masks), scale=scale)
             yield from _walk(before, more, at)
 
@@ -163,6 +170,7 @@ class _Parts:
     masked: Hidden
     after: Steps
     dtype: torch.dtype
+    softcap: float | None
 
 
 def _call(
@@ -240,13 +248,13 @@ def _parts(
     scale = steps.scale * made[0].scale * made[1].scale
     trained = state.grad and any(value_of(each.viewed.node).requires_grad for each in made if each is not None)
     masked = hidden(steps.masks, sizes, (few, more), value.dtype, trained=trained, constants=constants)
-    if masked is None:
+    if masked is None or (masked.added is not None and steps.softcap is not None):
         return None
     after = result_steps(result, weights[:-2], weights[-2], next(iter(dv)), replace(sizes, batch=then))
     whole = (sizes.B, sizes.H, widths[q], value.shape[-1])
     if len(nodes) > len(steps.nodes) and tuple(value.shape) == whole:
         after = ()  # a view behind it parts the batch again
-    return _Parts((made[0], made[1], made[2]), sizes, scale, masked, after, value.dtype)
+    return _Parts((made[0], made[1], made[2]), sizes, scale, masked, after, value.dtype, steps.softcap)
 
 
 def _sizes(batch: tuple[int, ...], shapes: Sequence[torch.Size], ahead: Sequence[fx.Node]) -> Sizes | None:
@@ -307,7 +315,10 @@ def _found(
 def _asked(spelling: Spelling, tensors: Sequence[Tensor], mask: Tensor | None, parts: _Parts) -> tuple[Any, ...] | str:
     q, k, v = tensors
     grouped = q.shape[1] != k.shape[1]
-    return spelling.ours(q, k, v, attn_mask=mask, is_causal=parts.masked.causal, scale=parts.scale, enable_gqa=grouped)
+    asked = spelling.ours(q, k, v, attn_mask=mask, is_causal=parts.masked.causal, scale=parts.scale, enable_gqa=grouped)
+    if isinstance(asked, str) or parts.softcap is None:
+        return asked
+    return tuple((dict(zip(spelling.op_names, asked, strict=True)) | {"softcap": parts.softcap}).values())
 
 
 def _agrees(cone: Sequence[fx.Node], parts: _Parts, first: Product, spelling: Spelling) -> bool:
@@ -328,7 +339,13 @@ def _agrees(cone: Sequence[fx.Node], parts: _Parts, first: Product, spelling: Sp
             grouped = q.shape[1] != k.shape[1]
             mask = parts.masked.trial(drawn)
             function: Any = spelling.function
-            want = stepped(function(q, k, v, attn_mask=mask, scale=parts.scale, enable_gqa=grouped), parts.after)
+            if parts.softcap is None:
+                given = function(q, k, v, attn_mask=mask, scale=parts.scale, enable_gqa=grouped)
+            else:  # of which torch's function knows nothing
+                given = spelling.op.contract.reference(
+                    q, k, v, scale=parts.scale, mask=mask, softcap=parts.softcap
+                )[0]  # fmt: skip
+            want = stepped(given, parts.after)
         return made.shape == want.shape and bool(((made - want).abs() <= AGREES * want.abs().max()).all())
     except Exception:  # it cannot be run so: it is none
         return False

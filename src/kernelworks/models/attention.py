@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernelworks.models import calls
+from kernelworks.models.capped import eagerly, same_on_eager, shows_weights
 from kernelworks.models.shipped import TORCHS, comes_with
 from kernelworks.ops.attention.attention import OP as ATTENTION
 
@@ -56,16 +57,18 @@ def attention_forward(
     """Attention as transformers calls it: query [B, H, Lq, D], key and value [B, Hkv, Lk, D]; returns [B, Lq, H, D].
 
     Takes what the op can say and hands the rest (dropout, a bias on positions, paged caches, masks that add) to
-    transformers' own ``sdpa`` function, with which it agrees on the meaning of every argument.
+    transformers' own ``sdpa`` function, with which it agrees on the meaning of every argument; of what caps its scores
+    (``softcap``) or has sinks (``s_aux``) to the module's own ``eager``.
     """
-    special = kwargs and (
-        kwargs.get("position_bias") is not None or kwargs.get("cache") is not None or kwargs.get("softcap") is not None
-    )
+    special = kwargs and (kwargs.get("position_bias") is not None or kwargs.get("cache") is not None)
+    softcap, sinks = (kwargs.get("softcap"), kwargs.get("s_aux")) if kwargs else (None, None)
+    before = _as_before if softcap is None and sinks is None else eagerly
+    special = special or (before is eagerly and shows_weights(module, kwargs))
     theirs = F.scaled_dot_product_attention is not TORCHS["scaled_dot_product_attention"]
     looks_back = getattr(module, "is_causal", True) if is_causal is None else is_causal
     odd = not (calls.none_of(dropout) and calls.truth(looks_back)) or type(scaling) not in _SCALES
     if odd or special or theirs or not calls.attends(query, key, value, attention_mask, grouped=True):
-        return _as_before(module, query, key, value, attention_mask, dropout, scaling, is_causal, kwargs)
+        return before(module, query, key, value, attention_mask, dropout, scaling, is_causal, kwargs)
     causal, window, given = None, None, attention_mask
     if attention_mask is not None:
         pattern = _pattern(attention_mask)
@@ -73,13 +76,13 @@ def attention_forward(
             attention_mask, causal, window = None, "bottom_right", pattern.window
     elif query.shape[2] > 1 and looks_back:
         causal = "top_left"  # with longer keys (an empty static cache) the last ones are masked, as in sdpa
-    args = (query, key, value, causal, window, scaling, attention_mask, False)
+    args = (query, key, value, causal, window, scaling, attention_mask, False, softcap, sinks)
     try:
         if not calls.torchs(ATTENTION, *args):
             return ATTENTION.call(*args).transpose(1, 2).contiguous(), None
     except calls.REFUSED:
         pass
-    return _as_before(module, query, key, value, given, dropout, scaling, is_causal, kwargs)
+    return before(module, query, key, value, given, dropout, scaling, is_causal, kwargs)
 
 
 def _as_before(
@@ -95,17 +98,18 @@ def _as_before(
 
 def decoding_row(query: Tensor, key: Tensor, value: Tensor) -> Callable[..., Any] | None:
     """What attends from single queries to every key on tensors like these, as ``f(q, k, v, causal, window, scale, mask,
-    with_lse)``; None where the op does not take them. It serves any number of keys."""
+    with_lse, softcap, sinks)``; None where the op does not take them. It serves any number of keys."""
     if not calls.attends(query, key, value, None, grouped=True):
         return None
-    args = (query, key, value, None, None, None, None, False)
+    args = (query, key, value, None, None, None, None, False, None, None)
     plan: Callable[..., Any] = ATTENTION.planned("forward", args).run
     return to_every_key if ATTENTION.choice(args, None).native else plan
 
 
 def to_every_key(
-    query: Tensor, key: Tensor, value: Tensor, causal: None, window: None, scale: float | None, mask: None, lse: bool
-) -> Tensor:
+    query: Tensor, key: Tensor, value: Tensor, causal: None, window: None, scale: float | None, mask: None, lse: bool,
+    softcap: None, sinks: None,
+) -> Tensor:  # fmt: skip
     """As transformers calls torch for one query: any heads that share keys are torch's to pair up."""
     grouped = query.shape[1] != key.shape[1]
     return F.scaled_dot_product_attention(query, key, value, scale=scale, enable_gqa=grouped)
@@ -250,15 +254,19 @@ def configurations(model: nn.Module) -> list[tuple[Any, str]]:
         reason = ""
         if isinstance(current, _Name):
             reason = "its configuration is shared with another model, which is swapped"
-        elif current not in ("sdpa", IMPLEMENTATION):
+        elif current not in ("sdpa", IMPLEMENTATION) and not (current == "eager" and _same_on_eager(module)):
             reason = f"its attention implementation is {current!r}, and only 'sdpa' means what the op means"
-        elif not _sdpa_is_theirs():
+        elif current != "eager" and not _sdpa_is_theirs():
             reason = "somebody registered another function as 'sdpa', or put one in torch's place"
         elif not (getattr(module, "_supports_attention_backend", False) and module._can_set_attn_implementation()):
             reason = f"{type(module).__name__} does not take attention functions from transformers' registry"
         if id(config) not in found or reason:
             found[id(config)] = (config, reason)
     return list(found.values())
+
+
+def _same_on_eager(model: nn.Module) -> bool:
+    return same_on_eager(model, looks_up, ATTENTION.contract.reference)
 
 
 def _sdpa_is_theirs() -> bool:

@@ -294,7 +294,7 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """``F.scaled_dot_product_attention``. Its causal mask starts at the upper left, which the op calls top_left."""
     if none_of(dropout_p) and truth(is_causal) and truth(enable_gqa) and (attn_mask is None or not is_causal):
-        asked = query, key, value, "top_left" if is_causal else None, None, scale, attn_mask, False
+        asked = query, key, value, "top_left" if is_causal else None, None, scale, attn_mask, False, None, None
         output = _attended(asked, enable_gqa)
         if output is not None:
             if not output.is_contiguous() and (attn_mask is None or not query.is_cuda):

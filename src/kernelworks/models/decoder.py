@@ -320,7 +320,7 @@ def _in_one_piece(
     dropout = module.attention_dropout if module.training else 0.0
     row = call.decoding_row(query, key, value) if length == 1 and attention_mask is None and not dropout else None
     if row is not None:
-        attended = row(query, key, value, None, None, module.scaling, None, False)
+        attended = row(query, key, value, None, None, module.scaling, None, False, None, None)
     else:
         attended, _ = attention.attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=module.scaling

@@ -61,8 +61,8 @@ SCHEMAS = {
         "backward": "silu_mul_backward(Tensor grad_output, Tensor gate, Tensor up, bool[] needs, str? row=None) -> (Tensor, Tensor)",
     },
     "attention": {
-        "forward": "attention(Tensor q, Tensor k, Tensor v, str? causal, int? window, float? scale, Tensor? mask, bool with_lse, str? row=None) -> (Tensor, Tensor)",
-        "backward": "attention_backward(Tensor grad_output, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, str? causal, int? window, float? scale, Tensor? mask, bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor)",
+        "forward": "attention(Tensor q, Tensor k, Tensor v, str? causal, int? window, float? scale, Tensor? mask, bool with_lse, float? softcap, Tensor? sinks, str? row=None) -> (Tensor, Tensor)",
+        "backward": "attention_backward(Tensor grad_output, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, str? causal, int? window, float? scale, Tensor? mask, bool[] needs, float? softcap, Tensor? sinks, str? row=None) -> (Tensor, Tensor, Tensor, Tensor)",
     },
     "linear": {
         "forward": "linear(Tensor x, Tensor weight, Tensor? bias, str? row=None) -> Tensor",

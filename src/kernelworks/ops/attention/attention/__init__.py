@@ -1,10 +1,9 @@
-"""Attention: grouped-query, causal both ways, sliding window, for many queries and for one."""
+"""Attention: grouped-query, causal both ways, sliding window, capped scores, for many queries and for one."""
 
 from __future__ import annotations
 
 import functools
 import math
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,18 +14,26 @@ from typing import Any, Literal, overload
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from kernelworks.aten import aten
 from kernelworks.build.cpp import built, differs, library, source_hash
-from kernelworks.build.rows import cpp_rows, cuda_row, in_float64, python_row, triton_row
+from kernelworks.build.rows import cpp_rows, cuda_row, python_row, triton_row
 from kernelworks.build.sharing import shared
 from kernelworks.contract import Request, Row
 from kernelworks.op import Op, Pass
-from kernelworks.ops.attention.attention.contract import CONTRACT, is_plain, reference, shift_of, visible
+from kernelworks.ops.attention.attention.contract import CONTRACT, shift_of
 from kernelworks.ops.attention.attention.mutants import MUTANTS
 from kernelworks.ops.attention.attention.sm90 import guard as sm90_guard
 from kernelworks.ops.attention.attention.sm90_backward import guard as sm90_backward_guard
+from kernelworks.ops.attention.attention.torch_rows import (
+    as_new_output,
+    by_reference,
+    by_torch,
+    composite,
+    in_aten,
+    native,
+    sink_gradient,
+    torch_backward,
+)
 from kernelworks.ops.layout import new_output
 from kernelworks.spelling import ABSENT, Array, Spelling, two_names
 
@@ -45,6 +52,8 @@ def attention(
     causal: str | None = None,
     window: int | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Array | None = None,
     mask: Array | None = None,
     with_lse: Literal[False] = False,
     out: Array | None = None,
@@ -59,6 +68,8 @@ def attention(
     causal: str | None = None,
     window: int | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Array | None = None,
     mask: Array | None = None,
     with_lse: Literal[True],
     out: tuple[Array, Array] | None = None,
@@ -76,6 +87,8 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
     window: int | None = None,
+    softcap: float | None = None,
+    sinks: Array | None = None,
     out: Array | None = None,
     row: str | None = None,
 ) -> Array: ...
@@ -88,6 +101,8 @@ def attention(
     causal: str | None = None,
     window: int | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Any = None,
     mask: Any = None,
     with_lse: bool = False,
     out: Any = None,
@@ -108,9 +123,12 @@ def attention(
         window: with ``causal``: how many keys a query looks back on, its own included: it sees the keys
             ``p - window < j <= p`` of its position p = i, or i + Lk - Lq.
         scale: what scores are multiplied by; 1 / sqrt(D) by default.
+        softcap: above 0: scaled scores become ``softcap * tanh(score / softcap)`` before any is hidden, as in Gemma 2.
+        sinks: [H] of q's dtype: a score of each head that joins the softmax's denominator alone, as in gpt-oss: weights
+            add up to less than 1. Differentiable.
         mask: bool, [B, H, Lq, Lk] or 1 in any of them; True where a key is seen. Joined to causal and window by "and".
         with_lse: returns ``(output, lse)``; lse [B, H, Lq], float32, is the logarithm of the softmax's denominator
-            (-inf where no key is seen). It is not differentiable.
+            (-inf where no key is seen, nor is there a sink). It is not differentiable.
         out: where to write: a contiguous tensor like q, or a pair with a contiguous float32 [B, H, Lq].
         row: the name of one implementation; by default the dispatcher chooses.
 
@@ -121,14 +139,17 @@ def attention(
 
     Error bound: u |output| for the last rounding, and sum_j p |v| times 2^-24 ((D + 4) sum |q||k| scale + 8 max_j of
     that + 10 Lk/64 + 200), about; README.md has it exactly. Everything is computed in float32.
-    Cost: 4 D flop and one exponential per pair of query and key; reads q, k, v and writes output once.
+    Cost: 4 D flop and one exponential per pair of query and key, with ``softcap`` a tanh more; reads q, k, v and writes
+    output once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
-    Source: Vaswani et al. 2017, arXiv:1706.03762; Milakov and Gimelshein 2018, arXiv:1805.02867.
+    Source: Vaswani et al. 2017, arXiv:1706.03762; Milakov and Gimelshein 2018, arXiv:1805.02867; ``softcap``: Gemma 2,
+    2024, arXiv:2408.00118; ``sinks``: Xiao et al. 2023, arXiv:2309.17453, and gpt-oss, 2025, arXiv:2508.10925.
     """
     if torchs or rest:
         own = {"causal": causal, "window": window, "scale": scale, "mask": mask, "with_lse": with_lse}
+        own |= {"softcap": softcap, "sinks": sinks}
         return SPELLING((q, k, v, *rest), torchs, own, out, row)
-    return OP.call(q, k, v, causal, window, scale, mask, with_lse, out, row)
+    return OP.call(q, k, v, causal, window, scale, mask, with_lse, softcap, sinks, out, row)
 
 
 # ---------------------------------------------------------------- C++ rows
@@ -154,7 +175,7 @@ def _options(
 
 def _forward(
     few: Any, many: Any, q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None,
-    mask: Tensor | None, with_lse: bool, out: Any = None,
+    mask: Tensor | None, with_lse: bool, softcap: float | None, sinks: Tensor | None, out: Any = None,
 ) -> Any:  # fmt: skip
     output, lse = out if with_lse and out is not None else (out, None)
     if output is None:
@@ -172,6 +193,7 @@ def _forward(
             mask if mask is None else mask.expand(batch, heads, queries, keys),
             dim**-0.5 if scale is None else float(scale),
             causal is not None, keys - queries if causal == "bottom_right" else 0, window or 0, nth,
+            float(softcap or 0), None if sinks is None else sinks.float().contiguous(),
         )  # fmt: skip
     return (output, lse) if with_lse else output
 
@@ -179,20 +201,25 @@ def _forward(
 def _backward(
     few: Any, many: Any, gradients: Any, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor,
     causal: str | None, window: int | None, scale: float | None, mask: Tensor | None, needs: list[bool],
-    out: Any = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    results = tuple(torch.empty(t.shape, dtype=t.dtype) for t in (q, k, v)) if out is None else tuple(out)
+    softcap: float | None, sinks: Tensor | None, out: Any = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    results = tuple(torch.empty(t.shape, dtype=t.dtype) for t in (q, k, v)) if out is None else tuple(out[:3])
     if q.numel() == 0:
         for result in results:
             result.zero_()
     else:
         if lse.numel() == 0:  # the forward was not asked for it
-            output, lse = _forward(few, many, q, k, v, causal, window, scale, mask, True)
+            output, lse = _forward(few, many, q, k, v, causal, window, scale, mask, True, softcap, sinks)
         inputs = (readable(t) for t in (grad, q, k, v, output))
         took = 2.5 * q.numel() * k.shape[2] / PAIRS
         kernel, nth = shared(gradients.attention_backward, took)
-        kernel(*results, *inputs, lse, *_options(q, k, causal, window, scale, mask), nth)
-    return results[0], results[1], results[2]
+        kernel(*results, *inputs, lse, *_options(q, k, causal, window, scale, mask), nth, float(softcap or 0))
+    found = sink_gradient(grad, output, lse, sinks)
+    return (*results, found if out is None else out[3].copy_(found))
+
+
+def _plain_softmax(request: Request) -> str | None:
+    return next((f"takes no {n}" for n in ("softcap", "sinks") if request.args.get(n) is not None), None)
 
 
 def _rows() -> list[Row]:
@@ -205,7 +232,8 @@ def _rows() -> list[Row]:
     rows = []
     for target, sources in targets.items():
         paths = [ROOM / name for name in sources]
-        (row,) = cpp_rows(ROOM, forward=_forward, backward=_backward, targets={target: sources[1]})
+        guard = None if target == "scalar" else _plain_softmax
+        (row,) = cpp_rows(ROOM, forward=_forward, backward=_backward, targets={target: sources[1]}, guard=guard)
         apart = functools.partial(_differs, target, paths)
         rows.append(replace(row, load=_loader(row, paths), hash=functools.partial(_hash, target, paths), differs=apart))
     return rows
@@ -232,6 +260,20 @@ def _loader(row: Row, sources: list[Path]) -> Callable[[str], Callable[..., Any]
     return load
 
 
+def _hopper() -> Row:
+    """Hopper's forward, whose launch knows of no softcap and no sinks."""
+    row = cuda_row(ROOM, guard=lambda request: _plain_softmax(request) or sm90_guard(request))
+
+    def without(run: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, out=None: run(*args[:-2], out=out)
+
+    def prepare(pass_: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
+        call = row.prepare(pass_, args[:-2]) if row.prepare else None
+        return None if call is None else without(call)
+
+    return replace(row, load=lambda pass_: without(row.load(pass_)), prepare=prepare, inner="input")
+
+
 def _hopper_backward() -> Row:
     """Hopper's gradients after Triton's forward, which its certificate speaks for too."""
     row = cuda_row(
@@ -252,205 +294,53 @@ def _triton_guard(request: Request) -> str | None:
     return None
 
 
-# ---------------------------------------------------------------- torch and reference rows
-
-
-def _as_new_output(q: Tensor, result: Tensor) -> Tensor:
-    """``result`` with the strides that every row's output has."""
-    output = new_output(q)
-    return result if result.stride() == output.stride() and result.dtype == q.dtype else output.copy_(result)
-
-
-def _torch_causal(q: Tensor, k: Tensor, causal: str | None, window: int | None, mask: Tensor | None) -> bool | None:
-    """torch's ``is_causal`` for these options; None where it takes a mask to say them."""
-    return causal is not None if is_plain(causal, window, mask, q, k) else None
-
-
-def _torch_takes_cudnn(q: Tensor, k: Tensor, v: Tensor, is_causal: bool | None, scale: float | None) -> bool:
-    """Whether torch would choose cuDNN's kernel, whose lse it can hand out and take back."""
-    if not q.is_cuda or is_causal is None or not (q.numel() and k.numel()):
-        return False
-    grouped = bool(q.shape[1] != k.shape[1])  # a tensor while torch.jit traces
-    choice = torch._fused_sdp_choice(q, k, v, is_causal=is_causal, scale=scale, enable_gqa=grouped)
-    return int(choice) == int(SDPBackend.CUDNN_ATTENTION.value)
-
-
-def _seen(q: Tensor, k: Tensor, causal: str | None, window: int | None, mask: Tensor | None) -> Tensor:
-    """The mask as it is, and what the words say for one sequence and head: torch spreads it over the others, without a
-    copy."""
-    if causal is None and mask is not None:
-        return mask
-    words = visible(q[:1, :1], k[:1, :1], causal, window, None)
-    return words if mask is None else words & mask
-
-
-def _sees(causal: str | None, window: int | None, q: Tensor, k: Tensor) -> bool:
-    """Whether each query sees a key by the words alone."""
-    queries, keys = q.shape[2], k.shape[2]
-    return queries <= keys if causal == "bottom_right" else keys > 0 and (window is None or queries < keys + window)
-
-
-def _sdpa(
-    q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None
-) -> Tensor:
-    grouped = bool(q.shape[1] != k.shape[1])  # a tensor while torch.jit traces
-    is_causal = _torch_causal(q, k, causal, window, mask)
-    if is_causal is not None:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale, enable_gqa=grouped)
-    seen = _seen(q, k, causal, window, mask)
-    result = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=grouped)
-    some = mask is None and _sees(causal, window, q, k)
-    return result if some else result.masked_fill(~seen.any(-1, keepdim=True), 0.0)
-
-
-# sdpa_kernel sets what the whole process takes and puts it back: two threads at once would put back each other's.
-_MATH = threading.RLock()
-
-
-def _composite(
-    q: Tensor, k: Tensor, v: Tensor, causal: str | None = None, window: int | None = None, scale: float | None = None,
-    mask: Tensor | None = None, with_lse: bool = False,
-) -> Any:  # fmt: skip
-    """torch's function with its own formula, where that has to be differentiated by a transform, or twice: none of its
-    kernels is."""
-    if q.is_nested or q.layout is not torch.strided:
-        return _sdpa(q, k, v, causal, window, scale, mask)
-    with _MATH, sdpa_kernel(SDPBackend.MATH):
-        result = _sdpa(q, k, v, causal, window, scale, mask)
-    output = result.transpose(1, 2).contiguous().transpose(1, 2)  # as every row lays it out
-    if not with_lse:
-        return output
-    return output, reference(q.float(), k.float(), v.float(), causal, window, scale, mask, True)[1]
-
-
-def _native(
-    q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
-    with_lse: bool,
-) -> Any:  # fmt: skip
-    """torch's function, whichever kernel it takes, and what that hands out."""
-    if with_lse:
-        return _torch(q, k, v, causal, window, scale, mask, True)
-    return _sdpa(q, k, v, causal, window, scale, mask)
-
-
-def _aten(
-    q: Any, k: Any, v: Any, causal: str | None, window: int | None, scale: float | None, mask: Any, with_lse: bool
-) -> Any:
-    is_causal = None if with_lse else _torch_causal(q, k, causal, window, mask)
-    if is_causal is None:
-        return None
-    return aten(
-        "scaled_dot_product_attention", q, k, v, is_causal=is_causal, scale=scale,
-        enable_gqa=bool(q.shape[1] != k.shape[1]),
-    )  # fmt: skip
-
-
-def _torch(
-    q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
-    with_lse: bool, out: Any = None,
-) -> Any:  # fmt: skip
-    is_causal = _torch_causal(q, k, causal, window, mask)
-    if with_lse and _torch_takes_cudnn(q, k, v, is_causal, scale):
-        result: Any = torch.ops.aten._scaled_dot_product_cudnn_attention(
-            q, k, v, None, True, 0.0, is_causal, False, scale=scale
-        )[:2]
-        return _handed_out(q, (result[0], result[1].view(q.shape[:3])), out)
-    result = _sdpa(q, k, v, causal, window, scale, mask)
-    if with_lse:
-        result = (result, reference(q.float(), k.float(), v.float(), causal, window, scale, mask, True)[1])
-    return _handed_out(q, result, out)
-
-
-def _reference(q: Tensor, *args: Any, out: Any = None) -> Any:
-    outputs = in_float64(lambda *exact: reference(*exact))(q, *args)
-    if isinstance(outputs, tuple):
-        outputs = (outputs[0], reference(q.double(), args[0].double(), args[1].double(), *args[2:])[1].float())
-    return _handed_out(q, outputs, out)
-
-
-def _handed_out(q: Tensor, result: Any, out: Any) -> Any:
-    values = result if isinstance(result, tuple) else (result,)
-    if out is None:
-        values = (_as_new_output(q, values[0]), *values[1:])
-    else:
-        for target, value in zip(out if isinstance(out, (tuple, list)) else (out,), values, strict=True):
-            target.copy_(value)
-        return out
-    return values if isinstance(result, tuple) else values[0]
-
-
-def _torch_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, causal: str | None,
-    window: int | None, scale: float | None, mask: Tensor | None, needs: list[bool], out: Any = None,
-    exact: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    is_causal = _torch_causal(q, k, causal, window, mask)
-    if not exact and lse.numel() and _torch_takes_cudnn(q, k, v, is_causal, scale):
-        none = torch.empty(0, dtype=torch.int64, device=q.device)  # of dropout, which there is not
-        found = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-            grad, q, k, v, output, lse.unsqueeze(-1), none, none, None, None, None, q.shape[2], k.shape[2], 0.0,
-            is_causal, scale=scale,
-        )  # fmt: skip
-    else:
-        with torch.enable_grad():
-            x, y, z = ((t.detach().double() if exact else t.detach()).requires_grad_() for t in (q, k, v))
-            options = (causal, window, scale, mask)
-            result = reference(x, y, z, *options)[0] if exact else _sdpa(x, y, z, *options)
-            found = torch.autograd.grad(result, (x, y, z), grad.to(result.dtype))
-    gradients = tuple(f.to(q.dtype).contiguous() for f in found)
-    if out is not None:
-        for target, value in zip(out, gradients, strict=True):
-            target.copy_(value)
-        gradients = tuple(out)
-    return gradients[0], gradients[1], gradients[2]
-
-
 # ---------------------------------------------------------------- torch.library
 
 
 def _fake(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
-    with_lse: bool,
+    with_lse: bool, softcap: float | None, sinks: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     return new_output(q), q.new_empty(q.shape[:3] if with_lse else (0,), dtype=torch.float32)
 
 
-def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *args: Any) -> tuple[Tensor, ...]:
+    return tuple(q.new_empty(0) if t is None else t.new_empty(t.shape) for t in (q, k, v, args[-1]))
 
 
 OP = Op(
     CONTRACT,
     [
-        replace(cuda_row(ROOM, guard=sm90_guard), inner="input"),
+        _hopper(),
         _triton(),
         _hopper_backward(),
         *_rows(),
-        python_row("torch", _torch, _torch_backward),
-        python_row("reference", _reference, functools.partial(_torch_backward, exact=True)),
+        python_row("torch", by_torch, torch_backward),
+        python_row("reference", by_reference, functools.partial(torch_backward, exact=True)),
     ],
     room=__file__,
     forward=Pass(
         "attention(Tensor q, Tensor k, Tensor v, str? causal, int? window, float? scale, Tensor? mask, bool with_lse, "
-        "str? row=None) -> (Tensor, Tensor)",
+        "float? softcap, Tensor? sinks, str? row=None) -> (Tensor, Tensor)",
         _fake,
     ),
     backward=Pass(
         "attention_backward(Tensor grad_output, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, str? causal, "
-        "int? window, float? scale, Tensor? mask, bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor)",
+        "int? window, float? scale, Tensor? mask, bool[] needs, float? softcap, Tensor? sinks, str? row=None) "
+        "-> (Tensor, Tensor, Tensor, Tensor)",
         _fake_backward,
-        returns=("q", "k", "v"),
+        returns=("q", "k", "v", "sinks"),
     ),
-    composite=_composite,
-    native=_native,
-    aten=_aten,
+    composite=composite,
+    native=native,
+    aten=in_aten,
     mutants=MUTANTS,
     # torch wants a fixed number of outputs, laid out as _fake says: without lse the second one is empty.
     to_torch=lambda result, q, *args: (
-        result if args[-1] else (_as_new_output(q, result), q.new_empty(0, dtype=torch.float32))
+        result if args[-3] else (as_new_output(q, result), q.new_empty(0, dtype=torch.float32))
     ),
-    to_record=lambda *args: (*args[:-1], True),  # the backward wants lse
-    from_torch=lambda result, q, *args: result if args[-1] else result[0],
+    to_record=lambda *args: (*args[:-3], True, *args[-2:]),  # the backward wants lse
+    from_torch=lambda result, q, *args: result if args[-3] else result[0],
 )
 
 
@@ -466,7 +356,7 @@ def _ours(
         attn_mask = attn_mask[(None,) * (4 - attn_mask.dim())]
     if query.dim() > 1 and key.dim() > 1 and query.shape[1] != key.shape[1] and not enable_gqa:
         return "query and key must have as many heads, or enable_gqa be given"
-    return query, key, value, "top_left" if is_causal else None, None, scale, attn_mask, False
+    return query, key, value, "top_left" if is_causal else None, None, scale, attn_mask, False, None, None
 
 
 SPELLING = Spelling(

@@ -16,14 +16,16 @@ __all__ = ["BENCH_CASES", "CASES", "DEVICE_BENCH_CASES", "DEVICE_CASES"]
 
 def _make(
     generator: Generator, dtype: torch.dtype, heads: tuple[int, int] = (2, 2), lengths: tuple[int, int] = (5, 5),
-    dim: int = 16, batch: int = 1, kind: str = "normal", **options: Any,
+    dim: int = 16, batch: int = 1, kind: str = "normal", sinks: float | None = None, **options: Any,
 ) -> dict[str, Any]:  # fmt: skip
+    """``sinks``: the mean of those that there are."""
     q = draw(kind if kind != "large" else "normal", generator, dtype, batch, heads[0], lengths[0], dim)
     k = normal(generator, dtype, batch, heads[1], lengths[1], dim)
     v = draw(kind if kind != "large" else "normal", generator, dtype, batch, heads[1], lengths[1], dim)
     if kind == "large":
         q, k = q * 30, k * 30
-    defaults = {"causal": None, "window": None, "scale": None, "mask": None, "with_lse": False}
+    defaults = {"causal": None, "window": None, "scale": None, "mask": None, "with_lse": False, "softcap": None}
+    options["sinks"] = None if sinks is None else normal(generator, dtype, heads[0]) + sinks
     return {"q": q, "k": k, "v": v} | defaults | options
 
 
@@ -44,11 +46,13 @@ def _masked(name: str, shape: tuple[int, int, int, int], hide: tuple[int, ...] =
     return Case(name, make, layouts=name == "mask per query")
 
 
-def _special(name: str, tensor: str, value: float, dim: int = 33) -> Case:
+def _special(name: str, tensor: str, value: float, dim: int = 33, softcap: float | None = None) -> Case:
     """One NaN or infinity, where every query sees it."""
 
     def make(generator: Generator, dtype: torch.dtype, queries: int = 19) -> dict[str, Any]:
-        args = _make(generator, dtype, heads=(4, 2), lengths=(queries, 70), dim=dim, with_lse=tensor == "v")
+        args = _make(
+            generator, dtype, heads=(4, 2), lengths=(queries, 70), dim=dim, with_lse=tensor == "v", softcap=softcap
+        )
         args[tensor][0, 1, 11, 32] = value
         return args
 
@@ -110,6 +114,125 @@ CASES = (
     _case("no batch", lengths=(3, 7), batch=0),
     _case("large prefill", heads=(4, 2), lengths=(160, 160), dim=64, causal="top_left"),
     _case("large decode", heads=(4, 2), lengths=(1, 1100), dim=64),
+    # Capped: scores far below the cap, about it, and far beyond (a scale of 30 makes scores of about 30 sqrt(D))
+    *(
+        _case(
+            f"softcap {c}, scale {s}, D={d} {h}on{hkv} {n}x{m} {causal}",
+            heads=(h, hkv),
+            lengths=(n, m),
+            dim=d,
+            causal=causal,
+            scale=s,
+            softcap=c,
+            with_lse=lse,
+        )
+        for c, s, d, (h, hkv), (n, m), causal, lse in (
+            (50.0, None, 16, (2, 2), (5, 5), None, False),
+            (1.5, None, 5, (2, 1), (4, 6), None, True),
+            (0.5, -1.0, 4, (2, 1), (1, 7), "bottom_right", True),
+            (2.0, 30.0, 3, (2, 1), (5, 6), "top_left", False),
+            (50.0, 30.0, 33, (4, 2), (19, 37), None, True),
+            (2, 0.0, 8, (2, 2), (6, 9), None, True),
+            (30.0, 3.0, 256, (4, 1), (17, 70), "top_left", False),
+            (1e-3, None, 20, (3, 1), (40, 65), "bottom_right", True),
+            (1e6, None, 24, (4, 2), (23, 29), "top_left", False),
+            (5.0, None, 64, (4, 2), (1, 300), None, True),
+            (20.0, 2.0, 128, (8, 1), (1, 130), "bottom_right", False),
+            (4.0, 1.0, 80, (6, 2), (3, 100), "bottom_right", False),
+            (3.0, 1.0, 1, (2, 2), (70, 40), "bottom_right", False),
+        )
+    ),
+    *(
+        _case(
+            f"softcap, window {w} {causal}, Lq={n} Lk={m}",
+            heads=(4, 2),
+            lengths=(n, m),
+            dim=17,
+            causal=causal,
+            window=w,
+            softcap=3.0,
+        )
+        for w, causal, n, m in ((5, "top_left", 70, 70), (64, "bottom_right", 140, 150), (7, "bottom_right", 2, 100))
+    ),
+    _masked(
+        "softcap, mask per query", (2, 4, 21, 70), (3,), heads=(4, 2), lengths=(21, 70), dim=32, batch=2, softcap=2.0
+    ),
+    _masked("softcap, mask, decode", (2, 1, 1, 70), heads=(4, 2), lengths=(1, 70), dim=32, batch=2, softcap=1.0),
+    _case(
+        "softcap, layouts",
+        heads=(4, 2),
+        lengths=(23, 29),
+        dim=24,
+        batch=2,
+        causal="top_left",
+        layouts=True,
+        softcap=1.0,
+        with_lse=True,
+    ),
+    *(
+        _case(f"softcap, {kind} Lq={n}", heads=(4, 2), lengths=(n, 100), dim=40, kind=kind, with_lse=True, softcap=9.0)
+        for kind in ("tiny", "large", "large_mean", "zeros")
+        for n in (1, 30)
+    ),
+    *(_special(f"softcap, nan in {tensor}", tensor, math.nan, softcap=2.0) for tensor in ("q", "k", "v")),
+    _case("softcap, no keys", lengths=(3, 0), softcap=2.0),
+    # Sinks: of little weight, about that of all keys, and of nearly all of it
+    *(
+        _case(
+            f"sinks {mean}, D={d} {h}on{hkv} {n}x{m} {causal} {window} {softcap}",
+            heads=(h, hkv),
+            lengths=(n, m),
+            dim=d,
+            causal=causal,
+            window=window,
+            softcap=softcap,
+            sinks=mean,
+            with_lse=n != m,
+            batch=2 if n < 9 else 1,
+        )
+        for mean, d, (h, hkv), (n, m), causal, window, softcap in (
+            (0.0, 4, (2, 1), (3, 3), None, None, None),
+            (-8.0, 5, (2, 1), (4, 6), "top_left", None, None),
+            (3.0, 4, (2, 1), (1, 7), "bottom_right", None, 2.0),
+            (40.0, 16, (4, 2), (19, 37), None, None, None),
+            (2.0, 33, (4, 2), (70, 65), "bottom_right", None, None),
+            (1.0, 64, (8, 2), (70, 70), "top_left", 8, None),
+            (4.0, 128, (8, 1), (1, 300), None, None, None),
+            (5.0, 24, (6, 2), (3, 140), "bottom_right", 17, None),
+            (0.0, 256, (4, 4), (17, 70), None, None, 1.0),
+            (1.0, 40, (4, 2), (3, 0), None, None, None),
+        )
+    ),
+    _case(
+        "sinks, layouts", heads=(4, 2), lengths=(23, 29), dim=24, batch=2, causal="top_left", layouts=True, sinks=1.0
+    ),
+    _case("sinks, layouts, decode", heads=(4, 2), lengths=(1, 29), dim=24, batch=2, layouts=True, sinks=1.0),
+    _masked(
+        "sinks, mask per query",
+        (2, 4, 21, 70),
+        (3,),
+        heads=(4, 2),
+        lengths=(21, 70),
+        dim=32,
+        batch=2,
+        sinks=1.0,
+        with_lse=True,
+    ),
+    _masked(
+        "sinks, mask hides all, decode",
+        (1, 1, 2, 20),
+        (0, 1),
+        heads=(4, 2),
+        lengths=(2, 20),
+        dim=8,
+        sinks=0.0,
+        with_lse=True,
+    ),
+    *(
+        _case(f"sinks, {kind} Lq={n}", heads=(4, 2), lengths=(n, 100), dim=40, kind=kind, with_lse=True, sinks=1.0)
+        for kind in ("large", "zeros")
+        for n in (1, 30)
+    ),
 )
 
 # Enough tiles to fill a GPU, so that its kernels take the cuts they have for large inputs.
@@ -170,6 +293,59 @@ DEVICE_CASES = (
     _case("decode, split", heads=(32, 8), lengths=(1, 8192), dim=128, with_lse=True),
     _case("decode, many pairs", heads=(32, 8), lengths=(1, 512), dim=128, batch=40),
     _case("few queries, split", heads=(8, 2), lengths=(4, 3001), dim=128, causal="bottom_right", window=2500),
+    *(
+        _case(
+            f"tiles, softcap {c}, scale {s}, D={d} {h}on{hkv} {n}x{m} {causal} {w}",
+            heads=(h, hkv),
+            lengths=(n, m),
+            dim=d,
+            causal=causal,
+            window=w,
+            scale=s,
+            softcap=c,
+            with_lse=d < 128,
+            gradients=grads,
+        )
+        for c, s, d, (h, hkv), (n, m), causal, w, grads in (
+            (50.0, None, 64, (16, 4), (257, 777), "bottom_right", None, True),
+            (5.0, 0.5, 64, (66, 22), (250, 260), "top_left", None, False),
+            (2.0, -1.0, 64, (8, 2), (700, 700), "top_left", 130, True),
+            (50.0, 2.0, 128, (32, 8), (400, 400), "top_left", None, True),
+            (30.0, None, 128, (48, 48), (384, 512), None, None, False),
+            (50.0, 0.0625, 256, (16, 8), (500, 500), "top_left", 190, True),
+            (50.0, 1.0, 256, (48, 24), (400, 700), "bottom_right", None, False),
+            (50.0, 1.0, 256, (16, 8), (1, 4097), "bottom_right", None, False),
+            (3.0, None, 128, (32, 8), (1, 8192), None, None, False),
+            (3.0, None, 128, (8, 2), (4, 3001), "bottom_right", 2500, False),
+        )
+    ),
+    *(
+        _case(
+            f"tiles, sinks, D={d} {h}on{hkv} {n}x{m} {causal} {w} {softcap}",
+            heads=(h, hkv),
+            lengths=(n, m),
+            dim=d,
+            causal=causal,
+            window=w,
+            softcap=softcap,
+            sinks=2.0,
+            with_lse=d < 128,
+            gradients=grads,
+            batch=2,
+        )
+        for d, (h, hkv), (n, m), causal, w, softcap, grads in (
+            (64, (64, 8), (300, 300), "top_left", 128, None, True),
+            (64, (16, 2), (257, 777), "bottom_right", None, None, True),
+            (128, (8, 8), (200, 260), None, None, None, True),
+            (128, (40, 40), (300, 260), "top_left", None, 20.0, False),
+            (64, (64, 8), (1, 4097), "bottom_right", 128, None, False),
+            (64, (64, 8), (1, 5000), None, None, None, False),
+            (128, (8, 2), (4, 1500), "bottom_right", None, None, False),
+        )
+    ),
+    _masked(
+        "tiles, softcap, mask", (1, 64, 300, 130), (5, 299), heads=(64, 8), lengths=(300, 130), dim=80, softcap=2.0
+    ),
 )
 
 BENCH_CASES = tuple(

@@ -28,6 +28,7 @@ MAX_DIM = 256
 CAUSAL = (None, "top_left", "bottom_right")
 U32 = UNIT_ROUNDOFF[torch.float32]
 TILE = 64  # keys whose products are summed before they are added to a running sum
+CAP = 12  # roundings of a capped score: two of score / softcap, eight of tanh, two of what it is multiplied by
 
 
 # ---------------------------------------------------------------- arguments
@@ -54,9 +55,29 @@ def _check_tensors(q: Any, k: Any, v: Any) -> None:
 
 def check(
     q: Any, k: Any, v: Any, causal: Any = None, window: Any = None, scale: Any = None, mask: Any = None,
-    with_lse: Any = False,
+    with_lse: Any = False, softcap: Any = None, sinks: Any = None,
 ) -> None:  # fmt: skip
     _check_tensors(q, k, v)
+    _check_numbers(causal, window, scale, softcap)
+    need_tensor("mask", mask, optional=True)
+    if mask is not None:
+        if mask.dtype != torch.bool:
+            raise TypeError(f"mask must have dtype bool (True: the key is seen), got {describe(mask)}")
+        full = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+        if len(mask.shape) != 4 or any(m not in (1, n) for m, n in zip(mask.shape, full, strict=True)):
+            raise ValueError(f"mask must have shape {list(full)}, or 1 in any of them; got {list(mask.shape)}")
+        if torch.device(mask.device).type != torch.device(q.device).type:
+            raise ValueError(f"mask must be on q's device {q.device}, got {mask.device}")
+    if not isinstance(with_lse, bool):
+        raise TypeError(f"with_lse must be a bool, got {describe(with_lse)}")
+    need_tensor("sinks", sinks, optional=True)
+    if sinks is not None:
+        need_same("sinks", sinks, "q", q)
+        if tuple(sinks.shape) != (q.shape[1],):
+            raise ValueError(f"sinks must have shape [{q.shape[1]}], one number a head of q, got {describe(sinks)}")
+
+
+def _check_numbers(causal: Any, window: Any, scale: Any, softcap: Any) -> None:
     if causal not in CAUSAL:
         raise ValueError(f"causal must be None, 'top_left' or 'bottom_right', got {causal!r}")
     if window is not None:
@@ -71,17 +92,11 @@ def check(
             raise TypeError(f"scale must be a float or None, got {describe(scale)}")
         if not math.isfinite(scale):
             raise ValueError(f"scale must be finite, got {scale}")
-    need_tensor("mask", mask, optional=True)
-    if mask is not None:
-        if mask.dtype != torch.bool:
-            raise TypeError(f"mask must have dtype bool (True: the key is seen), got {describe(mask)}")
-        full = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-        if len(mask.shape) != 4 or any(m not in (1, n) for m, n in zip(mask.shape, full, strict=True)):
-            raise ValueError(f"mask must have shape {list(full)}, or 1 in any of them; got {list(mask.shape)}")
-        if torch.device(mask.device).type != torch.device(q.device).type:
-            raise ValueError(f"mask must be on q's device {q.device}, got {mask.device}")
-    if not isinstance(with_lse, bool):
-        raise TypeError(f"with_lse must be a bool, got {describe(with_lse)}")
+    if softcap is not None:
+        if isinstance(softcap, bool) or not isinstance(softcap, (int, float)):
+            raise TypeError(f"softcap must be a float or None, got {describe(softcap)}")
+        if not 0 < softcap < math.inf:
+            raise ValueError(f"softcap must be finite and above 0, got {softcap}")
 
 
 def shift_of(causal: str | None, queries: int, keys: int) -> int:
@@ -110,18 +125,36 @@ def _per_query_head(x: Tensor, heads: int) -> Tensor:
     return x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
+def with_sinks(scores: Tensor, sinks: Tensor) -> Tensor:
+    """Scores with one more behind the last key's, which has no value."""
+    return torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:3], 1)], -1)
+
+
+def _weights(scores: Tensor, seen: Tensor, sinks: Tensor | None) -> Tensor:
+    """The softmax, of the keys alone."""
+    if sinks is not None:
+        return torch.softmax(scores, -1)[..., :-1]
+    any_seen = seen.any(-1, keepdim=True)
+    # Where no key is seen softmax would give NaN, in the forward and in its derivative: take it of zeros, then drop it.
+    return torch.softmax(scores.masked_fill(~any_seen, 0.0), -1) * any_seen
+
+
+def capped(scores: Tensor, softcap: float | None) -> Tensor:
+    """Scores bent so that none passes ``softcap`` in magnitude."""
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
+
+
 def reference(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None = None, window: int | None = None, scale: float | None = None,
-    mask: Tensor | None = None, with_lse: bool = False,
+    mask: Tensor | None = None, with_lse: bool = False, softcap: float | None = None, sinks: Tensor | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     factor = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
     key, value = _per_query_head(k, q.shape[1]), _per_query_head(v, q.shape[1])
     seen = visible(q, k, causal, window, mask)
-    scores = (q @ key.transpose(-1, -2) * factor).masked_fill(~seen, -torch.inf)
-    any_seen = seen.any(-1, keepdim=True)
-    # Where no key is seen softmax would give NaN, in the forward and in its derivative: take it of zeros, then drop it.
-    weights = torch.softmax(scores.masked_fill(~any_seen, 0.0), -1) * any_seen
-    output = weights @ value
+    scores = capped(q @ key.transpose(-1, -2) * factor, softcap).masked_fill(~seen, -torch.inf)
+    if sinks is not None:
+        scores = with_sinks(scores, sinks)
+    output = _weights(scores, seen, sinks) @ value
     if not with_lse:
         return (output,)
     return output, torch.logsumexp(scores, -1).detach()
@@ -150,11 +183,13 @@ class _Terms:
         self.scale = 1.0 / math.sqrt(q.shape[-1]) if args.get("scale") is None else args["scale"]
         self.q, self.k, self.v = q, _per_query_head(k, q.shape[1]), _per_query_head(v, q.shape[1])
         self.seen = visible(q, k, args.get("causal"), args.get("window"), args.get("mask"))
-        dim, keys = q.shape[-1], k.shape[2]
-        scores = (q @ self.k.transpose(-1, -2) * self.scale).masked_fill(~self.seen, -torch.inf)
-        self.lse = torch.logsumexp(scores, -1, keepdim=True)
-        any_seen = self.seen.any(-1, keepdim=True)
-        self.p = torch.softmax(scores.masked_fill(~any_seen, 0.0), -1) * any_seen
+        dim, keys, self.softcap = q.shape[-1], k.shape[2], args.get("softcap")
+        plain = q @ self.k.transpose(-1, -2) * self.scale
+        scores = capped(plain, self.softcap).masked_fill(~self.seen, -torch.inf)
+        self.sinks = args.get("sinks")
+        summed = scores if self.sinks is None else with_sinks(scores, self.sinks)
+        self.lse = torch.logsumexp(summed, -1, keepdim=True)
+        self.p = _weights(summed, self.seen, self.sinks)
         # |score| by magnitudes (a weight of exactly 0 has no error), and its largest in a row
         magnitudes = q.abs() @ self.k.abs().transpose(-1, -2) * abs(self.scale)
         self.a = magnitudes.masked_fill(scores == -torch.inf, 0.0)
@@ -164,10 +199,27 @@ class _Terms:
         if self.tiny_parts:
             small = abs(self.scale) * self.left_out(q, self.k)
             self.score_error = self.score_error + torch.where(scores == -torch.inf, 0.0, small)
+        if self.softcap is not None:
+            self.slope, self.slope_error = self._bend(plain, self.softcap)
+            self.largest = self.largest.clamp(max=self.softcap)
+        if self.sinks is not None:
+            self.largest = self.largest.maximum(self.sinks.abs()[:, None, None])
         weight_error = self.score_error + U32 * (4 * self.largest + 4 + 5 * (self.tiles + 1))
         self.x = torch.expm1(weight_error) * self.seen
         self.sums = (2 * self.cut * (TILE + self.tiles) + 8 + self.parts) * U32
         self.y = (self.p * self.x).sum(-1, keepdim=True) + self.sums  # of the softmax's denominator
+        if self.sinks is not None:  # whose own score is exact, but for what all weights have
+            own = torch.expm1(U32 * (4 * self.largest + 4 + 5 * (self.tiles + 1)))
+            self.y = self.y + (1 - self.p.sum(-1, keepdim=True)) * own
+
+    def _bend(self, plain: Tensor, softcap: float) -> tuple[Tensor, Tensor]:
+        """Makes ``score_error`` that of the capped scores; gives the cap's slope, and its error. The cap rises all the
+        way: what an error of a score makes of it is found at the error's two ends."""
+        t, e = capped(plain, softcap), self.score_error
+        error = torch.maximum(capped(plain + e, softcap) - t, t - capped(plain - e, softcap)) + CAP * U32 * t.abs()
+        self.score_error = error * self.seen
+        share, off = t / softcap, self.score_error / softcap
+        return 1 - share.square(), 2 * share.abs() * off + off.square() + 3 * U32
 
     def left_out(self, a: Tensor, b: Tensor) -> Tensor | float:
         """What a b^T loses where numbers in float32 are too small for their second part."""
@@ -223,6 +275,9 @@ def gradient_bound(
     delta_error = delta_error + (dim + 2) * U32 * (g.abs() * (output.abs() + saved)).sum(-1, keepdim=True)
     ds = t.p * (dp - delta)
     ds_error = t.p * ((x + 3 * U32) * (dp - delta).abs() + (1 + x) * (dp_error + delta_error))
+    if t.softcap is not None:
+        ds_error = t.slope * ds_error + (t.slope_error + U32) * (ds.abs() + ds_error)
+        ds = t.slope * ds
     keys_chain = (t.cut * (TILE + t.tiles) + 6 + t.parts) * U32
     rows_chain = (t.cut * (TILE + groups * queries / TILE) + 8 + t.parts) * U32
     ds_error = ds_error + t.u_inner * (ds.abs() + ds_error) + t.tiny_inner * t.seen
@@ -235,6 +290,12 @@ def gradient_bound(
     }
     for name in ("k", "v"):
         found[name] = found[name].unflatten(1, (-1, groups)).sum(2)
+    if t.sinks is not None:
+        p, own = 1 - t.p.sum(-1, keepdim=True), t.sinks.abs()[:, None, None]
+        off = torch.expm1(U32 * (4 * (own + lse) + 8) + _lse_error(t))
+        chain = (t.q.shape[0] * queries + 8) * U32
+        error = p * ((off + chain) * delta.abs() + (1 + off) * delta_error)
+        found["sinks"] = error.sum((0, 2, 3))
     tiny = 2.0**-148 * (groups * queries + t.k.shape[2] + dim)
     return {name: rounding(value, dtype) + found[name] + tiny for name, value in gradients.items()}
 
@@ -261,25 +322,30 @@ def cost(request: Request) -> Cost:
     q, k, v, mask = (request.args[name] for name in ("q", "k", "v", "mask"))
     batch, heads, queries, dim = q.shape
     pairs = batch * heads * seen_pairs(queries, k.shape[2], request.args["causal"], request.args["window"])
+    calls = pairs if request.args.get("softcap") is None else 2 * pairs  # an exponential, and a tanh before it
     read = q.nbytes + k.nbytes + v.nbytes + (mask.nbytes if mask is not None else 0)
     if request.pass_ == "backward":  # five products of 2 D flop a pair; reads grad and output besides
         lse = 4.0 * batch * heads * queries
-        return Cost(10.0 * dim * pairs, pairs, read + 2 * q.nbytes + lse, q.nbytes + k.nbytes + v.nbytes)
-    return Cost(4.0 * dim * pairs, pairs, read, q.nbytes)
+        return Cost(10.0 * dim * pairs, calls, read + 2 * q.nbytes + lse, q.nbytes + k.nbytes + v.nbytes)
+    return Cost(4.0 * dim * pairs, calls, read, q.nbytes)
 
 
-def is_plain(causal: str | None, window: int | None, mask: Any, q: Any, k: Any) -> bool:
+def is_plain(causal: str | None, window: int | None, mask: Any, softcap: float | None, q: Any, k: Any) -> bool:
     """Whether scaled_dot_product_attention says it with ``is_causal``, without a mask."""
-    return mask is None and window is None and (causal != "bottom_right" or q.shape[2] == k.shape[2])
+    return (
+        mask is None and window is None and softcap is None
+        and (causal != "bottom_right" or q.shape[2] == k.shape[2])
+    )  # fmt: skip
 
 
 def dims(request: Request) -> dict[str, int]:
     q, k = request.args["q"], request.args["k"]
+    causal, window, mask = (request.args[name] for name in ("causal", "window", "mask"))
     return {
         "B": q.shape[0], "H": q.shape[1], "Hkv": k.shape[1], "Lq": q.shape[2], "Lk": k.shape[2], "D": q.shape[3],
         "rows": q.shape[0] * q.shape[1] * q.shape[2], "lse": int(request.args.get("with_lse", True)),
-        "plain": int(is_plain(request.args["causal"], request.args["window"], request.args["mask"], q, k)),
-        "causal": int(request.args["causal"] is not None),
+        "plain": int(is_plain(causal, window, mask, request.args.get("softcap"), q, k)),
+        "causal": int(causal is not None),
     }  # fmt: skip
 
 
@@ -308,6 +374,14 @@ ERRORS = (
     ("window without causal", _with(window=4), ValueError, "window needs causal"),
     ("scale that is no number", _with(scale="1"), TypeError, "scale must be a float"),
     ("infinite scale", _with(scale=math.inf), ValueError, "scale must be finite"),
+    ("softcap of 0", _with(softcap=0.0), ValueError, "softcap must be finite and above 0"),
+    ("negative softcap", _with(softcap=-50.0), ValueError, "softcap must be finite and above 0"),
+    ("infinite softcap", _with(softcap=math.inf), ValueError, "softcap must be finite and above 0"),
+    ("softcap that is no number", _with(softcap="50"), TypeError, "softcap must be a float or None"),
+    ("softcap as a bool", _with(softcap=True), TypeError, "softcap must be a float or None"),
+    ("sinks that are no tensor", _with(sinks=1.0), TypeError, "sinks must be a torch.Tensor or None"),
+    ("sinks of another dtype", _with(sinks=torch.ones(4).half()), TypeError, "sinks must have q's dtype"),
+    ("sinks of keys' heads", _with(sinks=torch.ones(2)), ValueError, "sinks must have shape [4]"),
     ("additive mask", _with(mask=torch.zeros(1, 1, 3, 5)), TypeError, "mask must have dtype bool"),
     ("mask of another shape", _with(mask=torch.ones(1, 1, 3, 4, dtype=torch.bool)), ValueError, "mask must have shape"),
 )
@@ -316,10 +390,11 @@ CONTRACT = Contract(
     name="attention",
     family="attention",
     arithmetic="products",
-    formula="output = softmax(scale q k^T, over the keys that a query sees) v; 0 for a query that sees none",
+    formula="output = softmax(scale q k^T, over the keys that a query sees) v; 0 for a query that sees none; with a "
+    "softcap c of c tanh(scale q k^T / c); with sinks of one score more, which has no value",
     source="Vaswani et al., Attention Is All You Need, 2017 (arXiv:1706.03762)",
     outputs=("output", "lse"),
-    differentiable=("q", "k", "v"),
+    differentiable=("q", "k", "v", "sinks"),
     check=check,
     reference=reference,
     bound=bound,
@@ -327,6 +402,7 @@ CONTRACT = Contract(
     cost=cost,
     dims=dims,
     bucket=lambda request: {"D": request.args["q"].shape[3]},  # each has kernels of its own, in torch as here
+    switches=("softcap",),
     cases=CASES,
     bench_cases=BENCH_CASES,
     device_cases=DEVICE_CASES,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import Mutant
-from kernelworks.ops.attention.attention.contract import reference, visible
+from kernelworks.ops.attention.attention.contract import capped, reference, visible
 
 __all__ = ["MUTANTS"]
 
@@ -19,17 +19,18 @@ Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 def _exact(args: dict[str, Any]) -> Any:
     q = args["q"]
-    wide = args | {name: args[name].float() for name in ("q", "k", "v")}
+    wide = args | {name: args[name].float() for name in ("q", "k", "v", "sinks") if args[name] is not None}
     result = tuple(t.to(q.dtype) if i == 0 else t.float() for i, t in enumerate(reference(**wide)))
     return result if args["with_lse"] else result[0]
 
 
 def _arguments(
     q: Tensor, k: Tensor, v: Tensor, causal: Any = None, window: Any = None, scale: Any = None, mask: Any = None,
-    with_lse: bool = False,
+    with_lse: bool = False, softcap: Any = None, sinks: Any = None,
 ) -> dict[str, Any]:  # fmt: skip
     return {
         "q": q, "k": k, "v": v, "causal": causal, "window": window, "scale": scale, "mask": mask, "with_lse": with_lse,
+        "softcap": softcap, "sinks": sinks,
     }  # fmt: skip
 
 
@@ -90,8 +91,10 @@ def _tiled(rescale_sum: bool, rescale_output: bool, low_precision: bool) -> Call
         k, v = (a[n].float().repeat_interleave(heads // a[n].shape[1], 1) for n in ("k", "v"))
         scale = 1 / math.sqrt(q.shape[-1]) if a["scale"] is None else a["scale"]
         seen = visible(a["q"], a["k"], a["causal"], a["window"], a["mask"])
-        scores = (q @ k.transpose(-1, -2) * scale).masked_fill(~seen, -torch.inf)
+        scores = capped(q @ k.transpose(-1, -2) * scale, a["softcap"]).masked_fill(~seen, -torch.inf)
         m, total, o = torch.full_like(q[..., :1], -1e30), torch.zeros_like(q[..., :1]), torch.zeros_like(q)
+        if a["sinks"] is not None:
+            m, total = m * 0 + a["sinks"].float()[:, None, None], total + 1
         for j in range(0, k.shape[2], 16):
             s = scores[..., j : j + 16]
             new = torch.maximum(m, s.amax(-1, keepdim=True))
@@ -104,6 +107,50 @@ def _tiled(rescale_sum: bool, rescale_output: bool, low_precision: bool) -> Call
         return (output, (m + total.log()).squeeze(-1)) if a["with_lse"] else output
 
     return run
+
+
+def _otherwise_capped(bend: Callable[[Tensor, Tensor, float, float], Tensor]) -> Callable[..., Any]:
+    """``bend(products of q and k, hidden pairs, scale, softcap)`` in place of the scores."""
+
+    def run(*args: Any) -> Any:
+        a = _arguments(*args)
+        if a["softcap"] is None or a["sinks"] is not None:
+            return _exact(a)
+        q, heads = a["q"].float(), a["q"].shape[1]
+        k, v = (a[n].float().repeat_interleave(heads // a[n].shape[1], 1) for n in ("k", "v"))
+        scale = 1 / math.sqrt(q.shape[-1]) if a["scale"] is None else a["scale"]
+        hidden = ~visible(a["q"], a["k"], a["causal"], a["window"], a["mask"])
+        scores = bend(q @ k.transpose(-1, -2), hidden, scale, a["softcap"])
+        none = (scores == -torch.inf).all(-1, keepdim=True)
+        output = (torch.softmax(scores.masked_fill(none, 0.0), -1).masked_fill(none, 0.0) @ v).to(a["q"].dtype)
+        return (output, torch.logsumexp(scores, -1)) if a["with_lse"] else output
+
+    return run
+
+
+def _hides_first(products: Tensor, hidden: Tensor, scale: float, softcap: float) -> Tensor:
+    return capped((products * scale).masked_fill(hidden, -torch.inf), softcap)
+
+
+def _scales_last(products: Tensor, hidden: Tensor, scale: float, softcap: float) -> Tensor:
+    return (capped(products, softcap) * scale).masked_fill(hidden, -torch.inf)
+
+
+def _clamps(products: Tensor, hidden: Tensor, scale: float, softcap: float) -> Tensor:
+    return (products * scale).clamp(-softcap, softcap).masked_fill(hidden, -torch.inf)
+
+
+def _stops_at_one(products: Tensor, hidden: Tensor, scale: float, softcap: float) -> Tensor:
+    return capped(products * scale, softcap).div(softcap).masked_fill(hidden, -torch.inf)
+
+
+def _next_sinks(a: dict[str, Any]) -> dict[str, Any]:
+    return {} if a["sinks"] is None else {"sinks": a["sinks"].roll(1)}
+
+
+def _scaled_sinks(a: dict[str, Any]) -> dict[str, Any]:
+    scale = 1 / math.sqrt(a["q"].shape[-1]) if a["scale"] is None else a["scale"]
+    return {} if a["sinks"] is None else {"sinks": a["sinks"] * scale}
 
 
 def _stale_tail(output: Tensor) -> Tensor:
@@ -122,6 +169,14 @@ MUTANTS = (
     Mutant("mask ignored", _before(lambda a: {"mask": None}), "the mask is not applied"),
     Mutant("scale ignored", _before(lambda a: {"scale": None}), "always 1 / sqrt(D)"),
     Mutant("missing scale", _before(lambda a: {"scale": a["scale"] or 1.0}), "the default scale is left out"),
+    Mutant("softcap ignored", _before(lambda a: {"softcap": None}), "scores are not capped"),
+    Mutant("softcap after the mask", _otherwise_capped(_hides_first), "what is hidden has a score of -softcap"),
+    Mutant("softcap before the scale", _otherwise_capped(_scales_last), "what is capped is not scaled yet"),
+    Mutant("softcap as a clamp", _otherwise_capped(_clamps), "scores are cut off, not bent"),
+    Mutant("softcap not multiplied", _otherwise_capped(_stops_at_one), "tanh(score / softcap) alone"),
+    Mutant("sinks ignored", _before(lambda a: {"sinks": None}), "no score joins the denominator"),
+    Mutant("sinks of another head", _before(_next_sinks), "head h takes the next one's"),
+    Mutant("sinks scaled", _before(_scaled_sinks), "as if they were products of q and k"),
     Mutant("wrong key-value head", _before(_other_heads), "head h reads h % Hkv"),
     Mutant("short tile", _before(_whole_tiles), "keys beyond the last whole vector are left out"),
     Mutant("sum not rescaled", _tiled(False, True, False), "the denominator keeps an old maximum"),

@@ -31,9 +31,11 @@ def _distant(lq: int, lk: int, causal: str, window: int | None, device: torch.de
 
 def eager(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None,
-    mask: Tensor | None = None, with_lse: bool = False,
+    mask: Tensor | None = None, with_lse: bool = False, softcap: float | None = None, sinks: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """``scaled_dot_product_attention``, with a mask that was made before."""
+    if softcap is not None or sinks is not None:
+        raise ValueError("scaled_dot_product_attention has no softcap and no sinks")
     if with_lse:
         raise ValueError("scaled_dot_product_attention does not return the log-sum-exp")
     lq, lk = q.shape[-2], k.shape[-2]
@@ -54,7 +56,8 @@ def _by(backend: SDPBackend, args: Args) -> Callable[[], Any] | None:
     causal, one = args.get("causal"), args["q"].shape[-2] == 1
     aligned = causal == "top_left" or q.shape[-2] == k.shape[-2]
     sees_all = causal is None or (causal == "bottom_right" and one)
-    if args.get("window") is not None or args.get("mask") is not None or not (sees_all or aligned):
+    told = any(args.get(name) is not None for name in ("window", "mask", "softcap", "sinks"))
+    if told or not (sees_all or aligned):
         return None
 
     def run() -> Any:

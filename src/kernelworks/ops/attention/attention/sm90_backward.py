@@ -36,6 +36,8 @@ def guard(request: Request) -> str | None:
         return "takes a head_dim of 64 or 128"
     if request.args["mask"] is not None:
         return "takes no mask"
+    if request.args.get("softcap") is not None:
+        return "takes no softcap"
     if not q.numel or not k.numel or max(q.shape[2], k.shape[2]) >= FAR // 4:
         return "takes sizes from 1 to 2^27"
     if q.shape[0] * q.shape[1] * -(-q.shape[2] // STEP) >= 2**29:
@@ -68,25 +70,26 @@ def _boxed(x: Tensor) -> Tensor:
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
-    with_lse: bool, out: Any = None,
+    with_lse: bool, softcap: float | None = None, sinks: Tensor | None = None, out: Any = None,
 ) -> Any:  # fmt: skip
     """The Triton row's: what these gradients follow where the row is asked for by name."""
     from kernelworks.ops.attention.attention import triton  # imports Triton
 
-    return triton.forward(q, k, v, causal, window, scale, mask, with_lse, out)
+    return triton.forward(q, k, v, causal, window, scale, mask, with_lse, softcap, sinks, out)
 
 
 def backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor | None, causal: str | None,
-    window: int | None, scale: float | None, mask: Tensor | None, needs: list[bool], out: Any = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """As the room's other launches: the gradients of q, k and v. ``mask`` is None."""
+    window: int | None, scale: float | None, mask: Tensor | None, needs: list[bool], softcap: float | None = None,
+    sinks: Tensor | None = None, out: Any = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """As the room's other launches: the gradients of q, k, v and sinks. ``mask`` and ``softcap`` are None."""
     if torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled():
         from kernelworks.ops.attention.attention import triton  # whose sums are made in one place and order
 
-        return triton.backward(grad, q, k, v, output, lse, causal, window, scale, mask, needs, out)
+        return triton.backward(grad, q, k, v, output, lse, causal, window, scale, mask, needs, softcap, sinks, out)
     if lse is None or lse.numel() == 0:  # the forward was not asked for it
-        output, lse = forward(q, k, v, causal, window, scale, mask, True)
+        output, lse = forward(q, k, v, causal, window, scale, mask, True, None, sinks)
     made = out if out is not None else tuple(torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (q, k, v))
     batch, heads, queries, dim = q.shape
     kv_heads, keys = k.shape[1], k.shape[2]
@@ -105,14 +108,18 @@ def backward(
         queries,
     )  # fmt: skip
     boxes = [box_map(t, n, PANEL) for t, n in ((q, STEP), (k, KEYS), (v, KEYS), (grad, STEP))]
-    boxes += [box_map(t, KEYS // 2, PANEL) for t in made[1:]]
+    boxes += [box_map(t, KEYS // 2, PANEL) for t in made[1:3]]
     blocks = min(-(-keys // KEYS) * pairs, _multiprocessors(q.device))
     gradients(
         (blocks, 1, 1), rows, sums, taken, *boxes, kv_heads, heads // kv_heads, pairs, queries, keys,
         _section(causal, pairs), shift, seen, factor * LOG2E, factor,
     )  # fmt: skip
     finish((every * tiles, 1, 1), made[0], sums, queries, factor)
-    return made[0], made[1], made[2]
+    if sinks is None:
+        return made[0], made[1], made[2], q.new_empty(0)
+    from kernelworks.ops.attention.attention import triton_backward
+
+    return made[0], made[1], made[2], triton_backward.of_sinks(sinks, triton_backward.prepared(grad, output, lse))
 
 
 def _section(causal: str | None, pairs: int) -> int:

@@ -18,6 +18,7 @@ from kernelworks.ops.attention.attention import new_output, readable
 from kernelworks.ops.attention.attention.triton_backward import gradients
 from kernelworks.ops.attention.attention.triton_decode import MOST_ROWS, decode, decode_again
 from kernelworks.ops.attention.attention.triton_pipeline import pipeline_at
+from kernelworks.ops.attention.attention.triton_softcap import tanh
 
 CONFIGS = configs(__file__)
 LOG2E = 1.4426950408889634
@@ -36,13 +37,14 @@ NUMBERS = (
 )  # whose divisibility helps nothing: one build serves all
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _sweep(  # type: ignore[no-untyped-def]
+@triton.jit
+def _sweep(
     acc, total, top, some, q, keys_at, values_at, mask_at, first, last, position, Lk, D, k_stride, v_stride,
-    mask_stride, window, factor, CUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BN: tl.constexpr,
+    mask_stride, window, factor, cap, CUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BN: tl.constexpr,
     DP: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One run over the keys [first, last). ``CUT``: some query of the tile may not see some of them."""
+    """One run over the keys [first, last). ``CUT``: some query of the tile may not see some of them. ``cap``: None, or
+    what a score's tangent is taken of."""
     column = tl.arange(0, DP)
     within = tl.arange(0, BN).to(tl.int64)[:, None]
     k_inner = within * k_stride + column[None, :]
@@ -60,6 +62,8 @@ def _sweep(  # type: ignore[no-untyped-def]
             else:
                 k = tl.load(k_place, mask=column[None, :] < D, other=0.0)
         s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+        if cap is not None:
+            s = tanh(s * cap)
         if CUT:
             seen = key[None, :] < Lk
             if CAUSAL:
@@ -91,11 +95,11 @@ def _sweep(  # type: ignore[no-untyped-def]
     return acc, total, top, some
 
 
-@triton.jit(do_not_specialize=NUMBERS)  # type: ignore[untyped-decorator]
-def _forward(  # type: ignore[no-untyped-def]
+@triton.jit(do_not_specialize=NUMBERS)
+def _forward(
     q, k, v, mask, output, lse, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, o_b, o_h, o_l, m_b, m_h, m_q, m_k,
-    H, group, Lq, Lk, D, shift, window, factor, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SIGN: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr,
+    H, group, Lq, Lk, D, shift, window, factor, cap, sinks, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    SIGN: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     # Tiles of the last queries see most keys under causal: they start first, for all heads.
@@ -143,19 +147,22 @@ def _forward(  # type: ignore[no-untyped-def]
     total = tl.zeros([BM], tl.float32)
     top = tl.full([BM], float("-inf"), tl.float32)
     some = tl.zeros([BM], tl.int32)
+    if sinks is not None:  # as if a key without a value had passed
+        top = tl.zeros([BM], tl.float32) + tl.load(sinks + h).to(tl.float32) * 1.4426950408889634
+        total += 1.0
     if WINDOW:
         acc, total, top, some = _sweep(
             acc, total, top, some, q_tile, keys_at, values_at, mask_at, first, whole_first, position, Lk, D, k_l, v_l,
-            m_k, window, factor, True, CAUSAL, WINDOW, BN, DP, WHOLE_D, TMA, PRECISION,
+            m_k, window, factor, cap, True, CAUSAL, WINDOW, BN, DP, WHOLE_D, TMA, PRECISION,
         )  # fmt: skip
     if mask is None:
         acc, total, top, some = _sweep(
             acc, total, top, some, q_tile, keys_at, values_at, mask_at, whole_first, whole_last, position, Lk, D, k_l,
-            v_l, m_k, window, factor, False, CAUSAL, WINDOW, BN, DP, WHOLE_D, TMA, PRECISION,
+            v_l, m_k, window, factor, cap, False, CAUSAL, WINDOW, BN, DP, WHOLE_D, TMA, PRECISION,
         )  # fmt: skip
     acc, total, top, some = _sweep(
         acc, total, top, some, q_tile, keys_at, values_at, mask_at, whole_last, last, position, Lk, D, k_l, v_l,
-        m_k, window, factor, True, CAUSAL, WINDOW, BN, DP, WHOLE_D, TMA, PRECISION,
+        m_k, window, factor, cap, True, CAUSAL, WINDOW, BN, DP, WHOLE_D, TMA, PRECISION,
     )  # fmt: skip
 
     if mask is None:
@@ -181,11 +188,12 @@ FORWARD = Kernel(_forward)
 
 @functools.cache
 def _forward_at(
-    dim: int, dtype: torch.dtype, causal: bool, window: bool, sign: int, tma: bool, tiles: int, queries: int
-) -> tuple[Launch, int]:
+    dim: int, dtype: torch.dtype, causal: bool, window: bool, sign: int, tma: bool, tiles: int, queries: int,
+    capped: bool,
+) -> tuple[Launch, int]:  # fmt: skip
     """The launch, and the queries of a tile. ``tiles``: how many there are of 128 queries."""
     padded = max(64, triton.next_power_of_2(dim))
-    options = CONFIGS.pick("forward", D=dim, dtype=dtype, tiles=tiles, queries=queries)
+    options = CONFIGS.pick("forward", D=dim, dtype=dtype, tiles=tiles, queries=queries, capped=int(capped))
     options["TMA"] = tma and options["TMA"]
     launch = FORWARD.at(
         CAUSAL=causal, WINDOW=window, SIGN=sign, DP=padded, WHOLE_D=options["TMA"] or dim == padded,
@@ -205,32 +213,37 @@ def _aligned(*tensors: Tensor) -> bool:
 
 def _settle(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, output: Tensor, causal: bool, shift: int, window: int | None,
-    factor: float,
-) -> tuple[Launch, tuple[int, int, int], tuple[float, ...]]:  # fmt: skip
-    """The launch for these, its grid, and the numbers that follow ``q, k, v, mask, output, lse``."""
+    factor: float, softcap: float | None, sinks: Tensor | None,
+) -> tuple[Launch, tuple[int, int, int], tuple[Any, ...]]:  # fmt: skip
+    """The launch for these, its grid, and what follows ``q, k, v, mask, output, lse``."""
     batch, heads, queries, dim = q.shape
     kv_heads, keys = k.shape[1], k.shape[2]
-    sign = (factor > 0) - (factor < 0)  # scores are compared before they are scaled, so the scale must be positive
+    sign, cap, scaled = (factor > 0) - (factor < 0), None, abs(factor) or 1.0
+    if softcap is not None:  # the tangents of scores are what is scaled, and compared before that
+        sign, cap, scaled = 1, factor / softcap, softcap
     tiles = min(-(-queries // 128) * batch * heads, 1024)
     tma = _aligned(k, v)
     strides = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *output.stride()[:3])
-    if tma and mask is None and window is None and sign == 1 and _aligned(q, output):
+    plain = mask is None and window is None and cap is None and sinks is None
+    if tma and plain and sign == 1 and _aligned(q, output):
         pipeline = pipeline_at(dim, q.dtype, causal, tiles)
         if pipeline is not None:
             total = -(-queries // 128) * batch * heads
             return pipeline, (min(total, multiprocessors(q.device)), 1, 1), (
-                *strides, batch, heads, heads // kv_heads, queries, keys, shift, LOG2E * factor,
+                *strides, batch, heads, heads // kv_heads, queries, keys, shift, LOG2E * scaled,
             )  # fmt: skip
-    launch, rows = _forward_at(dim, q.dtype, causal, window is not None, sign, tma, tiles, min(queries, 1024))
+    launch, rows = _forward_at(
+        dim, q.dtype, causal, window is not None, sign, tma, tiles, min(queries, 1024), cap is not None
+    )
     return launch, (-(-queries // rows) * batch * heads, 1, 1), (
         *strides, *(mask.stride() if mask is not None else (0, 0, 0, 0)), heads, heads // kv_heads, queries, keys, dim,
-        shift, window or 0, LOG2E * (abs(factor) or 1.0),
+        shift, window or 0, LOG2E * scaled, cap, sinks,
     )  # fmt: skip
 
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
-    with_lse: bool, out: Any = None,
+    with_lse: bool, softcap: float | None = None, sinks: Tensor | None = None, out: Any = None,
 ) -> Any:  # fmt: skip
     """As the room's other launches: the output, and lse where it is asked for."""
     output, lse = out if with_lse and out is not None else (out, None)
@@ -243,28 +256,33 @@ def forward(
         return (output, lse) if with_lse else output
     if not keys:
         output.zero_()
-        return (output, lse.fill_(-torch.inf)) if with_lse and lse is not None else output
+        if with_lse and lse is not None:
+            lse.copy_(sinks[:, None]) if sinks is not None else lse.fill_(-torch.inf)
+        return (output, lse) if with_lse else output
     q, k, v = readable(q), readable(k), readable(v)
     if mask is not None:
         mask = mask.expand(batch, heads, queries, keys)
+    if sinks is not None:
+        sinks = sinks.contiguous()
     factor = dim**-0.5 if scale is None else float(scale)
     shift = keys - queries if causal == "bottom_right" else 0
     if queries * heads <= MOST_ROWS * kv_heads:
-        decode(q, k, v, mask, output, lse, causal is not None, shift, window or 0, factor)
+        decode(q, k, v, mask, sinks, output, lse, causal is not None, shift, window or 0, factor, softcap)
     else:
-        launch, grid, numbers = _settle(q, k, v, mask, output, causal is not None, shift, window, factor)
-        launch(grid, q, k, v, mask, output, lse, *numbers)
+        launch, grid, rest = _settle(q, k, v, mask, output, causal is not None, shift, window, factor, softcap, sinks)
+        launch(grid, q, k, v, mask, output, lse, *rest)
     return (output, lse) if with_lse else output
 
 
 def prepare_forward(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
-    with_lse: bool,
+    with_lse: bool, softcap: float | None = None, sinks: Tensor | None = None,
 ) -> Callable[..., Any] | None:  # fmt: skip
     """What serves calls like this one without working anything out again; None where something must be copied."""
     queries, keys = q.shape[2], k.shape[2]
     if (
         mask is not None
+        or sinks is not None
         or not (q.numel() and keys)
         or any(readable(t) is not t or t.data_ptr() & 15 for t in (q, k, v))
     ):
@@ -276,19 +294,19 @@ def prepare_forward(
     run: Callable[..., None]
     if queries * q.shape[1] <= MOST_ROWS * k.shape[1]:
         lse = empty(lse_shape, dtype=float32, device=device) if with_lse else None
-        run = decode_again(q, k, v, output, lse, causal is not None, shift, window or 0, factor)
+        run = decode_again(q, k, v, output, lse, causal is not None, shift, window or 0, factor, softcap)
     else:
-        launch, grid, numbers = _settle(q, k, v, None, output, causal is not None, shift, window, factor)
+        launch, grid, rest = _settle(q, k, v, None, output, causal is not None, shift, window, factor, softcap, None)
 
         def run(q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor | None = None) -> None:
-            launch(grid, q, k, v, None, output, lse, *numbers)
+            launch(grid, q, k, v, None, output, lse, *rest)
 
     def call(
         q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None,
-        mask: Tensor | None, with_lse: bool, out: Any = None,
+        mask: Tensor | None, with_lse: bool, softcap: float | None = None, sinks: None = None, out: Any = None,
     ) -> Any:  # fmt: skip
         if out is not None or (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15:
-            return forward(q, k, v, causal, window, scale, mask, with_lse, out)
+            return forward(q, k, v, causal, window, scale, mask, with_lse, softcap, sinks, out)
         output = new_output(q)
         if with_lse:
             lse = empty(lse_shape, dtype=float32, device=device)
@@ -302,23 +320,28 @@ def prepare_forward(
 
 def backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor | None, causal: str | None,
-    window: int | None, scale: float | None, mask: Tensor | None, needs: list[bool], out: Any = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """As the room's other launches: the gradients of q, k and v."""
-    results: Any = out if out is not None else tuple(torch.empty_like(t, memory_format=CONTIGUOUS) for t in (q, k, v))
+    window: int | None, scale: float | None, mask: Tensor | None, needs: list[bool], softcap: float | None = None,
+    sinks: Tensor | None = None, out: Any = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """As the room's other launches: the gradients of q, k, v and sinks."""
+    if out is not None:
+        results: Any = out
+    else:
+        results = tuple(torch.empty_like(t, memory_format=CONTIGUOUS) for t in (q, k, v))
+        results += (q.new_empty(0) if sinks is None else torch.empty_like(sinks),)
     if q.numel() == 0 or k.numel() == 0:
         for result in results:
             result.zero_()
-        return results[0], results[1], results[2]
+        return tuple(results)
     if lse is None or lse.numel() == 0:  # the forward was not asked for it
-        output, lse = forward(q, k, v, causal, window, scale, mask, True)
+        output, lse = forward(q, k, v, causal, window, scale, mask, True, softcap, sinks)
     lse = lse.contiguous()
     grad, q, k, v, output = (readable(t) for t in (grad, q, k, v, output))
     if mask is not None:
         mask = mask.expand(*q.shape[:3], k.shape[2])
     gradients(
-        results, grad, q, k, v, output, lse, mask, causal is not None,
+        tuple(results), grad, q, k, v, output, lse, mask, sinks, causal is not None,
         k.shape[2] - q.shape[2] if causal == "bottom_right" else 0, window or 0,
-        q.shape[3] ** -0.5 if scale is None else float(scale), _aligned(grad, q, k, v),
+        q.shape[3] ** -0.5 if scale is None else float(scale), softcap, _aligned(grad, q, k, v),
     )  # fmt: skip
-    return results[0], results[1], results[2]
+    return tuple(results)

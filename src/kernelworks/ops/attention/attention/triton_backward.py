@@ -14,14 +14,15 @@ import triton.language as tl
 from torch import Tensor
 
 from kernelworks.build.triton import Kernel, Launch, configs
+from kernelworks.ops.attention.attention.triton_softcap import tanh
 
 CONFIGS = configs(__file__)
 # Whose divisibility helps nothing: one build serves all.
 NUMBERS = ("H", "Hkv", "heads", "group", "Lq", "Lk", "shift", "window", "m_b", "m_h", "m_q", "m_k")
 
 
-@triton.jit(do_not_specialize=NUMBERS)  # type: ignore[untyped-decorator]
-def _prepare(  # type: ignore[no-untyped-def]
+@triton.jit(do_not_specialize=NUMBERS)
+def _prepare(
     grad, output, lse, rows, g_b, g_h, g_l, o_b, o_h, o_l, H, heads, Lq, D, BM: tl.constexpr, DP: tl.constexpr,
 ):  # fmt: skip
     """rows[0] = lse in base 2 (inf for a query that sees nothing, so that its weights are 0), rows[1] = delta."""
@@ -40,10 +41,10 @@ def _prepare(  # type: ignore[no-untyped-def]
     tl.store(rows + tl.cast(heads, tl.int64) * Lq + place, delta, mask=row < Lq)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _over_queries(  # type: ignore[no-untyped-def]
+@triton.jit
+def _over_queries(
     dk, dv, k, v, q_at, g_at, lse_at, delta_at, mask_at, first, last, key, Lq, Lk, D, q_stride, g_stride, mask_stride,
-    shift, window, factor, CUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BM: tl.constexpr,
+    shift, window, factor, cap, CUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BM: tl.constexpr,
     DP: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Adds what the queries [first, last) give. ``CUT``: some may not see some key of the tile, or not exist."""
@@ -69,6 +70,8 @@ def _over_queries(  # type: ignore[no-untyped-def]
         else:
             lse, delta = tl.load(lse_at + row), tl.load(delta_at + row)
         s = tl.dot(k, tl.trans(q), input_precision=PRECISION)
+        if cap is not None:
+            s = tanh(s * cap)
         p = tl.exp2(s * factor - lse[None, :])
         if CUT:
             seen = (key[:, None] < Lk) & (row[None, :] < Lq)
@@ -82,17 +85,20 @@ def _over_queries(  # type: ignore[no-untyped-def]
         dv = tl.dot(p.to(g.dtype), g, dv, input_precision=PRECISION)
         dp = tl.dot(v, tl.trans(g), input_precision=PRECISION)
         ds = p * (dp - delta[None, :])
+        if cap is not None:
+            ds = ds * (1.0 - s * s)
         if CUT:
             ds = tl.where(seen, ds, 0.0)
         dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)
     return dk, dv
 
 
-@triton.jit(do_not_specialize=NUMBERS)  # type: ignore[untyped-decorator]
-def _keys(  # type: ignore[no-untyped-def]
+@triton.jit(do_not_specialize=NUMBERS)
+def _keys(
     q, k, v, grad, rows, mask, dk, dv, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, m_b, m_h, m_q, m_k,
-    Hkv, group, heads, Lq, Lk, D, shift, window, scale, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, DP: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
+    Hkv, group, heads, Lq, Lk, D, shift, window, scale, cap, softcap, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     # Under causal the first keys are seen by most queries: they start first.
     tiles = tl.cdiv(Lk, BN)
@@ -105,6 +111,8 @@ def _keys(  # type: ignore[no-untyped-def]
     k_tile = tl.load(k + b * k_b + kv_h * k_h + far * k_l + column[None, :], mask=inside, other=0.0)
     v_tile = tl.load(v + b * v_b + kv_h * v_h + far * v_l + column[None, :], mask=inside, other=0.0)
     factor = scale * 1.4426950408889634
+    if cap is not None:
+        factor = softcap * 1.4426950408889634
 
     # Queries [first, last) see some key of the tile, [whole_first, whole_last) every one.
     first, last = 0, Lq
@@ -136,26 +144,26 @@ def _keys(  # type: ignore[no-untyped-def]
             mask_at = mask + b * m_b + h * m_h + tl.minimum(key, Lk - 1).to(tl.int64)[:, None] * m_k
         d_k, d_v = _over_queries(
             d_k, d_v, k_tile, v_tile, q_at, g_at, lse_at, delta_at, mask_at, first, whole_first, key, Lq, Lk, D, q_l,
-            g_l, m_q, shift, window, factor, True, CAUSAL, WINDOW, BM, DP, WHOLE_D, TMA, PRECISION,
+            g_l, m_q, shift, window, factor, cap, True, CAUSAL, WINDOW, BM, DP, WHOLE_D, TMA, PRECISION,
         )  # fmt: skip
         if mask is None:
             d_k, d_v = _over_queries(
                 d_k, d_v, k_tile, v_tile, q_at, g_at, lse_at, delta_at, mask_at, whole_first, whole_last, key, Lq, Lk,
-                D, q_l, g_l, m_q, shift, window, factor, False, CAUSAL, WINDOW, BM, DP, WHOLE_D, TMA, PRECISION,
+                D, q_l, g_l, m_q, shift, window, factor, cap, False, CAUSAL, WINDOW, BM, DP, WHOLE_D, TMA, PRECISION,
             )  # fmt: skip
         d_k, d_v = _over_queries(
             d_k, d_v, k_tile, v_tile, q_at, g_at, lse_at, delta_at, mask_at, whole_last, last, key, Lq, Lk, D, q_l,
-            g_l, m_q, shift, window, factor, True, CAUSAL, WINDOW, BM, DP, WHOLE_D, TMA, PRECISION,
+            g_l, m_q, shift, window, factor, cap, True, CAUSAL, WINDOW, BM, DP, WHOLE_D, TMA, PRECISION,
         )  # fmt: skip
     place = (pair.to(tl.int64) * Lk + far) * D + column[None, :]
     tl.store(dk + place, (d_k * scale).to(dk.dtype.element_ty), mask=inside)
     tl.store(dv + place, d_v.to(dv.dtype.element_ty), mask=inside)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _over_keys(  # type: ignore[no-untyped-def]
+@triton.jit
+def _over_keys(
     dq, q, g, lse, delta, k_at, v_at, mask_at, first, last, position, Lk, D, k_stride, v_stride, mask_stride, window,
-    factor, CUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr,
+    factor, cap, CUT: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr,
     WHOLE_D: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Adds what the keys [first, last) give. ``CUT``: some query of the tile may not see some of them."""
@@ -176,8 +184,12 @@ def _over_keys(  # type: ignore[no-untyped-def]
             else:
                 k, v = tl.load(k_place), tl.load(v_place)
         s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+        if cap is not None:
+            s = tanh(s * cap)
         dp = tl.dot(g, tl.trans(v), input_precision=PRECISION)
         ds = tl.exp2(s * factor - lse[:, None]) * (dp - delta[:, None])
+        if cap is not None:
+            ds = ds * (1.0 - s * s)
         if CUT:
             seen = key[None, :] < Lk
             if CAUSAL:
@@ -191,11 +203,12 @@ def _over_keys(  # type: ignore[no-untyped-def]
     return dq
 
 
-@triton.jit(do_not_specialize=NUMBERS)  # type: ignore[untyped-decorator]
-def _queries(  # type: ignore[no-untyped-def]
+@triton.jit(do_not_specialize=NUMBERS)
+def _queries(
     q, k, v, grad, rows, mask, dq, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, m_b, m_h, m_q, m_k,
-    H, group, Lq, Lk, D, shift, window, scale, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, DP: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
+    H, group, Lq, Lk, D, shift, window, scale, cap, softcap, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     tiles = tl.cdiv(Lq, BM)
     heads = tl.num_programs(0) // tiles
@@ -213,6 +226,8 @@ def _queries(  # type: ignore[no-untyped-def]
     delta = tl.load(rows + heads.to(tl.int64) * Lq + place, mask=row < Lq, other=0.0)
     position = row + shift
     factor = scale * 1.4426950408889634
+    if cap is not None:
+        factor = softcap * 1.4426950408889634
     k_at, v_at = k + b * k_b + kv_h * k_h, v + b * v_b + kv_h * v_h
     if TMA:
         k_at = tl.make_tensor_descriptor(k_at, [Lk, D], [k_l, 1], [BN, DP])
@@ -237,16 +252,16 @@ def _queries(  # type: ignore[no-untyped-def]
     if WINDOW:
         d_q = _over_keys(
             d_q, q_tile, g_tile, lse, delta, k_at, v_at, mask_at, first, whole_first, position, Lk, D, k_l, v_l, m_k,
-            window, factor, True, CAUSAL, WINDOW, BN, DP, WHOLE_D, TMA, PRECISION,
+            window, factor, cap, True, CAUSAL, WINDOW, BN, DP, WHOLE_D, TMA, PRECISION,
         )  # fmt: skip
     if mask is None:
         d_q = _over_keys(
             d_q, q_tile, g_tile, lse, delta, k_at, v_at, mask_at, whole_first, whole_last, position, Lk, D, k_l, v_l,
-            m_k, window, factor, False, CAUSAL, WINDOW, BN, DP, WHOLE_D, TMA, PRECISION,
+            m_k, window, factor, cap, False, CAUSAL, WINDOW, BN, DP, WHOLE_D, TMA, PRECISION,
         )  # fmt: skip
     d_q = _over_keys(
         d_q, q_tile, g_tile, lse, delta, k_at, v_at, mask_at, whole_last, last, position, Lk, D, k_l, v_l, m_k,
-        window, factor, True, CAUSAL, WINDOW, BN, DP, WHOLE_D, TMA, PRECISION,
+        window, factor, cap, True, CAUSAL, WINDOW, BN, DP, WHOLE_D, TMA, PRECISION,
     )  # fmt: skip
     tl.store(
         dq + (head.to(tl.int64) * Lq + far) * D + column[None, :], (d_q * scale).to(dq.dtype.element_ty), mask=inside
@@ -258,44 +273,68 @@ PREPARE, KEYS, QUERIES = Kernel(_prepare), Kernel(_keys), Kernel(_queries)
 
 @functools.cache
 def _launches(
-    dim: int, dtype: torch.dtype, causal: bool, window: bool, tma: bool
-) -> tuple[Launch, Launch, Launch, int, int, int]:
-    """The three launches, and the rows of a tile in each."""
+    dim: int, dtype: torch.dtype, causal: bool, window: bool, tma: bool, capped: bool
+) -> tuple[Launch, Launch, int, int]:
+    """The two launches, and the rows of a tile in each."""
     padded = max(64, triton.next_power_of_2(dim))
-    prepare, keys, queries = (CONFIGS.pick(name, D=dim, dtype=dtype) for name in ("prepare", "keys", "queries"))
+    keys, queries = (CONFIGS.pick(name, D=dim, dtype=dtype, capped=int(capped)) for name in ("keys", "queries"))
     for options in (keys, queries):
         options["TMA"] = tma and options["TMA"]
         options |= {
             "CAUSAL": causal, "WINDOW": window, "DP": padded, "WHOLE_D": options["TMA"] or dim == padded,
             "PRECISION": "tf32x3" if dtype == torch.float32 else "tf32",
         }  # fmt: skip
-    return (
-        PREPARE.at(DP=padded, **prepare), KEYS.at(**keys), QUERIES.at(**queries), prepare["BM"], keys["BN"],
-        queries["BM"],
+    return KEYS.at(**keys), QUERIES.at(**queries), keys["BN"], queries["BM"]
+
+
+@functools.cache
+def _prepare_at(dim: int, dtype: torch.dtype) -> tuple[Launch, int]:
+    options = CONFIGS.pick("prepare", D=dim, dtype=dtype)
+    return PREPARE.at(DP=max(64, triton.next_power_of_2(dim)), **options), options["BM"]
+
+
+def prepared(grad: Tensor, output: Tensor, lse: Tensor) -> Tensor:
+    """[2, B, H, Lq]: lse in base 2, and delta."""
+    batch, heads, queries, dim = grad.shape
+    prepare, tile = _prepare_at(dim, grad.dtype)
+    rows = torch.empty(2, batch, heads, queries, dtype=torch.float32, device=grad.device)
+    prepare(
+        (-(-queries // tile) * batch * heads, 1, 1), grad, output, lse, rows, *grad.stride()[:3],
+        *output.stride()[:3], heads, batch * heads, queries, dim,
     )  # fmt: skip
+    return rows
+
+
+def of_sinks(sinks: Tensor, rows: Tensor) -> Tensor:
+    """The gradient of sinks, by what ``prepared`` gives: what the weights of keys leave of delta."""
+    weights = torch.exp2(sinks.float()[:, None] * 1.4426950408889634 - rows[0])
+    return (weights * rows[1]).sum((0, 2)).neg_().to(sinks.dtype)
 
 
 def gradients(
-    results: tuple[Tensor, Tensor, Tensor], grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor,
-    mask: Tensor | None, causal: bool, shift: int, window: int, scale: float, tma: bool,
+    results: tuple[Tensor, ...], grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor,
+    mask: Tensor | None, sinks: Tensor | None, causal: bool, shift: int, window: int, scale: float,
+    softcap: float | None, tma: bool,
 ) -> None:  # fmt: skip
-    """Writes the gradients of q, k and v. ``mask`` is None or expanded to [B, H, Lq, Lk]; lse is contiguous."""
+    """Writes the gradients of q, k, v and sinks. ``mask`` is None or expanded to [B, H, Lq, Lk]; lse is contiguous."""
     batch, heads, queries, dim = q.shape
     kv_heads, keys = k.shape[1], k.shape[2]
     every, group = batch * heads, heads // kv_heads
-    prepare, over_keys, over_queries, prepared, key_tile, query_tile = _launches(dim, q.dtype, causal, window > 0, tma)
-    rows = torch.empty(2 * every * queries, dtype=torch.float32, device=q.device)
+    over_keys, over_queries, key_tile, query_tile = _launches(
+        dim, q.dtype, causal, window > 0, tma, softcap is not None
+    )
+    cap, softcap = (None, None) if softcap is None else (scale / softcap, float(softcap))
+    rows = prepared(grad, output, lse)
     inputs, gs = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3]), grad.stride()[:3]
     ms = mask.stride() if mask is not None else (0, 0, 0, 0)
-    prepare(
-        (-(-queries // prepared) * every, 1, 1), grad, output, lse, rows, *gs, *output.stride()[:3], heads, every,
-        queries, dim,
-    )  # fmt: skip
+    if sinks is not None:
+        results[3].copy_(of_sinks(sinks, rows))
     over_keys(
         (-(-keys // key_tile) * batch * kv_heads, 1, 1), q, k, v, grad, rows, mask, results[1], results[2], *inputs,
-        *gs, *ms, kv_heads, group, every, queries, keys, dim, shift, window, scale,
+        *gs, *ms, kv_heads, group, every, queries, keys, dim, shift, window, scale, cap,
+        softcap,
     )  # fmt: skip
     over_queries(
         (-(-queries // query_tile) * every, 1, 1), q, k, v, grad, rows, mask, results[0], *inputs, *gs, *ms, heads,
-        group, queries, keys, dim, shift, window, scale,
+        group, queries, keys, dim, shift, window, scale, cap, softcap,
     )  # fmt: skip

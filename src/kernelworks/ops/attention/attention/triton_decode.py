@@ -17,6 +17,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernelworks.build.triton import Kernel, Launch, configs, interpreting, multiprocessors
+from kernelworks.ops.attention.attention.triton_softcap import tanh
 
 CONFIGS = configs(__file__)
 MOST_ROWS = 16  # queries times heads of a group; more of them fill the tiles of the other kernel
@@ -26,10 +27,10 @@ NUMBERS = ("shares", "pairs", "H", "group", "Lq", "Lk", "shift", "window", "leng
 NONE = (0, 0, 0, 0)  # strides of no mask
 
 
-@triton.jit(do_not_specialize=NUMBERS)  # type: ignore[untyped-decorator]
-def _share(  # type: ignore[no-untyped-def]
-    q, k, v, mask, output, lse, partial, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, o_b, o_h, o_l, m_b, m_h, m_q,
-    m_k, shares, pairs, H, group, Lq, Lk, D, shift, window, scale, length, CAUSAL: tl.constexpr,
+@triton.jit(do_not_specialize=NUMBERS)
+def _share(
+    q, k, v, mask, sinks, output, lse, partial, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, o_b, o_h, o_l, m_b, m_h,
+    m_q, m_k, shares, pairs, H, group, Lq, Lk, D, shift, window, scale, cap, length, CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr,
     WHOLE_D: tl.constexpr, EVEN: tl.constexpr, EARLY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -64,6 +65,10 @@ def _share(  # type: ignore[no-untyped-def]
     total = tl.zeros([ROWS], tl.float32)
     top = tl.full([ROWS], float("-inf"), tl.float32)
     some = tl.zeros([ROWS], tl.int32)
+    if sinks is not None:  # as if a key without a value had passed, in one share
+        sink = tl.load(sinks + h, mask=row < rows, other=0.0).to(tl.float32) * 1.4426950408889634
+        top = tl.where(share == 0, sink, top)
+        total = tl.where(share == 0, 1.0, total)
     for start in tl.range(first, last, BN):
         key = start + tl.arange(0, BN)
         k_place = k_inner + tl.cast(start, tl.int64) * k_l
@@ -73,7 +78,10 @@ def _share(  # type: ignore[no-untyped-def]
         else:
             there = (key[:, None] < last) & (column[None, :] < D)
             k_tile, v_tile = tl.load(k_place, mask=there, other=0.0), tl.load(v_place, mask=there, other=0.0)
-        s = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION) * factor
+        s = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION)
+        if cap is not None:
+            s = tanh(s * cap)
+        s = s * factor
         if not EVEN or CAUSAL or mask is not None:
             seen = (key[None, :] < last) & (row[:, None] < ROWS)
             if CAUSAL:
@@ -118,8 +126,8 @@ def _share(  # type: ignore[no-untyped-def]
             tl.store(lse + (b * H + h) * Lq + query, natural, mask=row < rows)
 
 
-@triton.jit(do_not_specialize=NUMBERS)  # type: ignore[untyped-decorator]
-def _join(  # type: ignore[no-untyped-def]
+@triton.jit(do_not_specialize=NUMBERS)
+def _join(
     partial, output, lse, o_b, o_h, o_l, pairs, H, group, Lq, D, shares, SHARES: tl.constexpr, DP: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -204,7 +212,7 @@ class _Cut:
 
     share: Launch
     share_grid: tuple[int, int, int]
-    share_numbers: tuple[float, ...]
+    share_numbers: tuple[float | None, ...]
     join: Launch | None  # None where one program takes all keys
     join_grid: tuple[int, int, int]
     join_numbers: tuple[int, ...]
@@ -213,7 +221,7 @@ class _Cut:
 
 def _cut(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, output: Tensor, causal: bool, shift: int, window: int,
-    scale: float,
+    scale: float, softcap: float | None,
 ) -> _Cut:  # fmt: skip
     batch, heads, queries, dim = q.shape
     kv_heads, keys = k.shape[1], k.shape[2]
@@ -222,12 +230,13 @@ def _cut(
     shares, length = _shares(pairs, -(-keys // 256) * 256, block, resident * multiprocessors(q.device))
     split = shares > 1
     outs = output.stride()[:3]
+    cap, scale = (None, scale) if softcap is None else (scale / softcap, float(softcap))
     return _Cut(
         share=_share_at(dim, q.dtype, causal, window > 0, split, keys % block == 0 and not causal and mask is None),
         share_grid=(shares * pairs, 1, 1),
         share_numbers=(
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *outs, *(mask.stride() if mask is not None else NONE),
-            shares, pairs, heads, group, queries, keys, dim, shift, window, scale, length,
+            shares, pairs, heads, group, queries, keys, dim, shift, window, scale, cap, length,
         ),
         join=_join_at(dim) if split else None,
         join_grid=(queries * heads * batch, 1, 1),
@@ -237,32 +246,32 @@ def _cut(
 
 
 def decode(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, output: Tensor, lse: Tensor | None, causal: bool, shift: int,
-    window: int, scale: float,
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None, output: Tensor, lse: Tensor | None,
+    causal: bool, shift: int, window: int, scale: float, softcap: float | None,
 ) -> None:  # fmt: skip
     """Writes ``output`` (and ``lse``). ``mask`` is None or expanded to [B, H, Lq, Lk]."""
-    cut = _cut(q, k, v, mask, output, causal, shift, window, scale)
+    cut = _cut(q, k, v, mask, output, causal, shift, window, scale, softcap)
     if cut.join is None:
-        cut.share(cut.share_grid, q, k, v, mask, output, lse, None, *cut.share_numbers)
+        cut.share(cut.share_grid, q, k, v, mask, sinks, output, lse, None, *cut.share_numbers)
     else:
         partial = torch.empty(cut.size, dtype=torch.float32, device=q.device)
-        cut.share(cut.share_grid, q, k, v, mask, None, None, partial, *cut.share_numbers)
+        cut.share(cut.share_grid, q, k, v, mask, sinks, None, None, partial, *cut.share_numbers)
         cut.join(cut.join_grid, partial, output, lse, *cut.join_numbers)
 
 
 def decode_again(
     q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor | None, causal: bool, shift: int, window: int,
-    scale: float,
+    scale: float, softcap: float | None,
 ) -> Callable[..., None]:  # fmt: skip
     """``run(q, k, v, output)``, or ``run(q, k, v, output, lse)`` where lse is given here: the same for tensors like
     these, with everything else settled."""
-    cut = _cut(q, k, v, None, output, causal, shift, window, scale)
+    cut = _cut(q, k, v, None, output, causal, shift, window, scale, softcap)
     outputs = (output,) if lse is None else (output, lse)
     if cut.join is None:
-        return cut.share.prepared(cut.share_grid, q, k, v, None, output, lse, None, *cut.share_numbers)
+        return cut.share.prepared(cut.share_grid, q, k, v, None, None, output, lse, None, *cut.share_numbers)
     size, empty, float32, device = cut.size, torch.empty, torch.float32, q.device
     partial = empty(size, dtype=float32, device=device)
-    share = cut.share.prepared(cut.share_grid, q, k, v, None, None, None, partial, *cut.share_numbers)
+    share = cut.share.prepared(cut.share_grid, q, k, v, None, None, None, None, partial, *cut.share_numbers)
     join = cut.join.prepared(cut.join_grid, partial, *outputs, *(() if lse is not None else (None,)), *cut.join_numbers)
 
     def run(q: Tensor, k: Tensor, v: Tensor, *outputs: Tensor) -> None:

@@ -32,7 +32,7 @@ LATER = gl.constexpr(
 
 
 @gluon.jit
-def _place(turn, total, H, group, tiles):  # type: ignore[no-untyped-def]
+def _place(turn, total, H, group, tiles):
     """The turn-th tile of this program: (first query, batch, head, key-value head). Long tiles come first, and every
     second round runs backwards, so that all programs get about as much."""
     programs = gl.num_programs(0)
@@ -45,7 +45,7 @@ def _place(turn, total, H, group, tiles):  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def _turns(total):  # type: ignore[no-untyped-def]
+def _turns(total):
     programs = gl.num_programs(0)
     whole = total // programs
     mine = gl.program_id(0)
@@ -53,8 +53,8 @@ def _turns(total):  # type: ignore[no-untyped-def]
     return whole + (last < total - whole * programs).to(gl.int32)
 
 
-@gluon.jit  # type: ignore[untyped-decorator]
-def _blocks(first, Lk, shift, CAUSAL: gl.constexpr, BN: gl.constexpr):  # type: ignore[no-untyped-def]
+@gluon.jit
+def _blocks(first, Lk, shift, CAUSAL: gl.constexpr, BN: gl.constexpr):
     """How many blocks of keys 128 queries from ``first`` on take (one at least), and how many of them are cut."""
     last = Lk
     whole = Lk // BN
@@ -65,8 +65,8 @@ def _blocks(first, Lk, shift, CAUSAL: gl.constexpr, BN: gl.constexpr):  # type: 
     return blocks, blocks - gl.minimum(whole, blocks)
 
 
-@gluon.jit  # type: ignore[untyped-decorator]
-def _fetch(  # type: ignore[no-untyped-def]
+@gluon.jit
+def _fetch(
     queries, keys, values, q_ring, k_ring, v_ring, q_full, q_free, k_full, k_free, v_full, v_free, total, H, group,
     tiles, Lk, shift, CAUSAL: gl.constexpr, BN: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
@@ -93,8 +93,8 @@ def _fetch(  # type: ignore[no-untyped-def]
             count += 1
 
 
-@gluon.jit  # type: ignore[untyped-decorator]
-def _weights(s, top, total, start, position, Lk, factor, CUT: gl.constexpr, CAUSAL: gl.constexpr):  # type: ignore[no-untyped-def]
+@gluon.jit
+def _weights(s, top, total, start, position, Lk, factor, CUT: gl.constexpr, CAUSAL: gl.constexpr):
     """Scores to weights: (weights, maximum, denominator, what earlier sums shrink by)."""
     if CUT:
         key = start + gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
@@ -109,8 +109,8 @@ def _weights(s, top, total, start, position, Lk, factor, CUT: gl.constexpr, CAUS
     return p, peak, total * shrink + gl.sum(p, 1), shrink
 
 
-@gluon.jit  # type: ignore[untyped-decorator]
-def _step(  # type: ignore[no-untyped-def]
+@gluon.jit
+def _step(
     p, o, top, total, q, k_ring, v_ring, k_full, k_free, v_full, v_free, count, start, position, Lk, factor,
     CUT: gl.constexpr, CAUSAL: gl.constexpr, BN: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
     HOLD: gl.constexpr,
@@ -136,8 +136,8 @@ def _step(  # type: ignore[no-untyped-def]
     return p, o, top, total
 
 
-@gluon.jit  # type: ignore[untyped-decorator]
-def _attend(  # type: ignore[no-untyped-def]
+@gluon.jit
+def _attend(
     outputs, lse, q_ring, k_ring, v_ring, q_full, q_free, k_full, k_free, v_full, v_free, total_tiles, H, group, tiles,
     Lq, Lk, shift, factor, HALF: gl.constexpr, CAUSAL: gl.constexpr, BN: gl.constexpr, D: gl.constexpr,
     STAGES: gl.constexpr, HOLD: gl.constexpr,
@@ -203,8 +203,8 @@ def _attend(  # type: ignore[no-untyped-def]
     tma.store_wait(0)
 
 
-@gluon.jit  # type: ignore[untyped-decorator]
-def _pipeline(  # type: ignore[no-untyped-def]
+@gluon.jit
+def _pipeline(
     q, k, v, mask, output, lse, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, o_b, o_h, o_l, B, H, group, Lq, Lk, shift,
     factor, CAUSAL: gl.constexpr, BN: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, HOLD: gl.constexpr,
 ):  # fmt: skip
