@@ -177,6 +177,7 @@ class _Terms:
         parts = inner == "input" and dtype == torch.float32
         self.tiny_parts = 2.0**-137 if parts else 0.0  # half of the smallest number of 11 bits and float32's exponent
         self.tiny_inner = torch.finfo(dtype).smallest_normal * UNIT_ROUNDOFF[dtype] if narrow else self.tiny_parts
+        self.flushed = 2.0**-126 if inner == "input" else 0.0  # what a GPU's exponential gives as 0
         self.cut = 2 if inner == "input" else 1
         self.parts = 12 if parts else 0
         q, k, v = args["q"], args["k"], args["v"]
@@ -231,7 +232,8 @@ class _Terms:
 def _output_error(t: _Terms, output: Tensor) -> Tensor:
     """How far from exact an output in float32 may be."""
     magnitude = t.p @ t.v.abs()
-    rounded = t.u_inner * t.p * (1 + t.x) + t.tiny_inner * t.seen  # the largest weight is 1, so the sum is at least 1
+    # the largest weight is 1, so the sum is at least 1
+    rounded = t.u_inner * t.p * (1 + t.x) + (t.tiny_inner + t.flushed) * t.seen
     error = (t.p * t.x + rounded) @ t.v.abs() + t.sums * magnitude + output.abs() * t.y
     largest = (t.v.abs().amax(2, keepdim=True) if t.v.shape[2] else t.v.abs().sum(2, keepdim=True)).expand_as(output)
     # Weights are positive and add up to 1 (but for `sums` and their rounding), however wrong they are.
@@ -275,13 +277,14 @@ def gradient_bound(
     delta_error = delta_error + (dim + 2) * U32 * (g.abs() * (output.abs() + saved)).sum(-1, keepdim=True)
     ds = t.p * (dp - delta)
     ds_error = t.p * ((x + 3 * U32) * (dp - delta).abs() + (1 + x) * (dp_error + delta_error))
+    ds_error = ds_error + t.flushed * t.seen * (dp - delta).abs()
     if t.softcap is not None:
         ds_error = t.slope * ds_error + (t.slope_error + U32) * (ds.abs() + ds_error)
         ds = t.slope * ds
     keys_chain = (t.cut * (TILE + t.tiles) + 6 + t.parts) * U32
     rows_chain = (t.cut * (TILE + groups * queries / TILE) + 8 + t.parts) * U32
     ds_error = ds_error + t.u_inner * (ds.abs() + ds_error) + t.tiny_inner * t.seen
-    p_error = t.p * x + t.u_inner * t.p * (1 + x) + t.tiny_inner * t.seen
+    p_error = t.p * x + t.u_inner * t.p * (1 + x) + (t.tiny_inner + t.flushed) * t.seen
     ds_keys, ds_rows = ds_error + keys_chain * ds.abs(), ds_error + rows_chain * ds.abs()
     found = {
         "q": abs(t.scale) * (ds_keys @ t.k.abs() + t.tiny_parts * ds.abs().sum(-1, keepdim=True)),
