@@ -91,7 +91,7 @@ class Group:
             self.kept.append(made)
         else:
             self.table, self.addresses = made, addresses
-        return made[1]
+        return made[1]  # type: ignore[no-any-return]
 
 
 class Step:
