@@ -38,7 +38,7 @@ def test_the_arm_of_torch_is_what_a_user_would_have_called(words: tuple[Any, ...
     given = torch.rand(2, 1, 8, 8) > 0.5 if mask else None
     if given is not None:
         given[..., 0] = True
-    args = (q, k, k, causal, window, None, given, False)
+    args = (q, k, k, causal, window, None, given, False, None, None)
     with torch.inference_mode():
         live.theirs(OPS["attention"], args)  # what is kept of this must do for a backward
     for recorded in (False, True):
