@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -13,7 +14,7 @@ from decoders import MODELS, bert, close, ids, llama, phi3, qwen3, qwen3_sliding
 from torch import nn
 from torch._dynamo.utils import common_constant_types
 
-from kernelworks.models import decoder, swap
+from kernelworks.models import attention, decoder, swap
 from kernelworks.op import OPS
 
 
@@ -268,6 +269,19 @@ def test_torch_compile(make) -> None:
         close(compiled(ids(), **options)[0], before)
     assert torch.equal(model(ids())[0], before)
     close(compiled(ids(), **options)[0], before)
+
+
+def test_no_mask_is_made_of_keys_that_all_are_seen(monkeypatch) -> None:
+    """transformers 5.17 makes one where a graph is captured or compiled, which keeps torch from its quick kernels."""
+    from transformers import masking_utils
+
+    monkeypatch.setattr(masking_utils, "sdpa_mask", lambda *args, **kwargs: torch.ones(1, 1, 8, 8, dtype=torch.bool))
+    made = functools.partial(attention.mask_function, 1, 8, 8, 0, 0, masking_utils.bidirectional_mask_function)
+    assert made(None, allow_is_bidirectional_skip=True) is None
+    assert made(None, 16, allow_is_bidirectional_skip=True) is None
+    for given in (made(None), made(None, 8, allow_is_bidirectional_skip=True)):
+        assert given is not None and given.all()
+    assert made(torch.ones(1, 8, dtype=torch.bool), allow_is_bidirectional_skip=True) is not None
 
 
 # ---------------------------------------------------------------- layers in one piece

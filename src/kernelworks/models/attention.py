@@ -141,6 +141,9 @@ def mask_function(
     """The mask that transformers makes for ``sdpa``, with a note on it where it is causal and nothing else."""
     from transformers.masking_utils import causal_mask_function, sdpa_mask
 
+    near = local_size is not None and kv_length >= local_size
+    if kwargs.get("allow_is_bidirectional_skip") and attention_mask is None and not near:
+        return None  # of keys that all are seen transformers 5.17 makes a mask in a graph that is captured or compiled
     of = causal_mask_function if mask_function is None else mask_function
     mask: Any = sdpa_mask(
         batch_size, q_length, kv_length, q_offset, kv_offset, of, attention_mask, local_size, allow_is_causal_skip,
