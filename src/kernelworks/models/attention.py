@@ -63,7 +63,9 @@ def attention_forward(
     special = kwargs and (kwargs.get("position_bias") is not None or kwargs.get("cache") is not None)
     softcap, sinks = (kwargs.get("softcap"), kwargs.get("s_aux")) if kwargs else (None, None)
     before = _as_before if softcap is None and sinks is None else eagerly
-    special = special or (before is eagerly and shows_weights(module, kwargs))
+    if before is eagerly:  # which gives a query that sees no key the mean of all values, and ours 0: padding is its own
+        padded = attention_mask is not None and _pattern(attention_mask) is None
+        special = special or padded or shows_weights(module, kwargs)
     theirs = F.scaled_dot_product_attention is not TORCHS["scaled_dot_product_attention"]
     looks_back = getattr(module, "is_causal", True) if is_causal is None else is_causal
     odd = not (calls.none_of(dropout) and calls.truth(looks_back)) or type(scaling) not in _SCALES
