@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelworks.judge.device import Host
-from kernelworks.judge.wire import Spot
+from kernelworks.judge.wire import Spot, within
 
 __all__ = ["Cuda", "persisting"]
 
@@ -129,11 +129,7 @@ class DeviceMemory:
 
     def tensor(self, spot: Spot) -> Tensor:
         """The tensor at a spot. Raises ValueError where it does not lie within."""
-        at, shape, strides, name = spot
-        dtype: torch.dtype = getattr(torch, name)
-        steps = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if all(shape) else 0
-        if at < 0 or any(s < 0 for s in strides) or at + steps * dtype.itemsize > self.size:
-            raise ValueError("a tensor that does not lie in its memory")
+        at, shape, strides, dtype, steps = within(spot, self.size)
         if not steps:
             return torch.empty(tuple(shape), dtype=dtype, device=self.bytes.device)
         flat = self.bytes[at : at + steps * dtype.itemsize].view(dtype)

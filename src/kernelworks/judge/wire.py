@@ -18,7 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["MOST_BYTES", "Memory", "Spot", "hear", "pair", "say", "tensors_into", "unwrapped", "wrapped"]
+__all__ = [
+    "MOST_BYTES", "Memory", "Spot", "hear", "pair", "say", "tensors_into", "unwrapped", "within",
+    "wrapped",
+]  # fmt: skip
 
 MOST_BYTES = 1 << 17  # of one message: below every kernel's limit for a socket of packets
 MOST_DESCRIPTORS = 8
@@ -63,6 +66,17 @@ def hear(at: socket.socket, seconds: float | None = None) -> tuple[Any, list[int
         raise
 
 
+def within(spot: Spot, size: int) -> tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype, int]:
+    """Where a spot begins, its shape, strides and dtype, and how many elements its memory is long. Raises ValueError
+    where it does not lie within ``size`` bytes."""
+    at, shape, strides, name = spot
+    dtype: torch.dtype = getattr(torch, name)
+    steps = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if all(shape) else 0
+    if at < 0 or any(s < 0 for s in strides) or at + steps * dtype.itemsize > size:
+        raise ValueError("a tensor that does not lie in its memory")
+    return at, shape, strides, dtype, steps
+
+
 class Memory:
     """Bytes that two processes see: a file of memory, mapped."""
 
@@ -83,11 +97,7 @@ class Memory:
 
     def tensor(self, spot: Spot) -> Tensor:
         """The tensor at a spot. Raises ValueError where it does not lie within."""
-        at, shape, strides, name = spot
-        dtype: torch.dtype = getattr(torch, name)
-        steps = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if all(shape) else 0
-        if at < 0 or any(s < 0 for s in strides) or at + steps * dtype.itemsize > self.size:
-            raise ValueError("a tensor that does not lie in its memory")
+        at, shape, strides, dtype, steps = within(spot, self.size)
         if not steps:
             return torch.empty(tuple(shape), dtype=dtype)
         flat = torch.frombuffer(self.map, dtype=dtype, count=steps, offset=at)

@@ -22,6 +22,7 @@ from kernelworks.models import calls
 from kernelworks.models.capped import eagerly, same_on_eager, shows_weights
 from kernelworks.models.shipped import TORCHS, comes_with
 from kernelworks.ops.attention.attention import OP as ATTENTION
+from kernelworks.plain import version_of
 
 __all__ = [
     "IMPLEMENTATION", "INTERNAL", "KIND", "USES", "configurations", "decoding_row", "extended", "growing", "grows",
@@ -125,7 +126,7 @@ class Pattern:
     """What a whole mask says: each query sees the keys up to its own, at most ``window`` of them."""
 
     window: int | None
-    version: int | None  # of the mask when this was written; a mask changed since says something else
+    version: int  # of the mask when this was written; a mask changed since says something else
 
 
 def mask_function(
@@ -156,7 +157,7 @@ def mask_function(
         return found
     window = local_size if _slides(of, local_size) else None
     if (of is causal_mask_function or window) and _all_seen(attention_mask):
-        mask._kernelworks_pattern = Pattern(window, _version(mask))
+        mask._kernelworks_pattern = Pattern(window, version_of(mask))
     return found
 
 
@@ -179,15 +180,11 @@ def _slides(function: Any, window: int | None) -> bool:
     )
 
 
-def _version(mask: Tensor) -> int | None:
-    return None if mask.is_inference() else mask._version
-
-
 def _pattern(mask: Tensor) -> Pattern | None:
     if _is_compiling():
         return None
     found: Pattern | None = mask.__dict__.get("_kernelworks_pattern")
-    return found if found is not None and found.version == _version(mask) else None
+    return found if found is not None and found.version == version_of(mask) else None
 
 
 def register() -> None:

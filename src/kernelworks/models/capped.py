@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelworks.models.shipped import comes_with
+from kernelworks.plain import version_of
 
 __all__ = ["eagerly", "same_on_eager", "shows_weights"]
 
@@ -94,8 +95,7 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """0 where a key is seen, the dtype's least number where not, as transformers makes a mask for eager."""
     if torch.compiler.is_compiling():
         return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
-    version = None if mask.is_inference() else mask._version
-    kept = mask.__dict__.get(_ADDED)
+    version, kept = version_of(mask), mask.__dict__.get(_ADDED)
     if kept is None or kept[:2] != (dtype, version):
         made = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
         kept = dtype, version, made
