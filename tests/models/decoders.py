@@ -15,6 +15,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from kernelworks.models import swap
+
 DECODER = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -60,3 +62,17 @@ def close(a: torch.Tensor, b: torch.Tensor) -> None:
     """float32 through two layers of width 64: a few hundred roundings of numbers near one."""
     assert not a.isnan().any()
     assert (a - b).abs().max() <= 500 * 2.0**-24 * max(1.0, float(b.abs().max()))
+
+
+def trains_as_before(model: nn.Module) -> None:
+    """A step's loss and gradients are those of the model as it was."""
+    want = model(ids(), labels=ids()).loss
+    want.backward()
+    gradients = {n: p.grad.clone() for n, p in model.named_parameters()}
+    model.zero_grad()
+    with swap(model, verbose=False):
+        loss = model(ids(), labels=ids()).loss
+        loss.backward()
+    close(loss.detach(), want.detach())
+    for name, p in model.named_parameters():
+        close(p.grad, gradients[name])
