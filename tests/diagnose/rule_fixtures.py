@@ -46,7 +46,7 @@ FIXTURES: dict[str, tuple[View, View]] = {
     ),
     "decomposed_norm": (_view(op="mul", shares={NORM: 1.0}), _view(op="mul", shares={GATE: 1.0})),
     "decomposed_rope": (_view(op="neg", shares={ROTARY: 1.0}), _view(op="neg")),
-    "decomposed_gate": (_view(op="silu", shares={GATE: 0.5}), _view(op="silu", shares={GATE: 1.0}, bound=0.009)),
+    "decomposed_gate": (_view(op="silu", shares={GATE: 0.5}, bound=0.009), _view(op="silu", shares={NORM: 0.5})),
     "sync_in_loop": (_view(op="item"), _view(op="item", calls=2)),
     "fresh_pages": (
         _view(op="relu", parts={USEFUL: 0.002, ALLOCATION: 0.006}),
