@@ -1,14 +1,19 @@
-"""One program under one of torch's switches, beside eager, in this process: started by ``programs.py``.
+"""One program under one of torch's switches, or with a plan in place, beside eager: started by ``programs.py``.
 
     python benchmarks/program_arm.py PROGRAM MODE ANSWERS RESULT
 
 Makes the model, gives it to torch.compile, runs until nothing is left to compile, writes ``ready``, waits for a line on
 stdin, then times eager and compiled runs in turns. ``eager`` keeps its first answer in the folder ANSWERS; under a mode
 the first answer, from the same seed, is compared with that. RESULT is a JSON file; an error is in it as ``failed``.
+
+Under ``plan`` nothing is compiled by hand: ``plan.json`` of the working folder is given to ``kernelworks.apply`` ahead
+of the program's first run, as its author would do it. ``apply_s`` is what that, and the first runs with it, took beside
+compilers (``compile_s``) and a run's own time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import resource
@@ -16,7 +21,8 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +40,7 @@ MODES: dict[str, dict[str, str] | None] = {
     "kernelworks": {"backend": "kernelworks"},
 }
 
+PLAN = "plan"
 LEAST_ROUNDS, MOST_ROUNDS, MEASURING_S = 5, 25, 8.0
 PATIENCE = 2.0  # times that, for quiet turns
 SETTLING = 6  # runs at the most until one takes as long as the one before: each may still compile something
@@ -84,11 +91,23 @@ def middle(times: list[float]) -> tuple[float, float]:
     return median, statistics.median(abs(t - median) for t in times) / median
 
 
-def measured(run: Callable[[], Any], model: Any, compiled: Any) -> dict[str, Any]:
-    """Eager and compiled in turns, whose order changes, of one process. For eager alone both are the same.
+@contextlib.contextmanager
+def uncompiled(model: Any) -> Iterator[None]:
+    """The model as it was before ``model.compile()``."""
+    compiled, model._compiled_call_impl = model._compiled_call_impl, None
+    try:
+        yield
+    finally:
+        model._compiled_call_impl = compiled
+
+
+def measured(
+    run: Callable[[], Any], eagerly: Callable[[], AbstractContextManager[Any]], *, settling: bool = False
+) -> dict[str, Any]:
+    """The program as it is by now, and within ``eagerly``, in turns, whose order changes, of one process.
 
     Turns in which other processes took too much are left out; where too few are left all of them count, and it is said
-    (``loud``).
+    (``loud``). ``settling``: what leaves memory or layouts behind has a run that is not counted ahead of each.
     """
     turns: list[dict[str, float]] = []
     quiet: list[dict[str, float]] = []
@@ -101,8 +120,10 @@ def measured(run: Callable[[], Any], model: Any, compiled: Any) -> dict[str, Any
             break
         times, before = {}, cpu_times()
         for arm in ("eager", "mode") if len(turns) % 2 else ("mode", "eager"):
-            model._compiled_call_impl = compiled if arm == "mode" else None
-            times[arm] = seconds(run)
+            with eagerly() if arm == "eager" else contextlib.nullcontext():
+                if settling:
+                    run()
+                times[arm] = seconds(run)
         turns.append(times)
         if not noise_between(before, cpu_times()).loud:
             quiet.append(times)
@@ -122,31 +143,65 @@ def memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def answered(answer: Any, kept: Path) -> float | None:
+    """How far an answer is from eager's, which is kept where it was measured too."""
+    return apart(answer, torch.load(kept, weights_only=True)) if kept.is_file() else None
+
+
+def timed(
+    run: Callable[[], Any], eagerly: Callable[[], AbstractContextManager[Any]], *, settling: bool
+) -> dict[str, Any]:
+    """What the turns say, once all is compiled and a line has come on stdin."""
+    peak = memory()
+    with eagerly():
+        run()  # once uncounted
+    print("ready", flush=True)
+    sys.stdin.readline()
+    return {**measured(run, eagerly, settling=settling), "peak_bytes": peak}
+
+
 def arm(name: str, mode: str, answers: Path) -> dict[str, Any]:
     sys.path.insert(0, str(PROGRAMS))
     suite = importlib.import_module("suite")
-    run, model = getattr(suite, name), getattr(suite, suite.PAIRS[name])()[0]
-    options = MODES[mode]
+    model, kept = getattr(suite, suite.PAIRS[name])()[0], answers / f"{name}.pt"
+    if mode == PLAN:
+        return replanned(lambda: getattr(suite, name)(), kept)  # by its name, as a plan replaces functions
+    run, options = getattr(suite, name), MODES[mode]
     if mode == "kernelworks":
         import kernelworks  # noqa: F401  (its backend is known to torch from then on)
     if options is not None:
         model.compile(**options)
-    compiled = model._compiled_call_impl
     torch.manual_seed(0)
     compile_s, answer = warmed(run)
-    peak = memory()
     if options is None:
-        answers.mkdir(parents=True, exist_ok=True)
-        torch.save(answer, answers / f"{name}.pt")
-        differs = 0.0
-    else:
-        known = answers / f"{name}.pt"
-        differs = apart(answer, torch.load(known, weights_only=True)) if known.is_file() else None
-        model._compiled_call_impl = None
-        run()  # eager, once uncounted
-    print("ready", flush=True)
-    sys.stdin.readline()
-    return {**measured(run, model, compiled), "compile_s": compile_s, "peak_bytes": peak, "differs": differs}
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(answer, kept)
+    found = timed(run, lambda: uncompiled(model), settling=False)
+    return {**found, "compile_s": compile_s, "differs": answered(answer, kept)}
+
+
+def replanned(run: Callable[[], Any], kept: Path) -> dict[str, Any]:
+    """The program with its plan in place. RuntimeError where some of that is not."""
+    begin = time.perf_counter()
+    import kernelworks
+
+    with kernelworks.apply("plan.json") as plan:
+        placing_s = time.perf_counter() - begin
+        torch.manual_seed(0)
+        first_s, answer = warmed(run)
+        missing = [*plan.failed, *plan.waiting]
+        if missing:
+            raise RuntimeError(f"not in place: {'; '.join(missing)}")
+        compiling_s = compilers_s()
+        found = timed(run, plan.aside, settling=True)
+    apply_s = max(placing_s + first_s - compiling_s, 0.0)
+    return {**found, "apply_s": apply_s, "compile_s": compiling_s, "differs": answered(answer, kept)}
+
+
+def compilers_s() -> float:
+    """Seconds that torch's compiler has taken in this process, by its own clocks."""
+    known = sys.modules.get("torch._dynamo.utils")
+    return float(known.calculate_time_spent()["total_wall_time"]) if known is not None else 0.0
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The suite of programs: eager, torch's switches, our backend and ``--fix``, each in a process of its own.
+"""The suite of programs: eager, torch's switches, our backend, ``--fix`` and its plan, each in a process of its own.
 
     python benchmarks/programs.py [--only encoder,lstm] [--modes default,fix] [--seconds 1500] [--out FILE]
 
@@ -8,6 +8,7 @@
 | ``default``, ``reduce-overhead`` (on a GPU), ``max-autotune-no-cudagraphs`` | ``model.compile`` with that mode |
 | ``kernelworks`` | ``model.compile(backend="kernelworks")`` |
 | ``fix`` | ``kernelworks diagnose FILE:PROGRAM --fix --json`` |
+| ``plan`` | ``kernelworks.apply`` of the plan that the fix on record found, in a process that searches nothing |
 
 Every switch is timed in turns with eager, after everything is compiled; ``fix`` brings its own turns. A mode that
 raises or takes too long is an entry that says so. What is on record is not measured again (``--again`` does) unless its
@@ -33,11 +34,12 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from program_arm import MODES, PROGRAMS
+from program_arm import MODES, PLAN, PROGRAMS
 
 from kernelworks.bench.results import head as provenance
 from kernelworks.layout import in_lines
@@ -45,11 +47,11 @@ from kernelworks.report import programs as report
 
 HERE = Path(__file__).resolve().parent
 ON_GPU = torch.cuda.is_available()
-ALL = ("eager", "default", "reduce-overhead", "fix", "kernelworks", "max-autotune-no-cudagraphs")
+ALL = ("eager", "default", "reduce-overhead", "fix", "kernelworks", "max-autotune-no-cudagraphs", PLAN)
 LEAST_S = 15.0  # what is begun with less than this left would be cut off
 KEPT = (
     "before_s", "after_s", "gain_s", "predicted_gain_s", "noise_s", "rounds", "refused", "ambiguous", "rough", "agrees",
-    "error_before", "error_after", "against", "notes", "code",
+    "error_before", "error_after", "against", "notes", "code", "plan",
 )  # fmt: skip
 TRIED = ("remedy", "place", "taken", "why", "predicted_gain_s", "gain_s", "cost_s")
 
@@ -141,12 +143,16 @@ def timed_out(limit: float, cut: bool) -> dict[str, Any] | None:
     return None if cut else {"failed": f"took more than {limit:.0f} s"}
 
 
-def arms(tasks: list[tuple[str, str]], scratch: Path, limit: float, end: float) -> dict[tuple[str, str], Any]:
-    """Prepares all of these at once, then times one after another."""
+def arms(
+    tasks: list[tuple[str, str]], scratch: Path, limit: float, end: float, plans: Mapping[str, Any] | None = None
+) -> dict[tuple[str, str], Any]:
+    """Prepares all of these at once, then times one after another. ``plans``, by program, are what ``plan`` applies."""
     deadline = min(time.monotonic() + limit, end)
     cut, running = deadline == end, {}
     for name, mode in tasks:
         folder = Path(tempfile.mkdtemp(dir=scratch))
+        if mode == PLAN:
+            (folder / "plan.json").write_text(json.dumps((plans or {})[name]), encoding="utf-8")
         command = [str(HERE / "program_arm.py"), name, mode, str(scratch / "answers"), str(folder / "result.json")]
         running[name, mode] = (Started([sys.executable, *command], folder), folder / "result.json")
     ready, found = {}, {}
@@ -212,6 +218,28 @@ def fixed(name: str, file: str, scratch: Path, limit: float, end: float, more: l
     }  # fmt: skip
 
 
+def again(record: Record, names: list[str], scratch: Path, limit: float, end: float) -> dict[tuple[str, str], Any]:
+    """These programs with the plans of their fixes on record, and beside what each gained what its fix had gained."""
+    fixes = {name: record.rows[name, "fix"] for name in names}
+    found = arms([(name, PLAN) for name in names], scratch, limit, end, {name: fixes[name]["plan"] for name in names})
+    for (name, _), entry in found.items():
+        if entry is not None:
+            fix = fixes[name]
+            entry.update(then=fix["after_s"] / fix["before_s"], of=fix["date"])
+    return found
+
+
+def to_do(record: Record, wanted: list[tuple[str, str]], *, again: bool) -> list[tuple[str, str]]:
+    """What is not on record, or of another fix's plan; then what is, and is rough."""
+
+    def known(task: tuple[str, str]) -> bool:
+        row, fix = record.rows.get(task), record.rows.get((task[0], "fix"))
+        return row is not None and (task[1] != PLAN or fix is None or row["of"] == fix["date"])
+
+    tasks = [task for task in wanted if again or not known(task)]
+    return tasks + [task for task in wanted if task not in tasks and report.rough(record.rows[task])]
+
+
 def main() -> int:
     sys.path.insert(0, str(PROGRAMS))
     import suite
@@ -229,20 +257,24 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends too
     end = time.monotonic() + given.seconds
     programs, modes = given.only.split(","), [m for m in given.modes.split(",") if ON_GPU or m != "reduce-overhead"]
-    unknown = [n for n in programs if n not in suite.PAIRS] + [m for m in modes if m not in (*MODES, "fix")]
+    unknown = [n for n in programs if n not in suite.PAIRS] + [m for m in modes if m not in (*MODES, "fix", PLAN)]
     if unknown:
         parser.error(f"no program or mode of the suite: {', '.join(unknown)}")
     record = Record(given.out)
     wanted = [(p, m) for m in modes for p in programs]
-    tasks = [task for task in wanted if given.again or task not in record.rows]
-    tasks += [task for task in wanted if task not in tasks and report.rough(record.rows[task])]
+    tasks = to_do(record, wanted, again=given.again)
     scratch = Path(tempfile.mkdtemp(prefix="programs-"))
     while tasks and end - time.monotonic() > LEAST_S:
         group = [tasks[0]]
         if tasks[0][1] != "fix":
             group = [task for task in tasks if task[1] == tasks[0][1]][: given.together]
         tasks = [task for task in tasks if task not in group]
-        if group[0][1] == "fix":
+        if group[0][1] == PLAN:
+            planned = [name for name, _ in group if record.rows.get((name, "fix"), {}).get("plan")]
+            found = again(record, planned, scratch, given.limit, end)
+            for name in {name for name, _ in group} - set(planned):
+                print(f"{name:15s} {PLAN}: its fix is not on record, or found no plan")
+        elif group[0][1] == "fix":
             name = group[0][0]
             found = {group[0]: fixed(name, suite.FILES[name], scratch, given.limit, end, given.fix_with.split())}
         else:

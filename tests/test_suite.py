@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
+import json
 import sys
 import time
 from pathlib import Path
@@ -73,7 +76,9 @@ def test_arms_take_turns_and_the_model_is_compiled_in_one_of_them(arm: ModuleTyp
     model, seen = torch.nn.Linear(2, 2), []
     compiled = lambda x: (seen.append("compiled"), x)[1]  # noqa: E731
     model.register_forward_hook(lambda *_: seen.append("eager"))
-    found = arm.measured(lambda: model(torch.ones(1, 2)), model, compiled)
+    model._compiled_call_impl = compiled
+    found = arm.measured(lambda: model(torch.ones(1, 2)), lambda: arm.uncompiled(model))
+    assert model._compiled_call_impl is compiled
     assert seen[:4] == ["compiled", "eager", "eager", "compiled"]
     assert seen.count("compiled") == seen.count("eager") >= found["rounds"] >= arm.LEAST_ROUNDS
     assert set(seen) == {"compiled", "eager"}
@@ -85,11 +90,11 @@ def test_turns_that_others_disturbed_are_left_out(arm: ModuleType, monkeypatch: 
     loud = iter(range(1000))
     monkeypatch.setattr(arm, "noise_between", lambda *_: Noise(share=0.0 if next(loud) % 2 else 0.5))
     monkeypatch.setattr(arm, "MOST_ROUNDS", 6)
-    found = arm.measured(lambda: None, torch.nn.Linear(1, 1), None)
+    found = arm.measured(lambda: None, contextlib.nullcontext)
     assert (found["ms"], found["share"], found["spread"], found["loud"], found["rounds"]) == (1000, 1, 0, False, 6)
     monkeypatch.setattr(arm, "noise_between", lambda *_: Noise(share=0.5))
     monkeypatch.setattr(arm, "MEASURING_S", 0.0)
-    found = arm.measured(lambda: None, torch.nn.Linear(1, 1), None)
+    found = arm.measured(lambda: None, contextlib.nullcontext)
     assert found["loud"] and found["rounds"] == arm.LEAST_ROUNDS
 
 
@@ -126,6 +131,64 @@ def test_a_process_that_dies_or_hangs_is_an_entry(monkeypatch: pytest.MonkeyPatc
     }
     cut = runner.arms(tasks[1:2], tmp_path, 50.0, time.monotonic() + 0.5)
     assert cut == {("hangs", "default"): None}, "what the end of the time cut off is no result"
+
+
+PLAN = {
+    "kernelworks_plan": 1, "roots": ["torch.nn.modules.linear.Linear"],
+    "offers": [
+        {
+            "remedy": "torch.compile", "says": "compiled whole", "code": "", "changes": "",
+            "site": {
+                "kind": "module", "root": "torch.nn.modules.linear.Linear", "number": 0, "path": "",
+                "type": "torch.nn.modules.linear.Linear",
+            },
+            "options": {"backend": "eager"},
+        }
+    ],
+}  # fmt: skip
+
+
+def test_a_plan_is_put_in_place_ahead_of_the_first_run_and_timed_beside_the_program_without_it(
+    arm: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(arm, "MOST_ROUNDS", 5)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("go\n"))
+    Path("plan.json").write_text(json.dumps(PLAN))
+    model, compiled = torch.nn.Linear(2, 2), list[bool]()
+    kept = Path("answer.pt")
+    torch.save(torch.zeros(2), kept)
+
+    def program() -> torch.Tensor:
+        answer = model(torch.zeros(1, 2))[0] - model.bias
+        compiled.append(model._compiled_call_impl is not None)
+        return answer.detach()
+
+    found = arm.replanned(program, kept)
+    assert compiled[0] and compiled.count(False) == 1 + 2 * found["rounds"], "each turn has a run to settle"
+    assert found["differs"] == 0 and found["compile_s"] > 0 and found["apply_s"] >= 0
+    Path("plan.json").write_text(json.dumps({**PLAN, "roots": ["torch.nn.modules.linear.Identity"]}))
+    with pytest.raises(RuntimeError, match=r"not in place: torch\.compile: compiled whole"):
+        arm.replanned(program, kept)
+
+
+def test_a_plan_is_that_of_the_fix_on_record_and_is_measured_again_with_the_next(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(PROGRAMS.parent))
+    runner = importlib.import_module("programs")
+    record, given = runner.Record(tmp_path / "record.json"), {}
+    record.keep("a", "fix", {**fixed("a", 0.1, 0.1), "plan": PLAN})
+    assert json.loads(record.path.read_text())["rows"][0]["plan"] == PLAN
+    wanted = [("a", "fix"), ("a", "plan")]
+    assert runner.to_do(record, wanted, again=False) == [("a", "plan")]
+    monkeypatch.setattr(runner, "arms", lambda tasks, *_: given.update(plans=_[-1]) or {tasks[0]: planned("a", 0.52)})
+    found = runner.again(record, ["a"], tmp_path, 1.0, 1.0)
+    assert given["plans"] == {"a": PLAN} and found["a", "plan"]["then"] == 0.5
+    record.keep("a", "plan", found["a", "plan"])
+    assert runner.to_do(record, wanted, again=False) == []
+    record.rows["a", "fix"]["date"] = "later"
+    assert runner.to_do(record, wanted, again=False) == [("a", "plan")]
 
 
 # ---------------------------------------------------------------- the table
@@ -170,6 +233,21 @@ def test_the_table_says_what_was_measured_and_what_is_missing() -> None:
     assert "Not measured yet under `fix`: d." in text
     assert "Not measured yet under `reduce-overhead`: any of them." in text
     assert "rough" not in text and "~" not in text
+
+
+def planned(program: str, share: float, **more: object) -> dict[str, object]:
+    return {**ran(program, "plan", share), "apply_s": 2.5, **more}
+
+
+def test_plans_of_other_processes_are_held_against_their_fixes() -> None:
+    rows = [
+        planned("a", 0.52, then=0.5), planned("b", 0.54, then=0.5, apply_s=4.0),
+        {"program": "c", "mode": "plan", "then": 0.5, "failed": "not in place: swap"},
+    ]  # fmt: skip
+    assert report.summary([*ROWS, *rows]).endswith(
+        "1 of 3 plans gained the same within 5% in another process, in place in 4.00 s at the most beside compilers"
+    )
+    assert "1.92x +-1% (2.00x by the fix), in place in 2.50 s, compiling 3 s" in report.line(rows[0])
 
 
 def test_figures_of_a_busy_machine_are_marked() -> None:

@@ -163,6 +163,25 @@ def test_what_is_everywhere_is_in_each_outermost_module_as_it_comes() -> None:
     assert not any("marked" in vars(net) for net in nets)
 
 
+def test_a_plan_steps_aside_and_is_back_as_it_was() -> None:
+    first, second = Net(), Net()
+    with applied(planned(Offer("marks", EVERYWHERE, "yes"), roots=(Net(), Net()))) as found:
+        first(X)
+        with found.aside():
+            second(X)
+            assert not any("marked" in vars(net) for net in (first, second))
+            with found.aside():
+                assert "marked" not in vars(first)
+            assert "marked" not in vars(first)
+        assert "marked" in vars(first) and "marked" not in vars(second)
+        second(X)
+        assert "marked" in vars(second)
+        with found.aside():
+            found.undo()
+        assert not found.active
+    assert not any("marked" in vars(net) for net in (first, second))
+
+
 def test_modules_that_are_made_anew_are_let_go_again() -> None:
     nets = [Net() for _ in range(MOST_FRESH + 3)]
     plan = planned(Offer("marks", EVERYWHERE, "yes"), roots=())

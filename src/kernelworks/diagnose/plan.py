@@ -11,7 +11,7 @@ import dataclasses
 import json
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -118,6 +118,7 @@ class Applied:
         self._watch = contextlib.ExitStack()
         self._lock = threading.RLock()  # of a program that calls its modules in several threads
         self._active = True
+        self._aside = False
         try:
             self._place(None)
             for module in modules:
@@ -151,6 +152,22 @@ class Applied:
             inside, self._inside = self._inside, []
             Together(inside, entered=True).__exit__(None, None, None)
 
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """A context in which the program is as it was, to measure both: what is in place comes back on leaving it, with
+        nothing compiled anew. Modules and optimizers that are first met meanwhile stay as they are."""
+        with self._lock:
+            inside = [] if self._aside else list(self._inside)
+            outer, self._aside = self._aside, True
+            Together(inside, entered=True).__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._aside = outer
+                if self._active:
+                    Together(inside).__enter__()
+
     def _look_out(self) -> None:
         self._watch.enter_context(outermost(lambda module, args, kwargs: self._met(module)))
         if any(offer.site.kind == "optimizer" for _, offer in self._offers):
@@ -164,6 +181,8 @@ class Applied:
     def _met(self, thing: Any) -> None:
         """A module that nothing else calls, or an optimizer that steps: once each."""
         with self._lock:
+            if self._aside:
+                return
             scene = self._scene
             if isinstance(thing, Optimizer):
                 if not any(thing is one for one in scene.optimizers):

@@ -1,7 +1,8 @@
 """The suite of programs: a line for each run, the table of a record, and what it comes to.
 
 A row is one program under one mode. Under one of torch's switches ``share`` is its time over eager's, measured in
-turns; under ``fix`` it is ``after_s`` over ``before_s``. So each is a share of the eager time of its own process, and
+turns; so it is under ``plan``, that of a fix in another process, where ``then`` is the share that the fix had measured.
+Under ``fix`` it is ``after_s`` over ``before_s``. So each is a share of the eager time of its own process, and
 what is compared are those. Torch's best switch for a program is the least share of those that ran, eager (1) among
 them.
 """
@@ -18,7 +19,8 @@ from kernelworks.report import quantity
 __all__ = ["line", "rough", "summary", "table"]
 
 SWITCHES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
-FIX, BACKEND, INDUCTOR = "fix", "kernelworks", "default"
+FIX, BACKEND, INDUCTOR, PLAN = "fix", "kernelworks", "default", "plan"
+SAME = 0.05  # of the time with a plan, within which another process gains the same by it
 ROUGH = 0.10  # of the time: runs that lie further apart say that other processes used the machine
 
 Row = Mapping[str, Any]
@@ -65,9 +67,13 @@ def line(row: Row) -> str:
             f"{row['took_s']:.0f} s{refused}"
         )
     differs = "" if row.get("differs") is None else f", differs by {row['differs']:.1g}"
+    beside = ""
+    if row["mode"] == PLAN:
+        beside = f" ({quantity.ratio(1 / row['then'])} by the fix), in place in {quantity.seconds(row['apply_s'])}"
     return (
         f"{start}{quantity.seconds(row['eager_ms'] / 1e3):>8s} -> {quantity.seconds(row['ms'] / 1e3):>8s} "
-        f"{quantity.ratio(1 / share):>6s} +-{100 * row['spread']:.0f}%, compiling {row['compile_s']:.0f} s{differs}"
+        f"{quantity.ratio(1 / share):>6s} +-{100 * row['spread']:.0f}%{beside}, compiling {row['compile_s']:.0f} s"
+        f"{differs}"
     )
 
 
@@ -131,10 +137,24 @@ def summary(rows: Sequence[Row]) -> str:
     said += [_over('`backend="kernelworks"` over inductor', beside)] if beside else []
     held = [h for p in found if FIX in p.modes and (h := _held(p.modes[FIX])) is not None]
     said += [f"{sum(held)} of {len(held)} predictions held"] if held else []
+    said += _again([p.modes[PLAN] for p in found if PLAN in p.modes])
     wide = sum(map(rough, rows))
     said += [f"{wide} of {len(rows)} figures are rough"] if wide else []
     text = "; ".join(said) or "nothing is measured yet"
     return text[0].upper() + text[1:]
+
+
+def _again(plans: Sequence[Row]) -> list[str]:
+    """How many plans gained the same in a process of their own, and what it took to put them in place."""
+    ran = [row for row in plans if "failed" not in row]
+    if not plans:
+        return []
+    same = sum(abs(row["share"] / row["then"] - 1) <= SAME for row in ran)
+    slowest = f", in place in {quantity.seconds(max(row['apply_s'] for row in ran))} at the most" if ran else ""
+    beside = " beside compilers" if ran else ""
+    return [
+        f"{same} of {len(plans)} plans gained the same within {100 * SAME:.0f}% in another process{slowest}{beside}"
+    ]
 
 
 # ---------------------------------------------------------------- the table
