@@ -14,8 +14,10 @@ from typer.testing import CliRunner
 
 import kernelworks as kw
 from kernelworks import certificates, environment, timings
+from kernelworks.build.cpp import TARGETS
 from kernelworks.cli import app
 from kernelworks.explanation import explain
+from kernelworks.machine import machine
 from kernelworks.op import OPS, Op
 from kernelworks.plain import leaves
 from kernelworks.plans import forget_all
@@ -27,7 +29,7 @@ from kernelworks.settle.duel import Duel
 from kernelworks.timings import Raced
 from kernelworks.written import as_tuple
 
-ROWS = ("avx512_bf16", "avx512", "avx2")
+ROWS = tuple(name for name in ("avx512_bf16", "avx512", "avx2") if TARGETS[name].needs <= machine().features)
 
 
 @pytest.fixture(autouse=True)

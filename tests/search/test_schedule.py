@@ -15,15 +15,16 @@ from scheduled import PROBLEMS, _functions, changed, nest, ran, share
 
 from kernelworks.judge import Budget, judge_all
 from kernelworks.judge.formats import read_problem
+from kernelworks.machine import machine
 from kernelworks.records import Ceilings
 from kernelworks.search.schedule import emit
 from kernelworks.search.schedule.candidate import candidate_of
 from kernelworks.search.schedule.derive import Declined, derived
-from kernelworks.search.schedule.emit import printed
+from kernelworks.search.schedule.emit import STREAMS, printed
 from kernelworks.search.schedule.moves import MOVES, apply, replayed
 from kernelworks.search.schedule.nest import kernel_as_json, kernel_from_json
 from kernelworks.search.schedule.openings import opening
-from kernelworks.search.schedule.plan import Illegal, Schedule, naive, planned
+from kernelworks.search.schedule.plan import STREAMED, Illegal, Schedule, naive, planned
 from kernelworks.search.schedule.trace import nest_of
 
 MANY = 12  # moves
@@ -98,15 +99,17 @@ def test_every_move_is_legal_somewhere() -> None:
     )
     product, *_ = nest("products")
     (sums, last) = (s.name for s in product.stages)
+    beside = {"beside": "j", "rows": 4, "pack": True}
+    width, stores = next((w, s) for w, s in reversed(STREAMS.items()) if STREAMED[w] in machine().features)
     more = [
         ("factor", {"at": sums, "kept": "l"}), ("finish", {"at": sums, "stage": last}),
-        ("register_block", {"at": sums, "dim": "k", "width": 16, "count": 2, "beside": "j", "rows": 4, "pack": True}),
+        ("register_block", {"at": sums, "dim": "k", "width": width, "count": 2, **beside}),
         ("tile", {"at": sums, "sizes": {"l": 8}}), ("pack", {"at": sums, "number": 0, "order": ["i", "lo", "li", "j"]}),
         ("reorder", {"at": sums, "order": ["ko", "i", "j", "ki", "li", "lo"]}), ("stream", {"at": sums}),
     ]  # fmt: skip
     schedule, done = replayed(product, naive(product), more)
     assert [n for n, _ in done] == [n for n, _ in more[1:]]  # one dimension alone is reduced: nothing to factor
-    assert "_mm512_stream_ps" in printed(planned(product, schedule))
+    assert stores in printed(planned(product, schedule))
     whole = derived(lambda x: x.sum(), [torch.randn(8, 16)])
     assert apply(whole, naive(whole), "factor", {"at": whole.stages[0].name, "kept": "i"}).factor
     assert apply(kernel, naive(kernel), "inline", {"stage": powers}).inline == (powers,)

@@ -33,8 +33,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def program(number: int) -> tuple[Source, str]:
     """The program of this number, and the row of ours that runs in it."""
     choices = random.Random(number)
-    row = choices.choice(ROWS)
-    return Builder(choices).program(), row
+    row = choices.choice(("avx2", "avx512"))  # drawn whether it runs here or not: else others would be drawn after it
+    return Builder(choices).program(), row if row in ROWS else ROWS[-1]
 
 
 @pytest.mark.timeout(3600)
