@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -246,12 +247,22 @@ def test_projections_are_merged_where_they_have_one_input() -> None:
 # ---------------------------------------------------------------- the process
 
 
+PR_SET_THP_DISABLE, PR_GET_THP_DISABLE = 41, 42
+
+
 @pytest.fixture
 def malloc() -> Iterator[None]:
-    """Malloc as a program finds it that starts: what earlier tests left free in the heap would be taken first."""
-    with faults.Memory():
-        faults.give_back(0)
-        yield
+    """Malloc as a program finds it that starts: what earlier tests left free in the heap would be taken first. Its
+    pages are small ones, also where the system hands out 2 MiB at a time and a large output faults a few times."""
+    prctl = ctypes.CDLL(None).prctl
+    huge = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0)
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
+    try:
+        with faults.Memory():
+            faults.give_back(0)
+            yield
+    finally:
+        prctl(PR_SET_THP_DISABLE, max(0, huge), 0, 0, 0)
 
 
 def _pages_of(arm: Together, run: Callable[[], int]) -> float:
