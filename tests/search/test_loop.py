@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from kernelworks.cli import app
 from kernelworks.judge.problem import Misread, Problem
 from kernelworks.records import from_json, to_json
 from kernelworks.report.search import sentence
-from kernelworks.search import proposers
+from kernelworks.search import proposers, stopping
 from kernelworks.search.proposer import Draft, Seen
 from kernelworks.search.proposers import Setting, Unfit
 from kernelworks.search.stopping import Stopping
@@ -178,10 +179,12 @@ def test_a_problem_without_verdicts_ends_it(
     assert "hardly depends" in sentence(found)
 
 
-def test_a_budget_ends_it(searched: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    only(monkeypatch, Scripted("one", [text(1 + i / 100) for i in range(100_000)]))
-    found = searched(budget_s=1.0)
-    assert found.stopped == "budget" and 0 < found.judged < 100_000
+def test_a_budget_ends_it(searched: Run, pretended: type[Pretended], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that each judgement moves on by a second."""
+    only(monkeypatch, Scripted("one", [text(1 + i / 100) for i in range(1000)]))
+    monkeypatch.setattr(stopping, "time", SimpleNamespace(monotonic=lambda: float(len(pretended.judged))))
+    found = searched(budget_s=50.0)
+    assert found.stopped == "budget" and 40 <= found.judged <= 51
 
 
 def test_an_interrupt_ends_it_after_the_candidate(
