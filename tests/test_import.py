@@ -14,7 +14,7 @@ from kernelworks import ops, schemas, torch_library
 from kernelworks.op import OPS
 from kernelworks.rooms import ROOMS
 
-MOST_SECONDS = 0.1  # that the import may take beyond torch's, with sixty ops
+MOST = 0.1  # of what torch's import takes, that ours may take beyond it, with sixty ops
 
 # What one names is loaded, and nothing else; folders of a verb's name never stand in the verb's place.
 FRESH = """
@@ -94,8 +94,10 @@ with FakeTensorMode():
 assert [tuple(t.shape) for t in made] == [(3, 4), (0,)]
 """
 
-SECONDS = """
+SHARE = """
 import time
+
+before = time.process_time()
 import torch
 
 started = time.process_time()
@@ -106,7 +108,7 @@ from kernelworks.ops.generated import SCHEMAS
 for i in range(60 - len(SCHEMAS)):
     schemas = {p: s.replace("layer_norm", f"one_more_{i}") for p, s in SCHEMAS["layer_norm"].items()}
     torch_library.define(f"one_more_{i}", schemas)
-print(time.process_time() - started)
+print((time.process_time() - started) / (started - before))
 """
 
 
@@ -121,7 +123,7 @@ def test_what_is_named_is_loaded(code: str) -> None:
 
 
 def test_the_import_is_cheap_with_sixty_ops() -> None:
-    assert min(float(python(SECONDS)) for _ in range(2)) < MOST_SECONDS
+    assert min(float(python(SHARE)) for _ in range(2)) < MOST
 
 
 def test_programs_that_name_operators_load(tmp_path) -> None:  # type: ignore[no-untyped-def]
