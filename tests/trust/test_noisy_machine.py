@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -178,6 +179,10 @@ class Block(nn.Module):
         return x
 
 
+# What they used of the cores is said too where a run takes so long here that ticks of 10 ms tell.
+OTHERS = "other processes (used 4[0-3]% of the cores and )?kept this program off the cores for 43% of its time"
+
+
 @pytest.fixture
 def noisy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quiet, "cpu_times", Reader(0.43))
@@ -192,10 +197,7 @@ def _diagnosed(machine: Ceilings, **more: Any) -> Diagnosis:
 
 def test_a_noisy_machine_is_ambiguous_in_the_first_line(noisy: None, machine: Ceilings) -> None:
     found = _diagnosed(machine, fix=True)
-    assert (
-        found.sentence.startswith("ambiguous: other processes kept this program off the cores for 43% of its time")
-        and not found.rough
-    )
+    assert re.match(f"ambiguous: {OTHERS}", found.sentence) and not found.rough
     assert "43%" in found.ambiguous and "--rough" in found.sentence
     assert found.fix is None
     assert all(r.low_s == r.high_s == r.allows_s == 0.0 and r.achieved is None for r in found.regions)
@@ -207,10 +209,7 @@ def test_a_noisy_machine_is_ambiguous_in_the_first_line(noisy: None, machine: Ce
 
 def test_rough_figures_are_marked_on_every_line(noisy: None, machine: Ceilings) -> None:
     found = _diagnosed(machine, rough=True)
-    assert (
-        found.sentence.startswith("rough, since other processes kept this program off the cores for 43% of its time")
-        and found.rough
-    )
+    assert re.match(f"rough, since {OTHERS}", found.sentence) and found.rough
     assert not found.ambiguous and any(
         words in found.sentence for words in ("% to ", "under ", "disturbed too much to tell")
     )
