@@ -132,7 +132,7 @@ def test_what_has_lost_in_its_first_turn_is_run_no_more(
 
         return back
 
-    monkeypatch.setattr(whole, "time", SimpleNamespace(perf_counter=lambda: ended[-1]))
+    monkeypatch.setattr("kernelworks.observe.program.time", SimpleNamespace(perf_counter=lambda: ended[-1]))
     scene = Scene(Roots((), (), False), Program("p", lambda: ended.append(ended[-1] + wall)), walls=(1.0,))
     found = whole.in_turns(scene, Change(slower))
     assert len(ended) - 1 == runs and found.saves == pytest.approx(1 - takes)

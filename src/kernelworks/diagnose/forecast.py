@@ -40,8 +40,8 @@ class Forecaster:
         return self.device.most_rounds
 
     def whole(self, program: Program) -> Program:
-        """The program, over when the device is done."""
-        return replace(program, run=self.device.whole(program.run))
+        """The program, over when the device is done, and what its collections of garbage take by themselves."""
+        return replace(program, run=self.device.whole(program.run), collected=self.timeline.collected)
 
     def before(self, program: Program) -> None:
         """Called ahead of the swap."""
@@ -83,7 +83,7 @@ class Forecaster:
         what is freed; the last run counts. The swapped program's times are not looked at."""
         faults, start, walls = 0, time.perf_counter(), list[float]()
         for turn in range(TURNS):
-            walls.append(plain_run(program.run).wall)
+            walls.append(program.seconds())
             if self.device.takes_pages:
                 with Swapped(roots):
                     faults = plain_run(program.run).faults

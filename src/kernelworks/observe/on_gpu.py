@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -132,7 +133,10 @@ def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say
         quickest = min(profiled, key=lambda t: t.end - t.start)
         timeline = settle(wall, quickest, survey, floors, persistent=persistent, walls=walls, noisy=plain.thrown)
     looking = time.perf_counter() - begun - wall
-    return dataclasses.replace(timeline, noise=plain.noise, loud=plain.loud, looking_s=max(0.0, looking))
+    collected = statistics.median(p.collected for p in plain.samples)
+    return dataclasses.replace(
+        timeline, noise=plain.noise, loud=plain.loud, looking_s=max(0.0, looking), collected=collected
+    )
 
 
 def settle(

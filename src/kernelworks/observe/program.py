@@ -26,6 +26,8 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
+from kernelworks.observe.garbage import Collections
+
 __all__ = [
     "Entry",
     "NoFile",
@@ -71,13 +73,24 @@ class Program:
     """``run()`` does the whole work once and returns what the function returned (None for a script).
 
     Where the program only promises its work (a coroutine, a generator), the work is done: awaited, or run to its end.
-    ``run`` raises what the program raises, and RuntimeError where it exits with a code other than 0.
+    ``run`` raises what the program raises, and RuntimeError where it exits with a code other than 0. ``collected`` are
+    the seconds that a run is in full collections of garbage where the process holds the program's own objects alone.
     """
 
     name: str
     run: Callable[[], Any]
     entry: Entry | None = None  # what it calls, where that is a function
     file: Path | None = None  # that it begins in
+    collected: float = 0.0
+
+    def seconds(self) -> float:
+        """Seconds of a run. What its collections of garbage take longer now, since they walk over other objects too, is
+        no part of it."""
+        with Collections() as collections:
+            begin = time.perf_counter()
+            self.run()
+            took = time.perf_counter() - begin
+        return took - max(0.0, collections.seconds - self.collected)
 
 
 # ---------------------------------------------------------------- runs

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from kernelworks.bench.faults import minor_faults
 from kernelworks.ceilings.quiet import QUIET, WINDOW_S, Noise
+from kernelworks.observe.garbage import Collections
 from kernelworks.observe.inductor import Compiled
 from kernelworks.observe.places import Survey
 from kernelworks.observe.replay import LAUNCH, PYTHON, SYNC, Gap, Job, Pace, Step, play, short
@@ -123,6 +124,7 @@ class Timeline(abc.ABC):
     compiled: tuple[Compiled, ...] = ()  # the graphs of torch.compile that ran
     broken: tuple[tuple[str, str], ...] = ()  # where graphs broke: line, reason
     recompiled: tuple[tuple[str, str, int, float], ...] = ()  # line, guard, how often, seconds
+    collected: float = 0.0  # seconds of ``wall`` in full collections of garbage
 
     # What the profiler slows here, and by which share profiled and plain runs may differ before it is said.
     slowed: ClassVar[str] = "the program"
@@ -179,17 +181,20 @@ class Timeline(abc.ABC):
 
 @dataclass(frozen=True)
 class Plain:
-    """One run without the profiler: seconds and minor page faults."""
+    """One run without the profiler: seconds, minor page faults, and the seconds of full collections of garbage."""
 
     wall: float
     faults: int
+    collected: float = 0.0
 
 
 def plain_run(run: Callable[[], Any]) -> Plain:
-    faults = minor_faults()
-    start = time.perf_counter()
-    run()
-    return Plain(time.perf_counter() - start, minor_faults() - faults)
+    with Collections() as collections:
+        faults = minor_faults()
+        start = time.perf_counter()
+        run()
+        wall = time.perf_counter() - start
+    return Plain(wall, minor_faults() - faults, collections.seconds)
 
 
 def first_run(run: Callable[[], Any], say: Say) -> Plain:
