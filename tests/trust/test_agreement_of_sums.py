@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernelworks.diagnose.agree import FLOAT64, compare
+from kernelworks.diagnose.arms import Perturbed
 from kernelworks.diagnose.roots import find
 
 
@@ -191,3 +192,11 @@ def test_a_mean_is_held_against_what_its_partial_sums_lose(mean: float, size: tu
         for other, agrees in others:
             found = compare(samples, changed=lambda changed, other=other: module.by(other))  # type: ignore[misc]
             assert found.agrees == agrees and found.against, found
+
+
+def test_a_sum_of_millions_is_moved_too() -> None:
+    """As gradients of large logits are: the cube of so many terms is no integer of 64 bits."""
+    x = torch.rand(2_200_000, generator=torch.Generator().manual_seed(5))
+    with Perturbed(0):
+        moved = x.sum()
+    assert 0 < abs(float(moved / x.sum()) - 1) < 1e-3
