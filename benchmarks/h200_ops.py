@@ -3,20 +3,22 @@
     python benchmarks/h200_ops.py [--only rms_norm,softmax] [--json FILE]
 
 What is timed of an op, and beside whom, its room says: the contract's cases for a GPU, ``peers.py``, what users write.
-Beside those stand products, attention and AdamW in sizes that no proof tries. All arms of a case are timed by events
-with the L2 cache flushed, three rounds in alternating order, and the median of the rounds' medians is kept. Each row is
-checked against float32 torch on the timed inputs first (its proof holds it to its bound), and carries the hash of the
-source it ran, so that a figure of changed source is not shown.
+Beside those stand products, attention, packed sequences and AdamW in sizes that no proof tries. All arms of a case are
+timed by events with the L2 cache flushed, three rounds in alternating order, and the median of the rounds' medians is
+kept. Each row is checked against float32 torch on the timed inputs first (its proof holds it to its bound), and carries
+the hash of the source it ran, so that a figure of changed source is not shown.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ from kernelworks.bench import baselines
 from kernelworks.choose import choose
 from kernelworks.layout import in_lines
 from kernelworks.op import OPS, Op
+from kernelworks.ops.attention.varlen_attn.contract import seen_pairs
+from kernelworks.ops.attention.varlen_attn.peers import by_flex
 from kernelworks.plain import leaves
 
 BF16 = torch.bfloat16
@@ -161,6 +165,28 @@ def attentions() -> Iterator[Case]:
         )  # fmt: skip
 
 
+def packed() -> Iterator[Case]:
+    """Sequences of many lengths: torch's function for them, FlexAttention with a mask of documents, ours."""
+    op = OPS["varlen_attn"]
+    for case in op.contract.device_bench_cases:
+        asked = Asked(op, case)
+        args, (q, k, v), rest = asked.args, asked.given[:3], asked.given[3:]
+        ends = (args["cu_seq_q"].tolist(), args["cu_seq_k"].tolist())
+        lengths = zip(*([b - a for a, b in pairwise(e)] for e in ends), strict=True)
+        flop = 4.0 * q.shape[1] * q.shape[2] * sum(seen_pairs(*pair, args["window_size"]) for pair in lengths)
+        peers = {
+            "torch": lambda q, k, v, rest=rest, asked=asked: asked.eager(q, k, v, *rest), "flex": by_flex(args),
+            "ours": lambda q, k, v, rest=rest: op(q, k, v, *rest),
+        }  # fmt: skip
+        wide = [t.float() for t in (q, k, v)]
+        forward = {n: (lambda f=f, q=q, k=k, v=v: f(q, k, v)) for n, f in peers.items()}
+        truth = functools.partial(peers["torch"], *wide)
+        yield Case(op.name, "forward", case.name, forward, truth, flop=flop, asked=asked.given)
+        backward = {n: backward_of(f, q, k, v) for n, f in peers.items()}
+        truth = backward_of(peers["torch"], *wide)
+        yield Case(op.name, "backward", case.name, backward, truth, flop=2.5 * flop, asked=asked.given)
+
+
 def optimizers() -> Iterator[Case]:
     params = [torch.nn.Parameter(random(4096, 4096, dtype=torch.float32)) for _ in range(16)]
     for p in params:
@@ -257,7 +283,7 @@ def others(only: Iterable[str]) -> Iterator[Case]:
 
 SMALL = "small"  # by this name the host times of small calls are asked for
 # Of sizes, or against peers, that a room's bench has not: its cases are proved too, in float64.
-GROUPS = (products, attentions, optimizers)
+GROUPS = (products, attentions, packed, optimizers)
 
 
 # ---------------------------------------------------------------- how it is timed

@@ -29,6 +29,9 @@ SPILLS: dict[tuple[str, str], int] = {
     # 280 bytes in 16 bits, where tiles that spill 40 or 64 took 1.3 times as long; 528 in float32.
     ("attention", "_keys"): 528,
     ("attention", "_queries"): 88,  # in float32
+    # The same sweeps at a head_dim of 128; of 256 for gradients of keys, where larger tiles spill 1888.
+    ("varlen_attn", "_packed"): 96,
+    ("varlen_attn", "_packed_keys"): 312,
     # Rows of 12000 elements and more, kept in registers so that they are read once.
     ("add_layer_norm", "_backward"): 144,
     ("layer_norm", "_backward"): 1040,

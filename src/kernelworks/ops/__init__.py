@@ -26,6 +26,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "attention": (
         "attention",
+        "varlen_attn",
     ),
     "linear": (
         "linear",

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.activation.relu import relu as relu
     from kernelworks.ops.activation.silu_mul import silu_mul as silu_mul
     from kernelworks.ops.attention.attention import attention as attention
+    from kernelworks.ops.attention.varlen_attn import varlen_attn as varlen_attn
     from kernelworks.ops.linear.linear import linear as linear
     from kernelworks.ops.lookup.embedding import embedding as embedding
     from kernelworks.ops.norm.add_layer_norm import add_layer_norm as add_layer_norm
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         "silu_mul",
         "softmax",
         "sum",
+        "varlen_attn",
     ]
 
 SCHEMAS = {
@@ -63,6 +65,10 @@ SCHEMAS = {
     "attention": {
         "forward": "attention(Tensor q, Tensor k, Tensor v, str? causal, int? window, float? scale, Tensor? mask, bool with_lse, float? softcap, Tensor? sinks, str? row=None) -> (Tensor, Tensor)",
         "backward": "attention_backward(Tensor grad_output, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, str? causal, int? window, float? scale, Tensor? mask, bool[] needs, float? softcap, Tensor? sinks, str? row=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "varlen_attn": {
+        "forward": "varlen_attn(Tensor query, Tensor key, Tensor value, Tensor cu_seq_q, Tensor cu_seq_k, int max_q, int max_k, float? scale, int[] window_size, bool enable_gqa, bool with_lse, str? row=None) -> (Tensor, Tensor)",
+        "backward": "varlen_attn_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor output, Tensor lse, Tensor cu_seq_q, Tensor cu_seq_k, int max_q, int max_k, float? scale, int[] window_size, bool enable_gqa, bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor)",
     },
     "linear": {
         "forward": "linear(Tensor x, Tensor weight, Tensor? bias, str? row=None) -> Tensor",

@@ -1,0 +1,272 @@
+"""Attention of sequences of many lengths, packed one behind the other."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from kernelworks.build.cpp import built, differs, library, source_hash
+from kernelworks.build.rows import cpp_rows, python_row, triton_row
+from kernelworks.build.sharing import shared
+from kernelworks.contract import Request, Row
+from kernelworks.op import Op, Pass
+from kernelworks.ops.attention.attention import readable
+from kernelworks.ops.attention.varlen_attn.contract import CONTRACT, Window, check_values, edges, heads_first
+from kernelworks.ops.attention.varlen_attn.mutants import MUTANTS
+from kernelworks.ops.attention.varlen_attn.torch_rows import by_reference, by_torch, composite, native, torch_backward
+from kernelworks.spelling import Array
+
+__all__ = ["OP", "varlen_attn"]
+
+ROOM = Path(__file__).parent
+PAIRS = 8  # of a query's and a key's elements that a core takes in a nanosecond
+
+
+@overload
+def varlen_attn(
+    query: Array,
+    key: Array,
+    value: Array,
+    cu_seq_q: Array,
+    cu_seq_k: Array,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    enable_gqa: bool = False,
+    with_lse: Literal[False] = False,
+    out: Array | None = None,
+    row: str | None = None,
+) -> Array: ...
+@overload
+def varlen_attn(
+    query: Array,
+    key: Array,
+    value: Array,
+    cu_seq_q: Array,
+    cu_seq_k: Array,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    enable_gqa: bool = False,
+    with_lse: Literal[True],
+    out: tuple[Array, Array] | None = None,
+    row: str | None = None,
+) -> tuple[Array, Array]: ...
+def varlen_attn(
+    query: Any,
+    key: Any,
+    value: Any,
+    cu_seq_q: Any,
+    cu_seq_k: Any,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    enable_gqa: bool = False,
+    with_lse: bool = False,
+    out: Any = None,
+    row: str | None = None,
+) -> Any:
+    """Attention of sequences that lie one behind the other, each to itself; the matrix of scores is never formed.
+
+    ``output[i] = sum_j p[i, j] value[j]`` with ``p[i, :] = softmax(scale query[i] . key[j])`` over the keys j of query
+    i's own sequence that lie in its window. Names and places are those of ``torch.nn.attention.varlen.varlen_attn``.
+    A query that sees no key gives 0 (and takes no gradient).
+
+    Args:
+        query: [T, H, D], the tokens of all sequences, float32, bfloat16 or float16; D from 1 to 256. Any strides: only
+            a last dimension that is not contiguous costs a copy.
+        key, value: [Tk, Hkv, D] of query's dtype; H must be a multiple of Hkv, and query head h reads head
+            h // (H / Hkv).
+        cu_seq_q, cu_seq_k: [N + 1], int32 or int64: sequence n is tokens ``cu_seq_q[n]`` up to ``cu_seq_q[n + 1]``,
+            from 0 to T. Sequences may be empty.
+        max_q, max_k: the longest sequence's length. Kernels of ours need neither; what they say must hold.
+        scale: what scores are multiplied by; 1 / sqrt(D) by default.
+        window_size: (left, right): the query at position p of its sequence's keys sees ``p - left <= j <= p + right``;
+            -1: no limit. (-1, 0) is causal. The last query of a sequence stands at its last key, p = i + Lk - Lq.
+        enable_gqa: must be said where Hkv is less than H.
+        with_lse: returns ``(output, lse)``; lse [H, T], float32, is the logarithm of the softmax's denominator (-inf
+            where no key is seen). It is not differentiable. torch's ``return_aux=AuxRequest(lse=True)``.
+        out: where to write: a contiguous tensor like query, or a pair with a contiguous float32 [H, T].
+        row: the name of one implementation; by default the dispatcher chooses.
+
+    Returns:
+        [T, H, D] of query's dtype, contiguous.
+
+    A value that is not finite may show in the output of another query of its own sequence, never of another sequence.
+
+    Error bound: each sequence's as ``attention``'s: u |output| for the last rounding, and sum_j p |value| times 2^-24
+    ((D + 4) sum |q||k| scale + 8 max_j of that + 10 Lk/64 + 200), about. Everything is computed in float32.
+    Cost: 4 D flop and one exponential per pair of query and key of one sequence; reads query, key, value and writes
+    output once.
+    Raises: IndexError where cu_seq_q or cu_seq_k do not run from 0 to the number of tokens, or a sequence is longer
+    than said; on a GPU, where nothing waits for the answer, tokens of no sequence are then not written. TypeError,
+    ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Source: torch.nn.attention.varlen.varlen_attn; Dao et al. 2022, arXiv:2205.14135; Milakov and Gimelshein 2018,
+    arXiv:1805.02867.
+    """
+    return OP.call(
+        query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa, with_lse, out, row
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- C++ rows
+
+
+def _options(
+    query: Tensor, key: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, scale: float | None, window_size: Window, nth: int
+) -> tuple[Any, ...]:
+    """What follows the tensors in a kernel's arguments: of attention's, and where the sequences end."""
+    causal, offset, window = edges(window_size, query.shape[0] + key.shape[0])
+    factor = query.shape[2] ** -0.5 if scale is None else float(scale)
+    return None, factor, causal, offset, window, nth, cu_seq_q.long().contiguous(), cu_seq_k.long().contiguous()
+
+
+def _work(query: Tensor, key: Tensor, cu_seq_q: Tensor) -> float:
+    """Elements of queries and keys that meet, were all sequences of one length."""
+    return query.numel() * key.shape[0] / max(cu_seq_q.shape[0] - 1, 1)
+
+
+def _forward(
+    lib: Any, query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int,
+    scale: float | None, window_size: Window, enable_gqa: bool, with_lse: bool, out: Any = None,
+) -> Any:  # fmt: skip
+    check_values(query, key, cu_seq_q, cu_seq_k, max_q, max_k)
+    output, lse = out if with_lse and out is not None else (out, None)
+    if output is None:
+        output = torch.empty(query.shape, dtype=query.dtype)
+        lse = torch.empty(query.shape[1], query.shape[0], dtype=torch.float32) if with_lse else None
+    if query.numel():
+        kernel, nth = shared(lib.varlen_attn, _work(query, key, cu_seq_q) / PAIRS)
+        heads = (readable(heads_first(t)) for t in (query, key, value))
+        kernel(
+            heads_first(output), lse, *heads, *_options(query, key, cu_seq_q, cu_seq_k, scale, window_size, nth)
+        )  # fmt: skip
+    return (output, lse) if with_lse else output
+
+
+def _backward(
+    forwards: Any, lib: Any, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, lse: Tensor,
+    cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int, scale: float | None, window_size: Window,
+    enable_gqa: bool, needs: list[bool], out: Any = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    check_values(query, key, cu_seq_q, cu_seq_k, max_q, max_k)
+    inputs = (query, key, value)
+    results = tuple(torch.empty(t.shape, dtype=t.dtype) for t in inputs) if out is None else tuple(out)
+    if query.numel() == 0:
+        for result in results:
+            result.zero_()
+        return results
+    if lse.numel() == 0:  # the forward was not asked for it
+        output, lse = _forward(
+            forwards, *inputs, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa, True
+        )  # fmt: skip
+    kernel, nth = shared(lib.varlen_attn_backward, 2.5 * _work(query, key, cu_seq_q) / PAIRS)
+    heads = (readable(heads_first(t)) for t in (grad, *inputs, output))
+    kernel(
+        *map(heads_first, results), *heads, lse.contiguous(),
+        *_options(query, key, cu_seq_q, cu_seq_k, scale, window_size, nth),
+    )  # fmt: skip
+    return results
+
+
+def _rows() -> list[Row]:
+    """The C++ rows. The wide ones are two libraries, so that a first call does not compile what it does not need."""
+    wide = ("simd.cpp", "backward.cpp")
+    rows = []
+    for target, names in {"avx512": wide, "avx2": wide, "scalar": ("scalar.cpp", "scalar.cpp")}.items():
+        sources = [ROOM / name for name in names]
+        (row,) = cpp_rows(ROOM, forward=_forward, backward=_backward, targets={target: names[0]})
+        hashed, apart = functools.partial(_hash, target, sources), functools.partial(_differs, target, sources)
+        rows.append(replace(row, load=_loader(row, sources), hash=hashed, differs=apart))
+    return rows
+
+
+def _hash(target: str, sources: list[Path]) -> str:
+    return sha256(" ".join(source_hash(path, target) for path in sources).encode()).hexdigest()
+
+
+def _differs(target: str, sources: list[Path]) -> str:
+    return next(filter(None, (differs(path, target) for path in sources)), "")
+
+
+def _loader(row: Row, sources: list[Path]) -> Callable[[str], Callable[..., Any]]:
+    @functools.cache
+    def load(pass_: str) -> Callable[..., Any]:
+        row.load(pass_)
+        needed = sources[:1] if pass_ == "forward" else sources
+        with ThreadPoolExecutor(len(needed)) as pool:
+            list(pool.map(lambda path: built(path, row.target), needed))
+        launch = _forward if pass_ == "forward" else _backward
+        return functools.partial(launch, *(library(path, row.target) for path in needed))
+
+    return load
+
+
+def _triton_guard(request: Request) -> str | None:
+    query = request.args["query"]
+    if query.dtype == torch.float32 and query.shape[2] > 128:
+        return "float32 tiles of more than 128 numbers a row do not fit the registers"
+    return None
+
+
+# ---------------------------------------------------------------- torch.library
+
+
+def _fake(query: Tensor, key: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    lse = (query.shape[1], query.shape[0]) if args[-1] else (0,)
+    return query.new_empty(query.shape), query.new_empty(lse, dtype=torch.float32)
+
+
+def _fake_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *args: Any) -> tuple[Tensor, ...]:
+    return tuple(t.new_empty(t.shape) for t in (query, key, value))
+
+
+def _length(value: Any) -> bool:
+    return value.__class__ is int and value >= 0
+
+
+TENSORS = "Tensor query, Tensor key, Tensor value"
+OPTIONS = "Tensor cu_seq_q, Tensor cu_seq_k, int max_q, int max_k, float? scale, int[] window_size, bool enable_gqa"
+LENGTHS = {"max_q": _length, "max_k": _length}
+
+OP = Op(
+    CONTRACT,
+    [
+        triton_row(ROOM, inner="input", guard=_triton_guard),
+        *_rows(),
+        python_row("torch", by_torch, torch_backward),
+        python_row("reference", by_reference, functools.partial(torch_backward, exact=True)),
+    ],
+    room=__file__,
+    forward=Pass(
+        f"varlen_attn({TENSORS}, {OPTIONS}, bool with_lse, str? row=None) -> (Tensor, Tensor)", _fake, free=LENGTHS
+    ),
+    backward=Pass(
+        f"varlen_attn_backward(Tensor grad_output, {TENSORS}, Tensor output, Tensor lse, {OPTIONS}, bool[] needs, "
+        "str? row=None) -> (Tensor, Tensor, Tensor)",
+        _fake_backward,
+        returns=("query", "key", "value"),
+        free=LENGTHS,
+    ),
+    composite=composite,
+    native=native,
+    mutants=MUTANTS,
+    # torch wants a fixed number of outputs: without lse the second one is empty.
+    to_torch=lambda result, query, *args: result if args[-1] else (result, query.new_empty(0, dtype=torch.float32)),
+    to_record=lambda *args: (*args[:-1], True),  # the backward wants lse
+    from_torch=lambda result, query, *args: result if args[-1] else result[0],
+)
