@@ -3,6 +3,7 @@ own kernels like any other."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,3 +105,22 @@ def test_a_sitting_says_what_the_problem_cannot_do_without(sitting: Sitting) -> 
     assert sitting.work is not None and sitting.nothing is None
     assert sitting.work.bytes == 2 * 4 * 48 * 256 and sitting.work.flop == 48 * 256
     assert sitting.work.on(1).seconds == sitting.work.limit.seconds > 0
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_only_what_is_known_to_remember_nothing_is_timed_on_inputs_that_it_has_seen(
+    known: bool, ceilings: Ceilings, nursery: Nursery
+) -> None:
+    problem = kernelbench.problem_in(Path("relu.py"), PROBLEM)
+    budget = dataclasses.replace(LITTLE, many=0, turns_s=2.0)  # five hand-overs take a hundredth of that
+    asked = list[str]()
+
+    def holds(source: str) -> bool:
+        asked.append(source)
+        return known
+
+    with Sitting(problem, budget=budget, threads=1, ceilings=ceilings, nursery=nursery, known=holds) as found:
+        judged, most = found.judge_text("honest", HONEST, "c++"), len(found.bench.cases) - 1
+    assert judged.verdict == "right" and asked == [HONEST]
+    calls = next(p.calls for p in judged.paces if p.arm == "candidate")
+    assert calls > most if known else calls <= most

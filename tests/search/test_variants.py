@@ -58,3 +58,22 @@ def test_a_row_with_other_numbers_computes_the_same(tmp_path: Path, monkeypatch:
         variants.row("relu", ANY, "", {file: {"NOTHING": 3}})
     with pytest.raises(ValueError, match="is made of"):
         variants.row("relu", ANY, "", {"simd/nothing.hpp": {"GRAIN": 3}})
+
+
+def test_what_is_known_to_be_ours_has_not_a_word_of_its_own() -> None:
+    source = variants.text_of("silu_mul")
+    if ANY == "scalar":  # the plain sources name no numbers
+        return
+    assert source is not None
+    space = space_in(source)
+    assert space is not None
+    holds = variants.known(rooms.problem_of("silu_mul"))
+    name, values = next((n, v) for n, v in space.choices.items() if isinstance(v[0], int) and len(v) > 1)
+    assert holds(source) and holds(space.text_at({name: values[-1]}))
+    for other in (
+        space.text_at({name: 3 * max(values)}), space.text_at({"FLAGS": "-include own.h"}),
+        source.replace("return _run(*arguments)", "return kept(_run, *arguments)"), source + "\nimport threading\n",
+        source.replace("SPACE = {", "SPACE = {\n    'TARGET2': ['a', 'b'],"), "SPACE = [", "",
+    ):  # fmt: skip
+        assert other != source and not holds(other)
+    assert not variants.known(rooms.problem_of("relu"))(source)

@@ -60,6 +60,7 @@ class Budget:
     required: int | None = None  # of the sizes that a candidate must take so many, drawn; all without it
     gradients: int = 2  # cases of a backward; 0: the candidate is for a forward alone
     all_reasons: bool = True  # what is refused already is looked at further
+    turns_s: float = 0.0  # further turns of the race, on inputs that were seen: of a candidate that is ``known``
 
 
 class Bench:

@@ -45,9 +45,11 @@ class Problem:
 @dataclass(frozen=True)
 class Candidate:
     """``language`` is "torch", "triton", "c++", "cuda" or "python" (operators of its own), as its text says: whether
-    it has kernels that can be silenced, and what runs them."""
+    it has kernels that can be silenced, and what runs them. ``known``: every word of it is ours, so that it keeps no
+    answers of inputs that it has seen."""
 
     name: str
     files: Mapping[str, str]
     entry: str
     language: str
+    known: bool = False

@@ -4,6 +4,7 @@ and serve as many candidates as come."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -75,6 +76,7 @@ class Sitting:
         device: Host | None = None,
         progress: Say | None = None,
         alone: Alone | None = None,
+        known: Callable[[str], bool] | None = None,
     ) -> None:
         unknown = [word for word in over if word not in ARMS]
         if unknown:
@@ -87,6 +89,7 @@ class Sitting:
         self.nothing: NoVerdict | None = None
         self._ceilings, self._nursery, self._interpreted = ceilings, nursery, interpreted
         self._alone = alone or contextlib.nullcontext
+        self._known = known or (lambda source: False)
 
     def __enter__(self) -> Sitting:
         missing, limits = self._missing(), self._ceilings
@@ -128,7 +131,8 @@ class Sitting:
         """Of a candidate's whole text; one that is not of the problem's format is refused like one that does not
         load."""
         try:
-            return self.judge(candidate_of(name, source, self.problem, language))
+            one = candidate_of(name, source, self.problem, language)
+            return self.judge(dataclasses.replace(one, known=self._known(source)))
         except Misread as error:
             tried = Tried(reasons=[Charge("does not load", str(error))])
             return self._judgement(Candidate(name, {}, "", language), tried, self.nothing, 0.0)

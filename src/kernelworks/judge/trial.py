@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kernelworks.judge.arm import LAYOUTS, Answer, Arm, alike
@@ -80,7 +80,7 @@ class Trial:
         self.bench, self.candidate, self.over, self.say = bench, candidate, over, say
         self.shape = bench.problem.shapes[0]
         self.folder = bench.nursery.folder("candidate")  # what one of its processes compiles the next one finds
-        self.fresh: list[Answer] = []  # to inputs that it had not seen
+        self.fresh: list[Answer] = []  # of the race: to inputs that it had not seen, where it could remember
         self.tried = Tried()
 
     def run(self) -> Tried:
@@ -238,15 +238,16 @@ class Trial:
             self.tried.charge("changes the process", f"{'; '.join(lines[:3])}{more} ({when})")
 
     def _race(self, arms: list[Arm], cases: list[Case], group: int) -> None:
-        """Each case once in each arm, in turns; an empty answer between. Nothing that is timed was seen before."""
+        """Each case once in each arm, in turns; an empty answer between. Nothing that is timed was seen before; what
+        remembers nothing has more turns of the same cases, since drawing one and its truth takes longer than many."""
         tried, nothing = self.tried, list[Answer]()
         tried.seconds = {arm.name: [] for arm in arms}
-        shuffled = cases[:]
-        self.bench.draw.shuffle(shuffled)
-        looked = min(self.bench.budget.looks, len(shuffled) // group)
-        looks = set(self.bench.draw.sample(range(len(shuffled) // group), looked))
-        for number in range(len(shuffled) // group):
-            some = shuffled[number * group : (number + 1) * group]
+        looked = min(self.bench.budget.looks, len(cases) // group)
+        looks = set(self.bench.draw.sample(range(len(cases) // group), looked))
+        begin = time.monotonic()
+        for number, some in enumerate(self._groups(cases, group)):
+            if number >= len(cases) // group and time.monotonic() - begin > self.bench.budget.turns_s:
+                break
             for arm in arms if number % 2 else arms[::-1]:
                 if arm is not arms[-1]:
                     tried.seconds[arm.name].append(_theirs(arm, some).seconds)
@@ -262,6 +263,16 @@ class Trial:
         tried.nothing_s = statistics.median(empty)
         tried.took = Took.of(tried.seconds[arms[-1].name], [a.cpu_s for a in self.fresh], empty, empty_cpu)
         tried.events_s = statistics.median(a.events_s for a in self.fresh)
+
+    def _groups(self, cases: list[Case], group: int) -> Iterator[list[Case]]:
+        """All cases in an order that is drawn: once, or again and again."""
+        shuffled = cases[:]
+        while True:
+            self.bench.draw.shuffle(shuffled)
+            for number in range(len(shuffled) // group):
+                yield shuffled[number * group : (number + 1) * group]
+            if not self.candidate.known:
+                return
 
     def _seen(self, arm: Arm, cases: list[Case], group: int) -> None:
         """The same contents once more, elsewhere: they take as much of the cores as when they were seen for the first

@@ -34,6 +34,7 @@ from kernelworks.machine import machine
 from kernelworks.records import Ceilings, GpuCeilings
 from kernelworks.search import shares
 from kernelworks.search.farm import NoWorkers, Opened, Task
+from kernelworks.search.variants import known
 from kernelworks.verdicts import Judgement
 
 __all__ = ["Crew", "Papers", "possible"]
@@ -94,6 +95,7 @@ class Juror:
             Sitting(
                 papers.problem, over=(papers.over,), budget=papers.budget, threads=papers.threads,
                 ceilings=papers.ceilings, interpreted=papers.kind == "cores", alone=self._alone,
+                known=known(papers.problem),
             )
         )  # fmt: skip
         self.sitting = sitting

@@ -38,7 +38,7 @@ from kernelworks.machine import machine
 from kernelworks.op import OPS
 from kernelworks.records import Ceilings, GpuCeilings, Proof, from_json
 from kernelworks.search import shares
-from kernelworks.search.variants import constants_in, text_of
+from kernelworks.search.variants import constants_in, known, text_of
 from kernelworks.searches import BETTER, Beside, Kept, Search
 from kernelworks.verdicts import Judgement, Speed
 
@@ -184,6 +184,7 @@ def _measured(
             with Sitting(
                 rooms.problem_of(f"{op}:{case}"), over=(found.over,), budget=budget, threads=found.threads,
                 ceilings=ceilings, nursery=nursery, progress=lambda what, at=at: say(f"{at}: {what}"),  # type: ignore[misc]
+                known=known(problem),
             ) as sitting:  # fmt: skip
                 before, after = (sitting.judge_text("row", one, "c++") for one in (as_it_is, code))
             one = _beside(case, found.over, before, after)

@@ -36,6 +36,7 @@ from kernelworks.search.proposers import Setting, chosen
 from kernelworks.search.stopping import Stopping
 from kernelworks.search.store import Store, place_of
 from kernelworks.search.turns import Desk, turn
+from kernelworks.search.variants import known
 from kernelworks.searches import Brought, Found, Search, Tried
 from kernelworks.verdicts import Judgement
 
@@ -48,9 +49,10 @@ MOST_REFUSED = 50  # candidates among which one is looked for that is right both
 SHARE = 0.25  # of the budget, at most, that is kept back for judging again
 
 SHORT = Budget(
-    truth_s=10.0, most_cases=40, many=100, many_s=0.5, looks=1, shapes=1, required=2, gradients=0, all_reasons=False
+    truth_s=10.0, most_cases=40, many=100, many_s=0.5, looks=1, shapes=1, required=2, gradients=0, all_reasons=False,
+    turns_s=1.5,
 )  # fmt: skip
-FULL = Budget(truth_s=10.0, required=16)
+FULL = Budget(truth_s=10.0, required=16, turns_s=10.0)
 
 Say = Callable[..., None]
 
@@ -301,7 +303,7 @@ class _Run:
             Sitting(
                 self.store.problem, over=(self.store.over,), budget=budget, threads=self.store.threads,
                 ceilings=self.ceilings, nursery=self.nursery, interpreted=self.interpreted, progress=self.say,
-                alone=None if self.workers == 1 else shares.clock,
+                alone=None if self.workers == 1 else shares.clock, known=known(self.store.problem),
             )
         )  # fmt: skip
 

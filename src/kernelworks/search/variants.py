@@ -20,11 +20,13 @@ from kernelworks.build import cpp
 from kernelworks.build.constants import Constants, constants_of, named_in, written
 from kernelworks.build.sources import with_includes
 from kernelworks.contract import Row
+from kernelworks.judge.formats import rooms
+from kernelworks.judge.problem import Misread, Problem
 from kernelworks.machine import machine
 from kernelworks.op import OPS, Op
 from kernelworks.search.space import space_in
 
-__all__ = ["constants_in", "row", "text_of"]
+__all__ = ["constants_in", "known", "row", "text_of"]
 
 LARGE = 1 << 20  # bytes from which on something is done another way: tried far off too
 FLAGS = ("", "-O2", "-funroll-loops", "-fno-tree-slp-vectorize")
@@ -104,6 +106,25 @@ def constants_in(name: str, code: str) -> tuple[str, Constants] | None:
         if other:
             numbers[file] = other
     return target, Constants(numbers, tuple(str(space.at["FLAGS"]).split()))
+
+
+def known(problem: Problem) -> Callable[[str], bool]:
+    """Whether a text is our row of the problem's op with constants out of our row's own space: such a one, whoever sent
+    it, has not a word of its own."""
+
+    def holds(code: str) -> bool:
+        if problem.format != rooms.NAME or text_of(problem.entry) is None:
+            return False
+        own = space_in(text_of(problem.entry) or "")
+        try:
+            space = space_in(code)
+        except Misread:
+            return False
+        if own is None or space is None or own.family != space.family or own.choices != space.choices:
+            return False
+        return all(space.at[name] in values for name, values in own.choices.items())
+
+    return holds
 
 
 def _constant(file: str, name: str) -> str:
