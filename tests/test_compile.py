@@ -20,10 +20,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import kernelworks as kw
 from compiled_graphs import graphs, leaves_of
 from kernelworks.choose import Choice
-from kernelworks.compile import choice, measured
+from kernelworks.compile import choice, compiling, measured
 from kernelworks.compile.calls import Found, found, states, value_of
 from kernelworks.compile.choice import Races, chosen
-from kernelworks.compile.compiling import compiled
+from kernelworks.compile.compiling import compiled, races_within
 from kernelworks.compile.measured import Raced
 from kernelworks.compile.region import region_of
 from kernelworks.compile.replace import replaced
@@ -287,6 +287,28 @@ def test_no_race_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Graph("graph", 1)
     chosen(graph, Races(0.0, {}), told)
     assert [c.why for c in told.calls] == ["reference: not raced: no time was given for it"]
+
+
+def test_races_of_all_graphs_within_a_bound_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+
+    def spending(graph: object, races: Races, told: Graph) -> None:
+        given.append(races.budget_s)
+        told.seconds = 3.0
+
+    monkeypatch.setattr(compiling, "chosen", spending)
+    monkeypatch.setattr(compiling, "_by_inductor", lambda *args: None)
+    monkeypatch.setattr(compiling, "MANY", 1)
+
+    def compile(times: int) -> None:
+        for _ in range(times):
+            ((graph, inputs),) = graphs(lambda x: F.softmax(x, -1), LARGE)
+            compiled(graph, inputs, None, {})
+
+    with races_within(5.0):
+        compile(3)
+    compile(1)
+    assert given == [5.0, 2.0, -1.0, compiling.BUDGET_S]
 
 
 def test_a_race_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import contextvars
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,11 +18,29 @@ from kernelworks.compile.frozen import gains, weights_of
 from kernelworks.compile.parts import Parts, reason, stops, twin
 from kernelworks.compile.report import CompileReport, Graph
 
-__all__ = ["compiled"]
+__all__ = ["compiled", "races_within"]
 
 OURS = "kernelworks."
 BUDGET_S = 60.0  # for the races of a graph, compiling their regions among them
 MANY = 64  # nodes; a graph of less has so much less time
+
+
+@dataclass
+class _Seconds:
+    left: float
+
+
+_most: contextvars.ContextVar[_Seconds] = contextvars.ContextVar("seconds of races")
+
+
+@contextlib.contextmanager
+def races_within(seconds: float) -> Iterator[None]:
+    """The races of all graphs that this thread compiles within take so long at the most, whatever each may take."""
+    token = _most.set(_Seconds(max(0.0, seconds)))
+    try:
+        yield
+    finally:
+        _most.reset(token)
 
 
 def compiled(graph: fx.GraphModule, inputs: Sequence[Any], mode: str | None, options: dict[str, Any]) -> Any:
@@ -26,7 +48,8 @@ def compiled(graph: fx.GraphModule, inputs: Sequence[Any], mode: str | None, opt
     budget_s, settings = _read(mode, options)
     told = Graph(f"graph {len(CompileReport.current())}", len(graph.graph.nodes))
     CompileReport.add(told)
-    budget_s *= min(1.0, told.nodes / MANY)
+    most = _most.get(_Seconds(math.inf))
+    budget_s = min(most.left, budget_s * min(1.0, told.nodes / MANY))
     before = twin(graph)
     try:
         gone = simplified(graph.graph)
@@ -46,6 +69,8 @@ def compiled(graph: fx.GraphModule, inputs: Sequence[Any], mode: str | None, opt
         told.notes.append(f"nothing was replaced: {reason(error)}")
         told.without_rows()
         graph = twin(before)
+    finally:
+        most.left -= told.seconds
     return _by_inductor(graph, before, inputs, settings, told)
 
 

@@ -7,6 +7,7 @@ run with it. Blocks come first: they are compiled once for all of them, and say 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections import Counter
@@ -34,6 +35,7 @@ MOST_ROOTS = 4  # that are compiled: those that take the most time
 GRAPHS = 64  # of one kind of module: modes, blocks and swaps are compiled beside each other, and 8 are not enough
 IN_A_GRAPH = 0.5  # of the time of a graph of its own, which a block takes in the graph of the whole
 WORTH = 0.05  # of the wall clock, which a module must take
+RACES = 0.3  # of the seconds that are left, for the races of our backend: what is not raced stays inductor's
 PART = "part"
 WHERE = ("blocks", PART)  # options that say what is compiled, not how
 
@@ -163,7 +165,8 @@ class _Remedy:
             impls = self._impls(scene, offer)
             impls = asking(impls, budget) if offer.option("blocks") else impls
             root = whole_of(scene, module) if isinstance(module, Function) else module
-            saves, first_s = share_saved(scene, Change(lambda: placed(impls)), scene.alone(root).roots)
+            with self._races_within(RACES * budget.left):
+                saves, first_s = share_saved(scene, Change(lambda: placed(impls)), scene.alone(root).roots)
             taken.compiling_s = min(time.perf_counter() - begin, first_s)
         except Exception as error:
             taken.compiling_s = time.perf_counter() - begin
@@ -204,6 +207,11 @@ class _Remedy:
             return scene.keep(key, lambda: compile(m.fn) if isinstance(m, Function) else compiled(m, frames, compile))
 
         return [(m, impl(m)) for m in modules]
+
+    def _races_within(self, seconds: float) -> contextlib.AbstractContextManager[None]:
+        from kernelworks.compile.compiling import races_within  # takes seconds: only where something is compiled
+
+        return races_within(seconds)
 
     # ------------------------------------------------------------ how long it takes
 
