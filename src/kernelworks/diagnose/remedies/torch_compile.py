@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from kernelworks.diagnose.functions import Function
-from kernelworks.diagnose.remedies.frames import Frames, compiled, name_of
 from kernelworks.diagnose.remedies.remedy import Change, Impossible, Offer, Promise, Scene, Site, kind_name
 from kernelworks.diagnose.remedies.trial import share_saved
 from kernelworks.observe.budget import Budget, Over
@@ -194,17 +195,12 @@ class _Remedy:
         how = {name: _found(value) for name, value in offer.options if name not in WHERE}
         how = _drawing_alike(how) if drawing_alike else how
 
-        site = offer.site
-        name = name_of(site.root, site.number, dict(offer.options), *(("alike",) if drawing_alike else ()))
-        frames = scene.keep(("frames", name), lambda: Frames(name))
-
-        def compile(call: Callable[..., Any]) -> Callable[..., Any]:
-            made: Callable[..., Any] = torch.compile(call, **how)
-            return made
+        frame = scene.keep(("frame", offer.site, offer.options), lambda: frame_of(offer.site, offer.options))
 
         def impl(m: nn.Module) -> Any:
             key = ("torch.compile", drawing_alike, id(m), offer.options)
-            return scene.keep(key, lambda: compile(m.fn) if isinstance(m, Function) else compiled(m, frames, compile))
+            call = m.fn if isinstance(m, Function) else MethodType(frame, m)
+            return scene.keep(key, lambda: torch.compile(call, **how))
 
         return [(m, impl(m)) for m in modules]
 
@@ -252,6 +248,22 @@ def _graphs() -> int:
     from torch._dynamo.utils import counters  # takes seconds: only where something is compiled
 
     return int(counters["stats"]["unique_graphs"])
+
+
+def frame_of(site: Site, how: Sequence[tuple[str, Any]]) -> Callable[..., Any]:
+    """What dynamo is to trace of the modules of one site, compiled in one way: called with the module first.
+
+    ``nn.Module`` calls all modules by one code, and what dynamo has seen it keeps by code: sizes that differ between
+    two modules it takes for sizes that vary, and compiles the second one for any. It passes over the frames of torch's
+    own modules (a Sequential's) besides. So each has a frame of ours, with a code of its own.
+    """
+
+    def frame(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return module._call_impl(*args, **kwargs)
+
+    name = re.sub(r"\W+", "_", f"{site.root}_{site.number}_{dict(how)}")
+    code = frame.__code__.replace(co_name=f"call_{name}")
+    return FunctionType(code, frame.__globals__, "frame")
 
 
 def _found(value: Any) -> Any:
