@@ -165,6 +165,12 @@ def attentions() -> Iterator[Case]:
         )  # fmt: skip
 
 
+def when_called(make: Callable[[], Call]) -> Call:
+    """What ``make`` makes, made at the first call: what fails there fails one case, not those behind it."""
+    made = functools.cache(make)
+    return lambda: made()()
+
+
 def packed() -> Iterator[Case]:
     """Sequences of many lengths: torch's function for them, FlexAttention with a mask of documents, ours."""
     op = OPS["varlen_attn"]
@@ -174,16 +180,18 @@ def packed() -> Iterator[Case]:
         ends = (args["cu_seq_q"].tolist(), args["cu_seq_k"].tolist())
         lengths = zip(*([b - a for a, b in pairwise(e)] for e in ends), strict=True)
         flop = 4.0 * q.shape[1] * q.shape[2] * sum(seen_pairs(*pair, args["window_size"]) for pair in lengths)
+        flex = functools.cache(functools.partial(by_flex, args))
         peers = {
-            "torch": lambda q, k, v, rest=rest, asked=asked: asked.eager(q, k, v, *rest), "flex": by_flex(args),
+            "torch": lambda q, k, v, rest=rest, asked=asked: asked.eager(q, k, v, *rest),
+            "flex": lambda q, k, v, flex=flex: flex()(q, k, v),
             "ours": lambda q, k, v, rest=rest: op(q, k, v, *rest),
         }  # fmt: skip
         wide = [t.float() for t in (q, k, v)]
         forward = {n: (lambda f=f, q=q, k=k, v=v: f(q, k, v)) for n, f in peers.items()}
         truth = functools.partial(peers["torch"], *wide)
         yield Case(op.name, "forward", case.name, forward, truth, flop=flop, asked=asked.given)
-        backward = {n: backward_of(f, q, k, v) for n, f in peers.items()}
-        truth = backward_of(peers["torch"], *wide)
+        backward = {n: when_called(functools.partial(backward_of, f, q, k, v)) for n, f in peers.items()}
+        truth = when_called(functools.partial(backward_of, peers["torch"], *wide))
         yield Case(op.name, "backward", case.name, backward, truth, flop=2.5 * flop, asked=asked.given)
 
 
