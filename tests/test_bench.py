@@ -302,6 +302,13 @@ def test_every_baseline_computes_the_op(name: str, monkeypatch: pytest.MonkeyPat
     assert {e.name: e.wrong for e in entered.entrants if e.wrong} == {}
 
 
+def test_a_peer_that_this_cpu_has_no_instructions_for_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    for dtype, there in ((torch.float32, True), (torch.bfloat16, False)):
+        given = {"x": torch.ones(2, 8, dtype=dtype), "weight": torch.ones(4, 8, dtype=dtype)}
+        assert (baselines.peers(OPS["linear"], "cpu")["mkldnn"](given) is not None) == there
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_every_op_has_bench_cases_with_a_bound(name: str) -> None:
     op = OPS[name]

@@ -21,6 +21,8 @@ def mkldnn(args: Args) -> Callable[[], Any] | None:
     x, weight, bias = args["x"], args["weight"], args.get("bias")
     if x.dtype not in (torch.float32, torch.bfloat16) or not torch._C._has_mkldnn:
         return None
+    if x.dtype is torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():  # AVX2 alone
+        return None
     from torch.utils import mkldnn as packing
 
     convert: Any = packing.to_mkldnn  # without annotations
