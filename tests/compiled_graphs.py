@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.overrides import TorchFunctionMode
 
-__all__ = ["graphs", "leaves_of"]
+__all__ = ["graphs", "leaves_of", "truth"]
 
 
 def graphs(program: Callable[..., Any], *args: Any, **how: Any) -> list[tuple[fx.GraphModule, list[Any]]]:
@@ -26,3 +27,21 @@ def graphs(program: Callable[..., Any], *args: Any, **how: Any) -> list[tuple[fx
 def leaves_of(args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """The same tensors, their gradients asked for."""
     return tuple(t.detach().requires_grad_(t.is_floating_point()) for t in args)
+
+
+class _Wider(TorchFunctionMode):
+    """What a program casts to float32 goes to float64."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        def wide(value: Any) -> Any:
+            return torch.float64 if value is torch.float32 else value
+
+        func = Tensor.double if func is Tensor.float else func
+        return func(*map(wide, args), **{name: wide(value) for name, value in (kwargs or {}).items()})
+
+
+def truth(program: Callable[..., Any], *args: Tensor) -> Any:
+    """What a program's formula gives in float64, of arguments in it, wherever it casts: where it went through float32,
+    the truth would be what this machine makes of that."""
+    with _Wider():
+        return program(*args)
