@@ -160,7 +160,7 @@ def _partial_sums(name: str, args: Any, kwargs: Any, result: Tensor) -> Tensor |
     kept = [dim for dim in range(x.dim()) if dim not in along]
     terms = x.permute(*kept, *along).reshape(*(x.shape[dim] for dim in kept), -1)
     terms = terms.nan_to_num() if name.startswith("nan") else terms
-    k, wide = float(terms.shape[-1]), torch.float64  # an int cubed is too large for a tensor from two million on
+    k, wide = float(terms.shape[-1]), torch.float64  # an int cubed is too large for a tensor from 2.6 million terms on
     mean = terms.mean(-1, dtype=wide)
     spread = (terms.square().mean(-1, dtype=wide) - mean.square()).clamp_min(0.0)
     found = (k**3 * mean.square() / 3 + k**2 * spread / 6).sqrt()
