@@ -53,7 +53,7 @@ def test_row_keeps_the_contract(op: Op, row: str, request: pytest.FixtureRequest
 # Values on which torch's own arithmetic is off (see each room's README); our rows are held to the bound on them too.
 HARD = re.compile(
     "tiny|huge|subnormal|large_mean|constant|inf|nan|zeros|mean 1e|eps 0|far|climbing|no memory|first step|ignored"
-    "|no rows|bottom right"
+    "|no rows|bottom right|sinks, large"
 )
 
 
