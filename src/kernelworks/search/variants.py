@@ -112,10 +112,10 @@ def known(problem: Problem) -> Callable[[str], bool]:
     """Whether a text is our row of the problem's op with constants out of our row's own space: such a one, whoever sent
     it, has not a word of its own."""
 
+    source = text_of(problem.entry) if problem.format == rooms.NAME else None
+    own = None if source is None else space_in(source)
+
     def holds(code: str) -> bool:
-        if problem.format != rooms.NAME or text_of(problem.entry) is None:
-            return False
-        own = space_in(text_of(problem.entry) or "")
         try:
             space = space_in(code)
         except Misread:

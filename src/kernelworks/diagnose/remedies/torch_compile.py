@@ -7,7 +7,6 @@ run with it. Blocks come first: they are compiled once for all of them, and say 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import re
 import time
@@ -160,13 +159,15 @@ class _Remedy:
         assert budget is not None
         budget.ask(f"torch.compile, {offer.says}", self._expected_s(scene, offer, module))
         scene.say(f"{type(module).__name__} {offer.says}, and a race of it on its inputs")
+        from kernelworks.compile.compiling import races_within  # takes seconds: only where something is compiled
+
         taken = self._taken(scene, offer)[offer.options] = Taken()
         begin, graphs = time.perf_counter(), _graphs()
         try:
             impls = self._impls(scene, offer)
             impls = asking(impls, budget) if offer.option("blocks") else impls
             root = whole_of(scene, module) if isinstance(module, Function) else module
-            with self._races_within(RACES * budget.left):
+            with races_within(RACES * budget.left):
                 saves, first_s = share_saved(scene, Change(lambda: placed(impls)), scene.alone(root).roots)
             taken.compiling_s = min(time.perf_counter() - begin, first_s)
         except Exception as error:
@@ -203,11 +204,6 @@ class _Remedy:
             return scene.keep(key, lambda: torch.compile(call, **how))
 
         return [(m, impl(m)) for m in modules]
-
-    def _races_within(self, seconds: float) -> contextlib.AbstractContextManager[None]:
-        from kernelworks.compile.compiling import races_within  # takes seconds: only where something is compiled
-
-        return races_within(seconds)
 
     # ------------------------------------------------------------ how long it takes
 
