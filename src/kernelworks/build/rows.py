@@ -9,7 +9,8 @@ import importlib
 import importlib.metadata
 import importlib.util
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from kernelworks import environment
 from kernelworks.build import cuda, sharing
 from kernelworks.build.configs import configs
-from kernelworks.build.cpp import TARGETS, BuildError, differs, library, source_hash, toolchain
+from kernelworks.build.cpp import TARGETS, BuildError, built, differs, library, source_hash, toolchain
 from kernelworks.build.sharing import watch_forks
 from kernelworks.build.sources import hash_of
 from kernelworks.contract import Request, Row
@@ -35,6 +36,7 @@ __all__ = [
     "searched_row",
     "triton_row",
     "with_forward_of",
+    "with_libraries",
 ]
 
 Launch = Callable[..., Any]
@@ -77,6 +79,27 @@ def cpp_rows(
             )
         )
     return rows
+
+
+def with_libraries(row: Row, sources: Sequence[Path], *, forward: Launch, backward: Launch, first: int) -> Row:
+    """A row of ``cpp_rows`` whose launches take several libraries: ``forward`` of the first so many ``sources``,
+    ``backward`` of all. They are compiled side by side, and a first call compiles none that it does not need."""
+
+    @functools.cache
+    def load(pass_: str) -> Callable[..., Any]:
+        row.load(pass_)
+        launch, needed = (forward, sources[:first]) if pass_ == "forward" else (backward, sources)
+        with ThreadPoolExecutor(len(needed)) as pool:
+            list(pool.map(lambda path: built(path, row.target), needed))
+        return functools.partial(launch, *(library(path, row.target) for path in needed))
+
+    def hashed() -> str:
+        return hashlib.sha256(" ".join(source_hash(path, row.target) for path in sources).encode()).hexdigest()
+
+    def apart() -> str:
+        return next(filter(None, (differs(path, row.target) for path in sources)), "")
+
+    return dataclasses.replace(row, load=load, hash=hashed, differs=apart)
 
 
 def _load(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -15,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.cpp import built, differs, library, source_hash
-from kernelworks.build.rows import cpp_rows, cuda_row, python_row, triton_row
+from kernelworks.build.rows import cpp_rows, cuda_row, python_row, triton_row, with_libraries
 from kernelworks.build.sharing import shared
 from kernelworks.contract import Request, Row
 from kernelworks.op import Op, Pass
@@ -234,30 +232,8 @@ def _rows() -> list[Row]:
         paths = [ROOM / name for name in sources]
         guard = None if target == "scalar" else _plain_softmax
         (row,) = cpp_rows(ROOM, forward=_forward, backward=_backward, targets={target: sources[1]}, guard=guard)
-        apart = functools.partial(_differs, target, paths)
-        rows.append(replace(row, load=_loader(row, paths), hash=functools.partial(_hash, target, paths), differs=apart))
+        rows.append(with_libraries(row, paths, forward=_forward, backward=_backward, first=2))
     return rows
-
-
-def _hash(target: str, sources: list[Path]) -> str:
-    return sha256(" ".join(source_hash(path, target) for path in sources).encode()).hexdigest()
-
-
-def _differs(target: str, sources: list[Path]) -> str:
-    return next(filter(None, (differs(path, target) for path in sources)), "")
-
-
-def _loader(row: Row, sources: list[Path]) -> Callable[[str], Callable[..., Any]]:
-    @functools.cache
-    def load(pass_: str) -> Callable[..., Any]:
-        row.load(pass_)
-        needed = sources[:2] if pass_ == "forward" else sources
-        with ThreadPoolExecutor(len(needed)) as pool:
-            list(pool.map(lambda path: built(path, row.target), needed))
-        launch = _forward if pass_ == "forward" else _backward
-        return functools.partial(launch, *(library(path, row.target) for path in needed))
-
-    return load
 
 
 def _hopper() -> Row:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
-from kernelworks.build.cpp import built, differs, library, source_hash
-from kernelworks.build.rows import cpp_rows, python_row, triton_row
+from kernelworks.build.rows import cpp_rows, python_row, triton_row, with_libraries
 from kernelworks.build.sharing import shared
 from kernelworks.contract import Request, Row
 from kernelworks.op import Op, Pass
@@ -190,30 +185,8 @@ def _rows() -> list[Row]:
     for target, names in {"avx512": wide, "avx2": wide, "scalar": ("scalar.cpp", "scalar.cpp")}.items():
         sources = [ROOM / name for name in names]
         (row,) = cpp_rows(ROOM, forward=_forward, backward=_backward, targets={target: names[0]})
-        hashed, apart = functools.partial(_hash, target, sources), functools.partial(_differs, target, sources)
-        rows.append(replace(row, load=_loader(row, sources), hash=hashed, differs=apart))
+        rows.append(with_libraries(row, sources, forward=_forward, backward=_backward, first=1))
     return rows
-
-
-def _hash(target: str, sources: list[Path]) -> str:
-    return sha256(" ".join(source_hash(path, target) for path in sources).encode()).hexdigest()
-
-
-def _differs(target: str, sources: list[Path]) -> str:
-    return next(filter(None, (differs(path, target) for path in sources)), "")
-
-
-def _loader(row: Row, sources: list[Path]) -> Callable[[str], Callable[..., Any]]:
-    @functools.cache
-    def load(pass_: str) -> Callable[..., Any]:
-        row.load(pass_)
-        needed = sources[:1] if pass_ == "forward" else sources
-        with ThreadPoolExecutor(len(needed)) as pool:
-            list(pool.map(lambda path: built(path, row.target), needed))
-        launch = _forward if pass_ == "forward" else _backward
-        return functools.partial(launch, *(library(path, row.target) for path in needed))
-
-    return load
 
 
 def _triton_guard(request: Request) -> str | None:
