@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 
 from kernelworks.bench import faults
-from kernelworks.diagnose import measured
 from kernelworks.diagnose.fix import Search
 from kernelworks.diagnose.remedies import (
     allocator,
@@ -307,7 +306,7 @@ def test_malloc_needs_no_module_to_be_compared(monkeypatch: pytest.MonkeyPatch) 
     big = torch.zeros(2 << 20)
     side: Any = scene_of(Case(nn.Identity(), lambda: torch.relu(big)), faults=10**4).forecaster
     side.most_rounds, side.whole = 3, lambda program: program
-    monkeypatch.setattr(measured, "_seconds", lambda program: 0.05 if faults.thresholds() == faults.RAISED else 0.1)
+    monkeypatch.setattr(Program, "seconds", lambda program: 0.05 if faults.thresholds() == faults.RAISED else 0.1)
     monkeypatch.setattr(allocator.REMEDY, "predict", lambda scene, offer: Promise(0.5), raising=False)
     found = Search(
         Program("p", lambda: torch.relu(big)), (0.1, 0.101, 0.099), side, budget_s=2.0, say=lambda line: None,

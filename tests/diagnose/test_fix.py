@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernelworks.diagnose import diagnose, measured
+from kernelworks.diagnose import diagnose
 from kernelworks.diagnose.agree import compare
 from kernelworks.diagnose.alone import Alone
 from kernelworks.diagnose.answers import tensors
@@ -235,7 +235,7 @@ def test_fix_of_a_whole_program(model: Block, machine: Ceilings, monkeypatch: py
 
 
 def test_fix_of_a_program_without_modules(machine: Ceilings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measured, "_seconds", lambda program: 1.0)  # of two microseconds anything may be a gain
+    monkeypatch.setattr(Program, "seconds", lambda program: 1.0)  # of two microseconds anything may be a gain
     found = diagnose(lambda: X + X, fix=True, ceilings=machine, budget_s=0.1).fix
     assert found is not None and not found.rounds and not found.plan
     (swap,) = (one for one in found.remedies if one.remedy == "swap")

@@ -373,13 +373,13 @@ with kw.apply(json.loads({plan!r})) as found, torch.no_grad():
 def test_a_fix_stays_in_place_until_it_is_undone_and_its_plan_goes_to_another_process(
     ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kernelworks.diagnose import measured
     from kernelworks.diagnose.forecast import Forecaster
     from kernelworks.diagnose.predict import Forecast
+    from kernelworks.observe.program import Program
 
     net = Net()
     seconds = lambda program: 0.5 if "forward" in vars(net.blocks[0].linear) else 1.0  # noqa: E731
-    monkeypatch.setattr(measured, "_seconds", seconds)
+    monkeypatch.setattr(Program, "seconds", seconds)
     monkeypatch.setattr(Forecaster, "forecast", lambda *given: Forecast(0.5, 0))
     with torch.no_grad():
         found = kw.fix(net, X, budget_s=2.0, ceilings=ceilings, rough=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelworks.ceilings import quiet
-from kernelworks.diagnose import fix, measured
+from kernelworks.diagnose import fix
 from kernelworks.diagnose.fix import Search
 from kernelworks.diagnose.remedies.remedy import EVERYWHERE, Change, Impossible, Offer, Promise, Scene
 from kernelworks.diagnose.tries import Try
@@ -124,7 +124,7 @@ def fixed(model: nn.Module, monkeypatch: pytest.MonkeyPatch, *stands: Stand, **m
                 left *= 1 - next((says for name, says in stand.upon.items() if name in inside), alone)
         return left
 
-    monkeypatch.setattr(measured, "_seconds", seconds)
+    monkeypatch.setattr(Program, "seconds", seconds)
     state = {name: value.clone() for name, value in model.state_dict().items()}
     side: Any = Foretold()
     more = {"budget_s": 2.0, **more}

@@ -16,11 +16,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import resource
-from collections.abc import Iterator, Mapping
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import ClassVar
 
-__all__ = ["RAISED", "Memory", "free_bytes", "give_back", "grow", "kept_out", "minor_faults", "tell", "thresholds"]
+__all__ = [
+    "RAISED", "Memory", "as_alone", "as_by_itself", "free_bytes", "give_back", "grow", "kept_out", "learn",
+    "minor_faults", "tell", "thresholds",
+]  # fmt: skip
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 ADAPTED = {M_MMAP_THRESHOLD: 32 << 20, M_TRIM_THRESHOLD: 64 << 20}  # as far as glibc goes by itself
@@ -31,7 +35,11 @@ BLOCK = 64 << 20  # what the heap is grown by at once
 LARGE = 100 << 10  # bytes: to free a block so large makes malloc look at what it holds
 PLUG = 0.8  # of a size, for which a place is looked for after that
 MUCH = 8 << 20  # bytes that a program may leave free in the heap more or less
-FIRST_BYTES, STEP = 128 * 1024, 1.03  # where glibc begins to adapt, and how closely it is asked how far it went
+SIZES, AT_ONCE = (1 << 20, 128 << 10), 64  # bytes of the blocks by which places are taken, and how many between looks
+ATTEMPTS, ALIKE = 4, 1.3  # in which runs come to take as many page faults as the program by itself, and how nearly
+RESIDENT = 1 << 30  # bytes that others may leave free with their pages
+FIRST_BYTES = 128 * 1024  # where glibc begins to adapt
+PAGE, HEADER = 4096, 8  # bytes that glibc rounds a mapped block up to, and that a block takes beside what was asked for
 
 
 def minor_faults() -> int:
@@ -43,7 +51,11 @@ class _Malloc:
     """What this process's malloc was told."""
 
     now: Mapping[int, int] | None = None  # None: nothing yet, so it adapts by itself
+    own: Mapping[int, int] | None = None  # what it had adapted to, by itself, for the program that is being measured
+    holes = 0  # bytes that were free below the heap's end as that program had run
+    taken = 0  # page faults of a run of it, if they are about as many in each
     times = 0
+    probes: ClassVar[list[int]] = []  # addresses of blocks by which its thresholds were found out
     plugs: ClassVar[list[int]] = []  # addresses of blocks that keep large ones out of the heap
 
 
@@ -52,10 +64,12 @@ def tell(wanted: Mapping[int, int]) -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    if wanted == RAISED:
+    if wanted == RAISED and _Malloc.own is None:  # else the heap's end serves the program, and keeps its pages
         _unplug()
     told = [mallopt(p, size) == 1 or mallopt(p, ADAPTED[p]) == 1 for p, size in wanted.items()]
     _Malloc.now, _Malloc.times = dict(wanted), _Malloc.times + 1
+    while _Malloc.probes:
+        _libc().free(_Malloc.probes.pop())
     return all(told)
 
 
@@ -79,22 +93,121 @@ class _Counts(ctypes.Structure):
 
 
 def _adapted(libc: ctypes.CDLL) -> Mapping[int, int]:
-    """How far glibc has adapted by itself. Nothing tells it, so blocks of growing sizes are asked for until one is
-    mapped by itself (half a millisecond)."""
-    counts = getattr(libc, "mallinfo2", None)
+    """How far glibc has adapted by itself: from which number of pages on a block is mapped by itself, bisected. What
+    comes from a free place says nothing, and is held meanwhile. Mapped blocks are freed once malloc has been told
+    something, as it would adapt to them; nobody writes to any."""
+    counts = _counts()
     if counts is None:
         return ADAPTED
-    counts.restype = _Counts
-    size = FIRST_BYTES
-    while size < ADAPTED[M_MMAP_THRESHOLD]:
-        before = counts().hblks
-        block = libc.malloc(size)
-        mapped = counts().hblks > before
-        libc.free(block)  # of a mapped block: malloc adapts to it, by one step at most
-        if mapped:
-            return {M_MMAP_THRESHOLD: size, M_TRIM_THRESHOLD: 2 * size}  # glibc keeps the second twice the first
-        size = int(size * STEP)
-    return ADAPTED
+    held: list[int] = []
+
+    def mapped(pages: int) -> bool:
+        while True:
+            before = counts()
+            block = libc.malloc(pages * PAGE - HEADER)
+            after = counts()
+            if not block or after.hblks > before.hblks:
+                _Malloc.probes.append(block)
+                return True
+            held.append(block)
+            if after.arena > before.arena:
+                return False
+
+    low, high = FIRST_BYTES // PAGE - 1, ADAPTED[M_MMAP_THRESHOLD] // PAGE
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if mapped(middle) else (middle, high)
+    for block in reversed(held):
+        libc.free(block)
+    return {M_MMAP_THRESHOLD: high * PAGE, M_TRIM_THRESHOLD: 2 * high * PAGE}  # glibc keeps the second twice the first
+
+
+def learn(taken: Sequence[int]) -> None:
+    """What malloc has adapted to by now, and what it holds free, are the program's own, whose runs took so many page
+    faults: ``as_alone`` goes back to both."""
+    counts = _counts()
+    if _Malloc.now is None and counts is not None:
+        _Malloc.own, _Malloc.holes = thresholds(), _below(counts())
+        steady = max(taken) <= ALIKE**2 * min(taken)
+        _Malloc.taken = int(statistics.median_low(taken)) if steady else 0
+
+
+def as_alone() -> None:
+    """Before a run of the program that was learnt of: malloc's thresholds are its own again, and it finds as much free
+    below the heap's end as by itself. Other places there, in which others had theirs, are taken, the smaller ones
+    first; nobody writes to them. Nothing where malloc was told to keep what is freed."""
+    counts = _counts()
+    if _Malloc.own is None or _Malloc.now == RAISED or counts is None:
+        return
+    if _Malloc.now != _Malloc.own:
+        tell(_Malloc.own)
+    libc = _libc()
+    for _ in range(2):
+        libc.free(libc.malloc(LARGE))  # what lies free at the end beyond the threshold goes back
+    more = _below(counts()) - _Malloc.holes
+    if more > RESIDENT:
+        libc.malloc_trim(0)
+    if more > SIZES[0]:
+        _fill(libc, counts)
+
+
+def as_by_itself(run: Callable[[], float], runs: int) -> float:
+    """The median of what so many runs of the program that was learnt of say, once they take about as many page faults
+    as by itself: of as many free bytes below the heap's end more or fewer lie where it finds use for them."""
+    for _ in range(ATTEMPTS):
+        said, taken = [], []
+        for _ in range(runs):
+            before = minor_faults()
+            said.append(run())
+            taken.append(minor_faults() - before)
+        if not _nearer(statistics.median_low(taken)):
+            break
+    return statistics.median(said)
+
+
+def _nearer(taken: int) -> bool:
+    """Whether places were taken or given back, as a run took fewer page faults than the program by itself, or more."""
+    counts = _counts()
+    if _Malloc.own is None or _Malloc.now == RAISED or counts is None or not _Malloc.taken:
+        return False
+    share = taken / _Malloc.taken
+    if 1 / ALIKE <= share <= ALIKE:
+        return False
+    below = _below(counts())
+    if share < 1:
+        _Malloc.holes = min(_Malloc.holes, below) // 2
+        return below > SIZES[0]
+    for _ in range(-(-len(_Malloc.plugs) // 4)):
+        _libc().free(_Malloc.plugs.pop())
+    _Malloc.holes = _below(counts())
+    return _Malloc.holes > below
+
+
+def _counts() -> Callable[[], _Counts] | None:
+    """glibc's ``mallinfo2``; None where there is none."""
+    counts = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if counts is not None:
+        counts.restype = _Counts
+    return counts
+
+
+def _below(now: _Counts) -> int:
+    """Bytes free below the heap's end."""
+    return int(now.fordblks - now.keepcost)
+
+
+def _fill(libc: ctypes.CDLL, counts: Callable[[], _Counts]) -> None:
+    """Takes places below the heap's end until no more is free there than the program's own. Malloc cuts a block from
+    the smallest place that it fits in."""
+    for size in SIZES:
+        while (more := _below(before := counts()) - _Malloc.holes) > size:
+            blocks = [libc.malloc(size) for _ in range(max(1, min(AT_ONCE, more // (2 * size))))]
+            after = counts()
+            if (after.hblks, after.arena, after.keepcost) != (before.hblks, before.arena, before.keepcost):
+                for block in reversed(blocks):
+                    libc.free(block)
+                break
+            _Malloc.plugs += blocks
 
 
 def grow(size: int) -> None:
@@ -113,6 +226,9 @@ def give_back(held: int) -> None:
     freed: as long as that is there, large blocks are cut from it and take no fresh pages. Where something small lies
     above it, so that more than the bytes ``held`` stay, the pages are given back, and their place in the heap, which
     the next large block would still be cut from, is taken: such blocks are mapped afresh again."""
+    if _Malloc.own is not None:
+        as_alone()
+        return
     libc = _libc()
     for _ in range(2):
         libc.free(libc.malloc(LARGE))
@@ -172,6 +288,7 @@ class Memory:
 
     def __init__(self) -> None:
         self._before, self._times, self._held = _Malloc.now, _Malloc.times, free_bytes()
+        self._own = _Malloc.own
 
     @property
     def kept(self) -> bool:
@@ -185,8 +302,11 @@ class Memory:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self.kept:
-            tell(self._before or ADAPTED)
+        if (ours := _Malloc.own is not None) and self._own is None:
+            _unplug()
+        _Malloc.own = self._own
+        if self.kept or ours:
+            tell(self._before or _Malloc.own or ADAPTED)
             if self._before != RAISED:
                 give_back(self._held)
 

@@ -83,7 +83,7 @@ class Forecaster:
         what is freed; the last run counts. The swapped program's times are not looked at."""
         faults, start, walls = 0, time.perf_counter(), list[float]()
         for turn in range(TURNS):
-            walls.append(program.seconds())
+            walls.append(program.median(1, alone=True))
             if self.device.takes_pages:
                 with Swapped(roots):
                     faults = plain_run(program.run).faults

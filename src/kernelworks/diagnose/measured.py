@@ -66,7 +66,7 @@ def alternate(
         for arm in ("before", "after") if next(turns) % 2 == 0 else ("after", "before"):
             with before if arm == "before" else after as changes:
                 spent = changes.spent
-                times[arm] = statistics.median(_seconds(program) for _ in range(runs))
+                times[arm] = program.median(runs, alone=not changes.changes)
             times[arm] -= (changes.spent - spent) / runs
         return times["before"], times["after"]
 
@@ -74,10 +74,6 @@ def alternate(
         turn, rounds, tries=2 * rounds, deadline_s=budget_s,
         say=lambda number: say(f"measuring in alternation, {number} of {rounds}"),
     )  # fmt: skip
-
-
-def _seconds(program: Program) -> float:
-    return program.seconds()
 
 
 def ms(seconds: float) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelworks.bench.faults import Memory, minor_faults
+from kernelworks.bench.faults import Memory, learn, minor_faults
 from kernelworks.ceilings.quiet import Sifted, sift
 from kernelworks.observe import watch
 from kernelworks.observe.apart import COMMUNICATION, apart
@@ -175,9 +175,12 @@ def observe(
         rounds, tries = _rounds(budget_s, warm)
         plain = _plain(run, rounds, tries, budget_s, say) if rounds > len(plain.samples) else plain
     wall, walls = plain_walls(plain.samples)
-    if statistics.median(p.faults for p in plain.samples) * floors.fault < FEW_FAULTS * min(walls):
+    taken = [p.faults for p in plain.samples]
+    if statistics.median(taken) * floors.fault < FEW_FAULTS * min(walls):
         (memory or Memory()).keep()
         plain_run(run)
+    else:
+        learn(taken)
 
     looking: list[float] = []
 

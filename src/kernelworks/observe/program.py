@@ -13,6 +13,7 @@ import io
 import os
 import platform
 import runpy
+import statistics
 import sys
 import time
 import traceback
@@ -26,6 +27,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
+from kernelworks.bench.faults import as_alone, as_by_itself
 from kernelworks.observe.garbage import Collections
 
 __all__ = [
@@ -85,12 +87,20 @@ class Program:
 
     def seconds(self) -> float:
         """Seconds of a run. What its collections of garbage take longer now, since they walk over other objects too, is
-        no part of it."""
+        no part of it, and page faults are the program's own."""
+        as_alone()
         with Collections() as collections:
             begin = time.perf_counter()
             self.run()
             took = time.perf_counter() - begin
         return took - max(0.0, collections.seconds - self.collected)
+
+    def median(self, runs: int, *, alone: bool) -> float:
+        """The median second of so many runs. ``alone``: nothing of it is changed, so it takes as many page faults as by
+        itself."""
+        if alone:
+            return as_by_itself(self.seconds, runs)
+        return statistics.median(self.seconds() for _ in range(runs))
 
 
 # ---------------------------------------------------------------- runs

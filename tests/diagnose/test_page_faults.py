@@ -1,0 +1,86 @@
+"""A program that is measured takes the page faults that it takes by itself, whatever else its process has done."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from kernelworks.bench import faults
+
+PROGRAM = """
+import ctypes, json
+libc = ctypes.CDLL(None)
+libc.prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: pages are small ones, wherever this runs
+import torch
+from kernelworks.bench import faults
+from kernelworks.observe.program import Program
+
+def work():
+    [torch.ones(1 << 18) for _ in range(40)]
+
+def taken(run):
+    before = faults.minor_faults()
+    run()
+    return faults.minor_faults() - before
+
+torch.ones(1 << 20)  # malloc adapts to it: blocks below 4 MiB are no longer mapped by themselves
+program = Program("p", work)
+
+def others_places():
+    libc = faults._libc()
+    places = [(libc.malloc(3 << 20), libc.malloc(64 << 10)) for _ in range(20)]
+    for place, _ in places:
+        ctypes.memset(place, 1, 3 << 20)
+    for place, _ in places:
+        libc.free(place)
+
+if PLACES_BEFORE:
+    others_places()
+own = [taken(work) for _ in range(4)][1:]
+faults.learn(own)
+others_places()
+found = {"own": own, "served": [taken(work) for _ in range(2)]}
+found["alone"] = [taken(program.seconds) for _ in range(3)]
+with faults.kept_out():
+    taken(work)
+found["again"] = [taken(program.seconds) for _ in range(3)]
+found["measured"] = [taken(lambda: program.median(1, alone=True)) for _ in range(3)]
+print(json.dumps({**found, "plugs": len(faults._Malloc.plugs)}))
+"""
+
+
+def told(*, places_before: bool) -> dict[str, list[int]] | None:
+    if faults.thresholds() is None:  # another C library's malloc
+        return None
+    text = PROGRAM.replace("PLACES_BEFORE", str(places_before))
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=120)
+    found: dict[str, list[int]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_places_that_others_freed_do_not_serve_the_program() -> None:
+    found = told(places_before=False)
+    if found is None:
+        return
+    least = min(found["own"])
+    assert least > 5000 and max(found["served"]) < 0.2 * least  # what is mended: as it ran here, it took none
+    assert min(found["alone"] + found["again"] + found["measured"]) > 0.7 * least
+    assert max(found["alone"][1:]) < 1.5 * least
+
+
+def test_places_that_are_the_programs_own_still_serve_it() -> None:
+    found = told(places_before=True)
+    if found is None:
+        return
+    assert max(found["own"]) < 2000 and max(found["alone"][1:] + found["again"][1:]) < 2000
+
+
+def test_a_run_that_keeps_its_pages_is_left_so() -> None:
+    """Where malloc was told to keep what is freed, as a remedy does, nothing is taken from the program."""
+    with faults.Memory():
+        faults.learn([10**6, 10**6])
+        with faults.kept_out() as kept:
+            if kept:
+                faults.as_alone()
+                assert faults.thresholds() == faults.RAISED
