@@ -16,9 +16,11 @@ from imitated import Imitated
 
 from kernelworks.judge import Budget, judge, physics
 from kernelworks.judge.arm import Arm
+from kernelworks.judge.device import Host
 from kernelworks.judge.here import Here
 from kernelworks.judge.nursery import Nursery
 from kernelworks.judge.sitting import Sitting
+from kernelworks.judge.truth import Court
 from kernelworks.records import Ceilings, GpuBandwidth, GpuCeilings, GpuRate
 from kernelworks.verdicts import Judgement
 
@@ -95,6 +97,36 @@ def test_a_problem_for_a_gpu_has_its_truth_here() -> None:
         y = torch.zeros(3, device=torch.device("cuda", 0)).cuda() + x.to("cuda:0")
         layer = torch.nn.Linear(3, 2).cuda()
         assert {t.device.type for t in (x, y, layer.weight, layer(y))} == {"cpu"}
+
+
+class Moving(Imitated):
+    """Has room for so many tensors and modules."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+
+    def moved(self, value: Any) -> Any:
+        self.room -= 1
+        if self.room < 0:
+            raise torch.OutOfMemoryError("the device is full")
+        return value
+
+
+@pytest.mark.parametrize("room", [100, 1, 0])
+def test_a_truth_is_made_where_candidates_work_or_here(
+    room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "enabled", True)  # as it is again after this
+    problem = problem_in(tmp_path, "layer")
+    papers: dict[str, Any] = {
+        "problem": problem, "shape": problem.shapes[0], "weights": 1, "threads": torch.get_num_threads(),
+    }  # fmt: skip
+    there, here = (Court({**papers, "device": device}, tmp_path) for device in (Moving(room), Host()))
+    args = there.inputs(3, "given")
+    ours, plain = there.bound(args, 3), here.bound(args, 3)
+    assert torch.equal(ours.truth[0], plain.truth[0]) and torch.equal(ours.outputs[0], plain.outputs[0])
+    assert there.device.apart == (room == 100) and there.flows(args, 3)[0].equal(here.flows(args, 3)[0])
 
 
 GPU = GpuCeilings(

@@ -9,11 +9,13 @@ the call before, with other contents.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,8 +73,12 @@ class _Laid:
 class Arm:
     """A caller, with the memory that it shares with the supervisor."""
 
-    def __init__(self, name: str, born: Born, draw: random.Random, answer_s: float, device: Host) -> None:
+    def __init__(
+        self, name: str, born: Born, draw: random.Random, answer_s: float, device: Host,
+        turn: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:  # fmt: skip
         self.name, self.born, self.draw, self.answer_s, self.device = name, born, draw, answer_s, device
+        self.turn = turn  # for as long as the device is used: others' kernels there would count as this one's
         self.memory: Any = None
         self.left = 0  # grows with calls after which the device had something left to do, and falls with others
         self.number = 0  # of the next call
@@ -124,6 +130,12 @@ class Arm:
         weights: Sequence[str] = (),
     ) -> Answer:  # fmt: skip
         """Hands cases over, one after the other in one go, and takes their answers. Raises Ended."""
+        with self.turn():
+            return self._called(cases, how, look, again, layout, weights)
+
+    def _called(
+        self, cases: Sequence[Case], how: str, look: bool, again: int, layout: str, weights: Sequence[str]
+    ) -> Answer:  # fmt: skip
         laid = self._lay(cases, layout)
         memory = self._room(0)
         said = {

@@ -12,7 +12,7 @@ import random
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ MOST_PLACES = 1 << 14  # of one answer at which the truth is kept, where it is l
 WHOLE = 1 << 20  # elements up to which an answer is held against the truth as a whole
 SEED_BITS = 62
 ALL_DAY_S = 86_400.0  # of CPU, for what serves every candidate
+Turn = Callable[[], AbstractContextManager[None]]
 MOST_COURTS = 6  # processes of the truth at sizes of the problem, its own among them, that are kept for the next
 
 
@@ -74,10 +75,14 @@ class Bench:
         self.courts: dict[str, tuple[Born, bytes]] = {}
         self.cases: list[Case] = []
         self.arms: dict[str, Arm] = {}
+        self.alone_calls = True  # calls on a device have it for themselves; those whose times do not count need not
         self.visiting: list[Arm] = []  # of the candidate that is on trial
         self.remarks: list[Charge] = []
         self.backward: list[Case] | None = None
-        self.alone: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext  # while times are taken
+        self.alone: Turn = contextlib.nullcontext  # while times are taken
+        self.beside: Turn = contextlib.nullcontext  # while a device is used, and no times are taken there
+        self._turn = False  # whether it is ours now
+        self.provided: Sequence[Path] = ()  # compiled, for candidates that are rows of ours on a GPU
         self.weighted: set[str] = set()  # shapes with weights in the place of ones and zeros
 
     def __enter__(self) -> Bench:
@@ -91,13 +96,37 @@ class Bench:
         for case in (*self.cases, *(self.backward or ())):
             case.close()
 
+    @contextlib.contextmanager
+    def turn(self, how: Turn) -> Iterator[None]:
+        """``alone`` or ``beside``, for as long as this lasts; whoever has a turn already keeps that one."""
+        if self._turn:
+            yield
+            return
+        with how():
+            self._turn = True
+            try:
+                yield
+            finally:
+                self._turn = False
+
+    def on_device(self, how: Turn) -> AbstractContextManager[None]:
+        """``turn`` where candidates work on a device that all processes of a machine share; nothing on a CPU, whose
+        cores are each process's own."""
+        return self.turn(how) if self.device.apart else contextlib.nullcontext()
+
+    def _call_turn(self) -> AbstractContextManager[None]:
+        return self.on_device(self.alone if self.alone_calls else self.beside)
+
     # ------------------------------------------------------------ the truth
 
     def court(self, shape: Shape) -> tuple[Born, bytes]:
         """The process of the truth at a shape, and what a candidate is made with. Raises NoVerdict."""
         if shape.name not in self.courts:
-            papers = {"problem": self.problem, "shape": shape, "weights": self.weights, "threads": self.threads}
-            born = self.nursery.born("truth", papers, cpu_s=ALL_DAY_S)
+            papers = {
+                "problem": self.problem, "shape": shape, "weights": self.weights, "threads": self.threads,
+                "device": self.device,
+            }  # fmt: skip
+            born = self.nursery.born("truth", papers, cpu_s=ALL_DAY_S, device=self.device.name)
             said, descriptors = self.asked(born, {"do": "given"})
             with open(descriptors[0], "rb") as file:
                 file.seek(0)
@@ -127,8 +156,9 @@ class Bench:
             "places": self.places if len(self.cases) < 2 else secrets.randbits(SEED_BITS),
             "most": WHOLE if len(self.cases) < 2 else MOST_PLACES,
         }  # fmt: skip
-        case = case_of(draw, *self.asked(born, asked))
-        case.there = self.device.held(case.given)
+        with self.on_device(self.beside):
+            case = case_of(draw, *self.asked(born, asked))
+            case.there = self.device.held(case.given)
         return case
 
     def collect(self) -> None:
@@ -163,7 +193,8 @@ class Bench:
     def work(self) -> dict[str, Any]:
         """What the reference must do, as its process counts it. Raises NoVerdict."""
         born, _ = self.court(self.problem.shapes[0])
-        found: dict[str, Any] = self.asked(born, {"do": "work", "seed": secrets.randbits(SEED_BITS)})[0]
+        with self.on_device(self.beside):
+            found: dict[str, Any] = self.asked(born, {"do": "work", "seed": secrets.randbits(SEED_BITS)})[0]
         return found
 
     def gradients(self) -> tuple[list[Case], list[str]]:
@@ -194,7 +225,7 @@ class Bench:
         }  # fmt: skip
         cpu_s = ALL_DAY_S if candidate is None else self.budget.cpu_s
         process = self.nursery.born("caller", papers, folder=folder, cpu_s=cpu_s, device=self.device.name)
-        arm = Arm(name, process, self.draw, self.budget.answer_s, self.device)
+        arm = Arm(name, process, self.draw, self.budget.answer_s, self.device, self._call_turn)
         if candidate is not None:
             self.visiting.append(arm)
         return arm, process.hear(self.budget.build_s)[0]

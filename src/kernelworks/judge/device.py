@@ -68,3 +68,6 @@ class Host:
 
     def settle(self) -> None:
         """Until it has nothing left to do at all."""
+
+    def release(self) -> None:
+        """Memory that nothing of this process is in any more is others'."""

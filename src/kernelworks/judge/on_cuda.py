@@ -231,3 +231,6 @@ class Cuda(Host):
 
     def settle(self) -> None:
         self._synchronize()
+
+    def release(self) -> None:
+        torch.cuda.empty_cache()

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kernelworks import environment
 
-__all__ = ["INSIDE", "Apart", "caches", "die_with_parent", "enclose", "keep_only", "leave_others"]
+__all__ = ["CACHES", "INSIDE", "Apart", "caches", "die_with_parent", "enclose", "keep_only", "leave_others"]
 
 NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18

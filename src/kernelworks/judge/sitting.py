@@ -9,6 +9,7 @@ import datetime
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -58,7 +59,10 @@ class Work:
 class Sitting:
     """``with Sitting(problem) as sitting: sitting.judge(candidate)``, as often as wanted. ``work`` is None, and
     ``nothing`` says why, where the problem allows no verdict. ``alone()`` lasts as long as times are taken: where
-    several sit on one machine, one of them at a time.
+    several sit on one machine, one of them at a time. On a GPU that they share it lasts as long as a candidate's calls
+    do, since others' kernels there would count as its own, and ``beside()`` as long as truths are made and candidates
+    are built: any number of those beside each other, while nobody is ``alone()``. ``known`` says of a text whether it
+    is a row of ours, and ``provided`` are files that such a one would compile anew.
 
     Raises ValueError for an arm that there is not.
     """
@@ -76,7 +80,9 @@ class Sitting:
         device: Host | None = None,
         progress: Say | None = None,
         alone: Alone | None = None,
+        beside: Alone | None = None,
         known: Callable[[str], bool] | None = None,
+        provided: Sequence[Path] = (),
     ) -> None:
         unknown = [word for word in over if word not in ARMS]
         if unknown:
@@ -88,7 +94,8 @@ class Sitting:
         self.work: Work | None = None
         self.nothing: NoVerdict | None = None
         self._ceilings, self._nursery, self._interpreted = ceilings, nursery, interpreted
-        self._alone = alone or contextlib.nullcontext
+        self._alone, self._beside = alone or contextlib.nullcontext, beside or contextlib.nullcontext
+        self._provided = provided
         self._known = known or (lambda source: False)
 
     def __enter__(self) -> Sitting:
@@ -98,7 +105,8 @@ class Sitting:
             if self._nursery is None and missing is None:
                 stack.enter_context(born)
             self.bench = stack.enter_context(Bench(born, self.problem, self.budget, self.threads, self.device))
-            self.bench.alone = self._alone
+            self.bench.alone, self.bench.beside = self._alone, self._beside
+            self.bench.provided = self._provided
             if missing is None:
                 self._set_up(limits or measured_ceilings(rough=True, device=self.device.name))
             self.nothing = self.nothing or missing

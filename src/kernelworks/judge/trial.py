@@ -4,6 +4,7 @@ truth. What is found is charged once for each kind."""
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,10 +16,13 @@ from kernelworks.judge.cases import Case
 from kernelworks.judge.nursery import Ended
 from kernelworks.judge.physics import Took
 from kernelworks.judge.problem import Candidate, Shape
+from kernelworks.judge.sandbox import CACHES
 from kernelworks.verdicts import Charge
 
 __all__ = ["Trial", "Tried"]
 
+LEAST_GROUPS = 6  # of a race
+MOST_ALIKE = 4  # of a group in which cases may come again: each has a place of its own on a device
 GROUP_S, MOST_GROUP = 0.002, 8  # short calls are handed over together, until they take so long
 SEEN = 0.5  # of the least CPU time of inputs that were not seen before
 SEEN_CALLS, SEEN_PAIRS = 6, 3
@@ -82,6 +86,16 @@ class Trial:
         self.folder = bench.nursery.folder("candidate")  # what one of its processes compiles the next one finds
         self.fresh: list[Answer] = []  # of the race: to inputs that it had not seen, where it could remember
         self.tried = Tried()
+        self.ours = candidate.known and bench.device.apart  # a row of ours as a GPU has it
+        if self.ours:
+            self._provided()
+
+    def _provided(self) -> None:
+        """What is compiled of a row of ours whatever its constants are is found by its process."""
+        place = self.folder / CACHES["KERNELWORKS_CACHE"] / "build"
+        place.mkdir(parents=True)
+        for path in self.bench.provided:
+            shutil.copyfile(path, place / path.name)
 
     def run(self) -> Tried:
         """All of it. Raises NoVerdict where the problem's own processes fail."""
@@ -91,7 +105,10 @@ class Trial:
             (self._shapes, "other sizes"), (self._otherwise_weighted, "other weights"),
         )  # fmt: skip
         for step, what in steps:
+            if self.ours and step not in (self._build, self._calls, self._left):
+                continue  # its constants are for this size and these layouts, and it has no words for anything else
             self.say(what)
+            self.bench.alone_calls = step in (self._calls, self._gradients)
             try:
                 step()
             except Ended as error:
@@ -108,10 +125,16 @@ class Trial:
         if "raised" in said:
             self.tried.charge("does not load", said["raised"])
             return
-        other = self.bench.case(self.shape)
-        self.tried.take(arm.call([other]), "its first call")
+        answer = arm.call([self._another()])
+        if self.bench.device.apart:
+            answer.working = ""  # that may have been others, who build too: in later calls nobody is beside it
+        self.tried.take(answer, "its first call")
         self.tried.build_s = time.monotonic() - begin
         arm.born.end()
+
+    def _another(self) -> Case:
+        """A case that no other call is timed with; of what remembers nothing any."""
+        return self.bench.cases[-1] if self.ours else self.bench.case(self.shape)
 
     def _calls(self) -> None:
         bench, tried = self.bench, self.tried
@@ -122,18 +145,26 @@ class Trial:
             return
         tried.weights, tried.kept, tried.open = said["weights"], tuple(arm.born.kept), tuple(arm.born.open)
         self.changed(said["changed"], "when it was loaded")
-        cases, self.arm = bench.cases, arm
+        self.arm = arm
+        with bench.on_device(bench.alone):
+            self._called(arms, arm)
+
+    def _called(self, arms: list[Arm], arm: Arm) -> None:
+        """All calls of the process whose times count."""
+        bench, tried, cases = self.bench, self.tried, self.bench.cases
         tried.take(arm.call(cases[:1], look=True), "call 1")
         if any(c.kind == "raised" for c in tried.reasons):
             return
-        warm = arm.call([bench.case(self.shape)])
+        warm = arm.call([self._another()])
         tried.take(warm, "call 2")
-        group = max(1, min(MOST_GROUP, round(GROUP_S / max(warm.seconds, 1e-6)), len(cases) // 6))
-        with bench.alone():
+        most = MOST_ALIKE if self.ours else min(MOST_GROUP, len(cases) // LEAST_GROUPS)
+        group = max(1, min(most, round(GROUP_S / max(warm.seconds, 1e-6))))
+        with bench.turn(bench.alone):
             self._race([*arms, arm], cases[1:], group)
         if any(c.kind == "raised" for c in tried.reasons):
             return
-        self._seen(arm, cases, group)
+        if not self.ours:
+            self._seen(arm, cases, group)
         self._many(arm, cases)
         self._once_more(arm, cases)
 
@@ -242,6 +273,8 @@ class Trial:
         remembers nothing has more turns of the same cases, since drawing one and its truth takes longer than many."""
         tried, nothing = self.tried, list[Answer]()
         tried.seconds = {arm.name: [] for arm in arms}
+        if self.ours:
+            cases = cases * -(-LEAST_GROUPS * group // len(cases))
         looked = min(self.bench.budget.looks, len(cases) // group)
         looks = set(self.bench.draw.sample(range(len(cases) // group), looked))
         begin = time.monotonic()

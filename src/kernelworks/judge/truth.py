@@ -1,5 +1,9 @@
 """The process of the truth: it has the problem, draws its inputs from seeds that nobody else is told, and says of each
-element of the answer what it is in float64 and how far rounding alone may carry it."""
+element of the answer what it is in float64 and how far rounding alone may carry it.
+
+Inputs are drawn on the CPU. The run in float64 is made where candidates work, in this process's own memory there: a GPU
+does at once what takes cores minutes. A reference that does not run there has its truth on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,17 @@ import io
 import math
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from kernelworks.judge.bounds import Bound, Unbounded, bound_of
 from kernelworks.judge.bounds.run import simple
+from kernelworks.judge.device import Host
 from kernelworks.judge.draws import DRAWS, like_given, no_ones_and_zeros
 from kernelworks.judge.flow import Flow
 from kernelworks.judge.here import Here
@@ -31,6 +37,8 @@ __all__ = ["Court", "serve"]
 MOST_TEXT = 4000
 MOST_SURVEYED = 20_000  # calls of a reference whose work is counted
 
+T = TypeVar("T")
+
 # ---------------------------------------------------------------- the court
 
 
@@ -40,16 +48,52 @@ class Court:
     def __init__(self, papers: dict[str, Any], folder: Path) -> None:
         torch.set_num_threads(papers["threads"])
         problem, shape = papers["problem"], papers["shape"]
-        self.loaded = importlib.import_module(problem.loader).load(problem, shape, folder)
-        self.fixed = frozenset(getattr(self.loaded, "fixed", ()))
-        torch.manual_seed(papers["weights"])
-        self.init = self.loaded.init()
-        torch.manual_seed(papers["weights"])
-        with no_ones_and_zeros() if shape.weighted else contextlib.nullcontext([0]) as drawn:
-            self.reference = self.loaded.reference(*self.init)
+        self.for_cuda, self.device = problem.device == "cuda", papers["device"]
+        if self.device.apart:
+            self.device.start()
+            torch.backends.cudnn.enabled = False  # its convolutions may be by transforms, as in ``simple``
+        with self._at_home():
+            self.loaded = importlib.import_module(problem.loader).load(problem, shape, folder)
+            self.fixed = frozenset(getattr(self.loaded, "fixed", ()))
+            torch.manual_seed(papers["weights"])
+            self.init = self.loaded.init()
+            torch.manual_seed(papers["weights"])
+            with no_ones_and_zeros() if shape.weighted else contextlib.nullcontext([0]) as drawn:
+                self.reference = self.loaded.reference(*self.init)
         self.weighted = drawn[0]
         self.module = self.reference if isinstance(self.reference, nn.Module) else None
         self.state = {} if self.module is None else {k: v.clone() for k, v in self.module.state_dict().items()}
+
+    # ------------------------------------------------------------ where it is made
+
+    def _at_home(self) -> contextlib.AbstractContextManager[Any]:
+        return Here() if self.for_cuda else contextlib.nullcontext()
+
+    def run(self, args: list[Any], found: Callable[[list[Any]], T]) -> T:
+        """What ``found`` makes of the arguments, where candidates work; on the CPU, from then on, where it does not go
+        there: a reference may hold tensors that nobody moves, and run out of a GPU's memory."""
+        if self.device.apart:
+            try:
+                self._move(self.device)
+                return found([_all(value, self.device.moved) for value in args])
+            except (RuntimeError, Unbounded):
+                self.device = Host()
+            finally:
+                self.device.release()
+        return self.at_home(lambda: found(args))
+
+    def at_home(self, found: Callable[[], T]) -> T:
+        """On the CPU, whatever candidates work on."""
+        if self.module is not None:
+            self.module.to("cpu")
+        with self._at_home():
+            return found()
+
+    def _move(self, device: Host) -> None:
+        if self.module is not None:
+            device.moved(self.module)
+
+    # ------------------------------------------------------------ what is asked
 
     def given(self) -> bytes:
         """What a candidate is made with: the arguments of its constructor and the reference's weights."""
@@ -58,17 +102,18 @@ class Court:
         return file.getvalue()
 
     def inputs(self, seed: int, draw: str) -> list[Any]:
-        torch.manual_seed(seed)
-        given = list(self.loaded.inputs())
-        how, generator = DRAWS[draw], torch.Generator().manual_seed(seed ^ 0x5DEECE66D)
-        if how is None:
-            return given
-        torch.manual_seed(seed ^ 0x1B873593)
-        others = self.loaded.inputs()
-        return [
-            like_given(value, other, how, generator) if number not in self.fixed and differentiable(value) else value
-            for number, (value, other) in enumerate(zip(given, others, strict=True))
-        ]
+        with self._at_home():
+            torch.manual_seed(seed)
+            given = list(self.loaded.inputs())
+            how, generator = DRAWS[draw], torch.Generator().manual_seed(seed ^ 0x5DEECE66D)
+            if how is None:
+                return given
+            torch.manual_seed(seed ^ 0x1B873593)
+            others = self.loaded.inputs()
+            return [
+                like_given(value, other, how, generator) if at not in self.fixed and differentiable(value) else value
+                for at, (value, other) in enumerate(zip(given, others, strict=True))
+            ]
 
     @contextlib.contextmanager
     def as_it_was(self, seed: int) -> Iterator[None]:
@@ -83,20 +128,29 @@ class Court:
                         value.copy_(self.state[name])
 
     def bound(self, args: list[Any], seed: int) -> Bound:
+        own: Callable[[list[Any]], Bound] | None = getattr(self.loaded, "bound", None)  # of formats that derive theirs
+
+        def found(given: list[Any]) -> Bound:
+            with torch.no_grad(), self.as_it_was(seed):
+                return bound_of(self.reference, given)
+
+        if own is None:
+            return self.run(args, found)
         with torch.no_grad(), self.as_it_was(seed):
-            own = getattr(self.loaded, "bound", None)  # of a format that derives its bounds itself
-            return bound_of(self.reference, args) if own is None else own(args)
+            return self.at_home(lambda: own(args))
 
     def flows(self, args: list[Any], seed: int) -> list[Tensor]:
         """A gradient to send into each floating answer, none where no answer has a graph."""
         if hasattr(self.loaded, "bound"):
             return []  # it bounds no gradients
-        with torch.enable_grad(), self.as_it_was(seed):
-            found = [
-                o for o in leaves(self.reference(*given_leaves(args))) if isinstance(o, Tensor) and o.requires_grad
-            ]
         generator = torch.Generator().manual_seed(seed ^ 0x2545F491)
-        return [torch.randn(o.shape, generator=generator).to(o.dtype) for o in found]
+
+        def found(given: list[Any]) -> list[tuple[torch.Size, torch.dtype]]:
+            with torch.enable_grad(), self.as_it_was(seed):
+                answers = leaves(self.reference(*given_leaves(given)))
+            return [(o.shape, o.dtype) for o in answers if isinstance(o, Tensor) and o.requires_grad]
+
+        return [torch.randn(shape, generator=generator).to(dtype) for shape, dtype in self.run(args, found)]
 
     def gradients(self, args: list[Any], flows: list[Tensor], seed: int) -> tuple[Bound, list[str]]:
         """Of every floating input, then of every parameter: their truth and bound, and what each is of."""
@@ -107,9 +161,16 @@ class Court:
             *values, sent = given
             return gradients(self.reference, values, sent, list(named.values()))
 
-        with self.as_it_was(seed):
-            found = bound_of(run, [*args, flows])
-        return found, [*(f"input {number}" for number in inputs), *named]
+        def found(given: list[Any]) -> Bound:
+            with self.as_it_was(seed):
+                return bound_of(run, given)
+
+        return self.run([*args, flows], found), [*(f"input {number}" for number in inputs), *named]
+
+
+def _all(value: Any, change: Callable[[Any], Any]) -> Any:
+    """An argument with every tensor in it changed."""
+    return tree_map(lambda one: change(one) if isinstance(one, Tensor) else one, value)
 
 
 def _own_share(bound: Bound) -> list[float]:
@@ -148,9 +209,10 @@ def _case(court: Court, asked: dict[str, Any]) -> tuple[dict[str, Any], int]:
         flat, its = exact.detach().reshape(-1), most.reshape(-1)
         if flat.numel() > asked["most"]:
             at = torch.randint(flat.numel(), (int(asked["most"]),), generator=generator)
-            flat, its = flat[at], its[at]
+            flat, its = (every[at.to(every.device)] for every in (flat, its))
         else:
             at = torch.arange(flat.numel())
+        flat, its = flat.cpu(), its.cpu()
         truths.append(flat.to(torch.float64) if flat.is_floating_point() else flat)
         bounds.append(its.to(torch.float64))
         places.append(at)
@@ -167,14 +229,22 @@ def _case(court: Court, asked: dict[str, Any]) -> tuple[dict[str, Any], int]:
 def _work(court: Court, asked: dict[str, Any]) -> dict[str, Any]:
     """What the reference's calls must do, each by itself, and the bytes of what goes in and comes out of the whole."""
     args = court.inputs(int(asked["seed"]), "given")
-    flow = Flow()
-    with torch.no_grad():
-        trace, _ = surveyed(lambda: court.reference(*args), MOST_SURVEYED)
-        with simple(), flow:
-            outputs = [o for o in leaves(court.reference(*args)) if isinstance(o, Tensor)]
     held: list[Tensor] = []
     for value in args:
         packed(value, held)
+
+    def moved(given: list[Any]) -> tuple[int, int]:
+        """Bytes of the inputs that must be read, and of the answers."""
+        flow, there = Flow(), list[Tensor]()
+        for value in given:
+            packed(value, there)
+        with torch.no_grad(), simple(), flow:
+            outputs = [o for o in leaves(court.reference(*given)) if isinstance(o, Tensor)]
+        return flow.needed(outputs, there), sum(t.nbytes for t in outputs)
+
+    with torch.no_grad():
+        trace, _ = court.at_home(lambda: surveyed(lambda: court.reference(*args), MOST_SURVEYED))
+    needed, written = court.run(args, moved)
     calls, lost = [], []
     for call in trace.calls:
         its = work(call)
@@ -185,18 +255,12 @@ def _work(court: Court, asked: dict[str, Any]) -> dict[str, Any]:
     weights = [] if court.module is None else [*court.module.parameters()]
     sizes = [sum({t.untyped_storage().data_ptr(): t.nbytes for t in of}.values()) for of in (held, weights)]
     return {
-        "calls": calls[:500], "uncounted": sorted(set(lost))[:20], "read": sizes,
-        "needed": flow.needed(outputs, held), "written": sum(t.nbytes for t in outputs),
+        "calls": calls[:500], "uncounted": sorted(set(lost))[:20], "read": sizes, "needed": needed, "written": written,
     }  # fmt: skip
 
 
 def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
     """Answers until the other end is gone."""
-    with Here() if papers["problem"].device == "cuda" else contextlib.nullcontext():
-        _served(control, papers, folder)
-
-
-def _served(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
     court = None
     while True:
         asked, _ = hear(control)

@@ -42,8 +42,8 @@ class Bound:
 
 
 def bound_of(run: Callable[..., Any], args: Sequence[Any]) -> Bound:
-    """The truth of ``run(*args)`` and the bound on it. ``run`` and ``args`` are the native ones: a module or function
-    in its own dtypes, on the CPU. What it writes into its arguments is written into copies.
+    """The truth of ``run(*args)`` and the bound on it, on the device of the arguments. ``run`` and ``args`` are the
+    native ones: a module or function in its own dtypes. What it writes into its arguments is written into copies.
 
     Raises:
         Unbounded: an op that cannot be followed: complex, sparse or quantised tensors, ops that are not torch's.
@@ -59,7 +59,7 @@ def bound_of(run: Callable[..., Any], args: Sequence[Any]) -> Bound:
         if not tensor.dtype.is_floating_point:
             unsure = mode.shadows.unsure(tensor)
             truths.append(tensor.clone())
-            none = torch.zeros(tensor.shape, dtype=torch.float64)
+            none = torch.zeros(tensor.shape, dtype=torch.float64, device=tensor.device)
             bounds.append(none if unsure is None else none.masked_fill(unsure, torch.inf))
             continue
         value = mode.shadows.value(tensor).clone()

@@ -175,7 +175,7 @@ def _ties(call: Call, places: Tensor, spoiled: tuple[Error, Tensor] | None) -> T
         top = x.reshape(-1).topk(min(2, x.numel())).values if call.name in ("max", "argmax") else (
             -(-x).reshape(-1).topk(min(2, x.numel())).values
         )  # fmt: skip
-        near = (top[0] - top[-1]).abs() <= 2 * off.max() if x.numel() > 1 else torch.tensor(False)
+        near = (top[0] - top[-1]).abs() <= (2 * off.max() if x.numel() > 1 else -1.0)  # one alone has no equal
         return near.expand(places.shape)
     dim = dims[0] if x.dim() else 0
     if x.dim() == 0 or x.shape[dim] < 2:
