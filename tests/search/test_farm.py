@@ -5,13 +5,13 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import os
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from pretended import PARENT, PROBLEM, Pretended, judgement
 from kernelworks.machine import machine
 from kernelworks.records import Ceilings
 from kernelworks.search import crew, farm, shares
+from kernelworks.search import juror as jurors
 from kernelworks.search.farm import Done, Farm, NoWorkers, Opened, Task, undecided
 from kernelworks.search.loop import SHORT
 from kernelworks.search.store import Store
@@ -220,7 +221,7 @@ def test_a_count_is_kept_to_whoever_judges(crowded: tuple[Run, list[Crowd]], tmp
 # ---------------------------------------------------------------- what it needs
 
 
-def test_without_ray_it_says_what_brings_it(searched: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cluster_of_rays_needs_ray(searched: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real = builtins.__import__
 
     def refused(name: str, *rest: Any, **more: Any) -> Any:
@@ -229,25 +230,59 @@ def test_without_ray_it_says_what_brings_it(searched: Run, monkeypatch: pytest.M
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", refused)
+    monkeypatch.setenv("RAY_ADDRESS", "nowhere:1")
     with pytest.raises(ValueError, match=r"pip install 'kernelworks\[farm\]'"):
         searched(workers=2)
     assert not (tmp_path / "s.sqlite").exists()
     with pytest.raises(ValueError, match="workers takes a whole number above 0, got 0"):
         searched(workers=0)
+    monkeypatch.delenv("RAY_ADDRESS")
+    assert crew._ray() is None  # then workers are processes of this host
 
 
 def test_each_worker_has_cores_of_its_own_or_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "_ray", lambda: SimpleNamespace())
+    monkeypatch.setattr(crew, "_ray", lambda: None)
     monkeypatch.setattr(shares, "cores", lambda: [0, 1, 2, 3])
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    crew.possible(4, 1, "cpu")
-    crew.possible(2, 2, "cpu")
-    crew.possible(1, 4, "cuda")
+    crew.possible(4, 1)
+    crew.possible(2, 2)
     with pytest.raises(ValueError, match=r"workers takes at most 2 here \(2 cores each, one a thread, of 4 cores\)"):
-        crew.possible(3, 2, "cpu")
-    with pytest.raises(ValueError, match=r"at most 1 here \(a GPU each, of 1 gpus\), got 2"):
-        crew.possible(2, 1, "cuda")
+        crew.possible(3, 2)
+
+
+# Speaks as a worker's process does, of nothing: it takes what it is given for a verdict, and ends over "the end".
+SPEAKS = """
+import os, pickle, sys
+from multiprocessing.connection import Connection
+
+end = Connection(int(sys.argv[1]))
+while True:
+    asked = pickle.loads(end.recv_bytes())
+    if asked == "the end":
+        os._exit(3)
+    said = (False, "ValueError: it is not for this") if asked == "not this" else (True, (asked, os.getpid()))
+    end.send_bytes(pickle.dumps(said))
+"""
+
+
+def test_a_process_is_a_worker_until_it_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "speaks.py"
+    file.write_text(SPEAKS, encoding="utf-8")
+    monkeypatch.setattr(crew, "COMMAND", (sys.executable, str(file)))
+    given: list[Any] = ["papers", "a task", "not this", "the end"]
+    hand = crew.Started(given[0], 1)
+    opened: Any = hand.opened.result(LONG_S)
+    assert opened[0] == "papers" and opened[1] != os.getpid()
+    assert hand.judge(given[1]).result(LONG_S) == ("a task", opened[1])
+    with pytest.raises(ChildProcessError, match="ValueError: it is not for this"):
+        hand.judge(given[2]).result(LONG_S)
+    with pytest.raises(ChildProcessError, match="ended with code 3"):
+        hand.judge(given[3]).result(LONG_S)
+    hand.end()
+    idle = crew.Started(given[0], 2)
+    number = idle.opened.result(LONG_S)[1]  # type: ignore[index]
+    idle.end()
+    assert not Path("/proc", str(number)).exists()
 
 
 # ---------------------------------------------------------------- a worker, without Ray round it
@@ -256,7 +291,7 @@ def test_each_worker_has_cores_of_its_own_or_there_is_none(monkeypatch: pytest.M
 @pytest.fixture
 def juror(
     pretended: type[Pretended], ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[crew.Juror]:
+) -> Iterator[jurors.Juror]:
     """A worker in this process, whose sitting takes no time but while it may."""
 
     class Timed(pretended):  # type: ignore[misc, valid-type]
@@ -269,15 +304,15 @@ def juror(
                 found: Judgement = super().judge_text(name, source, language)
                 return found
 
-    monkeypatch.setattr(crew, "Sitting", Timed)
+    monkeypatch.setattr(jurors, "Sitting", Timed)
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
     threads = torch.get_num_threads()
-    yield crew.Juror(crew.Papers(PROBLEM, "eager", SHORT, 1, ceilings, machine().kind, folder=str(tmp_path)))
+    yield jurors.Juror(jurors.Papers(PROBLEM, "eager", SHORT, 1, ceilings, machine().kind, folder=str(tmp_path)))
     torch.set_num_threads(threads)
     monkeypatch.setattr(tempfile, "tempdir", None)
 
 
-def test_a_worker_has_a_core_and_waits_for_its_turn_at_the_clock_for_nothing(juror: crew.Juror) -> None:
+def test_a_worker_has_a_core_and_waits_for_its_turn_at_the_clock_for_nothing(juror: jurors.Juror) -> None:
     with ThreadPoolExecutor(1) as pool:  # a thread's processors are its own
         assert pool.submit(juror.open).result().work is not None
         (core,) = pool.submit(os.sched_getaffinity, 0).result()
@@ -297,7 +332,7 @@ def test_a_worker_has_a_core_and_waits_for_its_turn_at_the_clock_for_nothing(jur
     assert shares.claimed("cores", [core, *others], 1, 0.0).numbers == (core,)
 
 
-def test_a_worker_on_another_kind_of_machine_is_none(juror: crew.Juror) -> None:
+def test_a_worker_on_another_kind_of_machine_is_none(juror: jurors.Juror) -> None:
     juror.papers = dataclasses.replace(juror.papers, machine="another")
     with pytest.raises(ValueError, match="the search on another: times do not compare"):
         juror.open()

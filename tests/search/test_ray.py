@@ -1,6 +1,7 @@
-"""Workers that are Ray's, with the judge's own processes: one is killed in the midst of it, and nothing is lost.
+"""Workers that are Ray's, or processes of the search's own, with the judge's own processes: one is killed in the midst
+of it, and nothing is lost.
 
-Not in `make test`: it takes half a minute, and Ray, which `pip install .[farm]` brings.
+Not in `make test`: it takes half a minute each, and Ray, which `pip install .[farm]` brings.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pretended import PARENT, TEXT
 
 from kernelworks.judge.bench import Budget
 from kernelworks.records import Ceilings
-from kernelworks.search import search, shares
+from kernelworks.search import crew, search, shares
 from kernelworks.search.store import Store
 
 LITTLE = Budget(
@@ -27,27 +28,37 @@ LITTLE = Budget(
 )  # fmt: skip
 LONG_S = 300.0  # a busy machine takes some of it
 WORKERS = 2
+SITS = 5  # processes of a judge that waits: where all are born, the truth's and the baseline's, each with a keeper
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    there = importlib.util.find_spec("ray") is not None and len(shares.cores()) >= WORKERS
+    there = ["processes", *(["ray"] if importlib.util.find_spec("ray") is not None else [])]
+    wanted = metafunc.config.getoption("--all") and len(shares.cores()) >= WORKERS
     if "farm" in metafunc.fixturenames:
-        metafunc.parametrize("farm", ["ray"] if there and metafunc.config.getoption("--all") else [])
+        metafunc.parametrize("farm", there if wanted else [])
 
 
-def _judging() -> list[psutil.Process]:
-    """Workers that are at a judgement: Ray puts what a process does into its title."""
+def _judging(farm: str) -> list[psutil.Process]:
+    """Workers that are at a judgement: Ray puts what a process does into its title, one of the search's own has a
+    process of the judge's that has one for a candidate."""
     found = []
     for child in psutil.Process().children(recursive=True):
         try:
-            if child.name().startswith("ray::") and "judge" in " ".join(child.cmdline()):
+            said = " ".join(child.cmdline())
+            if farm == "ray" and child.name().startswith("ray::") and "judge" in said:
+                found.append(child)
+            if farm == "processes" and "search.juror" in said and len(child.children(recursive=True)) > SITS:
                 found.append(child)
         except psutil.Error:
             continue
     return found
 
 
-def test_a_worker_that_is_killed_loses_no_verdict(farm: str, tmp_path: Path, ceilings: Ceilings) -> None:
+def test_a_worker_that_is_killed_loses_no_verdict(
+    farm: str, tmp_path: Path, ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if farm == "processes":
+        monkeypatch.setattr(crew, "_ray", lambda: None)
     (tmp_path / "twice.py").write_text(TEXT, encoding="utf-8")
     (tmp_path / "mine.py").write_text(PARENT, encoding="utf-8")
     store, killed, left = tmp_path / "s.sqlite", list[int](), list[psutil.Process]()
@@ -56,7 +67,7 @@ def test_a_worker_that_is_killed_loses_no_verdict(farm: str, tmp_path: Path, cei
     def kill() -> None:
         """One, once both are known to judge: a verdict is there, and more are to come."""
         while not over.is_set() and not killed:
-            at_work = _judging()
+            at_work = _judging(farm)
             if len(at_work) == WORKERS:
                 left.extend(psutil.Process().children(recursive=True))
                 os.kill(at_work[0].pid, signal.SIGKILL)
@@ -82,5 +93,5 @@ def test_a_worker_that_is_killed_loses_no_verdict(farm: str, tmp_path: Path, cei
         workers = {row[0] for row in kept._db.execute("SELECT worker FROM verdict WHERE round = 0")}
     assert workers and all("/" in worker for worker in workers)  # none was judged in this process
     _, alive = psutil.wait_procs(left, timeout=LONG_S)
-    assert not alive  # neither Ray's, nor the judge's of the worker that was killed
-    assert not list(Path(tempfile.gettempdir()).glob(f"kw-ray-{os.getpid()}-*"))
+    assert not alive  # neither Ray's or ours, nor the judge's of the worker that was killed
+    assert not list(Path(tempfile.gettempdir()).glob(f"kw-crew-{os.getpid()}-*"))

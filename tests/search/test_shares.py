@@ -79,6 +79,19 @@ def test_one_at_a_time_takes_times() -> None:
     assert shares._locked(file, wait=False) is not None
 
 
+def test_a_gpu_is_used_by_many_or_by_one_that_takes_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1/2,3")
+    (alone, beside), folder = shares.turns("cuda"), shares.environment.cache_dir("farm")
+    with beside(), beside():
+        (file,) = folder.glob("clock*.lock")
+        assert shares._locked(file, wait=False) is None
+    with alone():
+        assert shares._locked(file, wait=False, shared=True) is None
+        with shares.clock(), shares.clock("3"):  # cores and other GPUs are others'
+            pass
+    assert shares._locked(file, wait=False) is not None and shares.turns("cpu")[0] is shares.clock
+
+
 def test_one_that_is_killed_holds_nothing() -> None:
     with Share("cores", 4, 4, 1) as mine:
         with subprocess.Popen([sys.executable, "-c", OTHER], stdout=subprocess.PIPE, text=True) as process:

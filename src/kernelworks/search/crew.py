@@ -1,9 +1,11 @@
-"""Ray's processes as workers: each has a core set of its own, with a GPU where the problem is for one, and a sitting.
+"""Who judges for a search with several workers: processes of Ray's where Ray is installed, else of the search's own on
+its host. Either way each has a core set of its own, and a sitting (``juror``).
 
 What runs beside each other are builds and questions of right and wrong; times are taken by one worker of a host at a
 time (``shares.clock``), since cores share caches and memory. What others build meanwhile still shares those: both arms
-of a race have that in turns, so it widens the interval, and the best is judged again once all workers are gone. Workers
-with a GPU each take times beside each other: what is timed there shares nothing.
+of a race have that in turns, so it widens the interval, and the best is judged again once all workers are gone. On a
+GPU, which is one worker's alone where there are enough and several workers' where not, a candidate's calls have it for
+themselves, and builds and truths are made beside each other: work of others would count as the candidate's there.
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ import os
 import pickle
 import platform
 import shutil
+import socket
+import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,99 +30,18 @@ from typing import Any
 import torch
 
 from kernelworks import environment
-from kernelworks.judge.bench import Budget
-from kernelworks.judge.problem import Problem
-from kernelworks.judge.sitting import Sitting
-from kernelworks.machine import machine
-from kernelworks.records import Ceilings, GpuCeilings
 from kernelworks.search import shares
-from kernelworks.search.farm import NoWorkers, Opened, Task
-from kernelworks.search.variants import known
+from kernelworks.search.farm import NoWorkers, Opened, Task, Worker
+from kernelworks.search.juror import Papers
 from kernelworks.verdicts import Judgement
 
 __all__ = ["Crew", "Papers", "possible"]
 
-PATIENCE_S = 600.0  # for cores that another search is to give back once its candidate is judged
+COMMAND = (sys.executable, "-m", "kernelworks.search.juror")
 LEAVE_S = 10.0  # for a worker to end its own processes
-FOLDER = "kw-ray-"
+FOLDER = "kw-crew-"
+SLIVER = 0.01  # of a GPU, as Ray counts them
 MEMORY = 128 << 20  # bytes of Ray's store of objects: what goes through it are texts
-
-
-@dataclass(frozen=True)
-class Papers:
-    """What a worker is made with."""
-
-    problem: Problem
-    over: str
-    budget: Budget
-    threads: int
-    ceilings: Ceilings | GpuCeilings
-    machine: str
-    gpus: tuple[str, ...] = ()  # of the host, by number or name; the worker has one of them
-    folder: str | None = None  # for what it writes: Ray kills a worker's processes before they could clear up
-
-    @property
-    def kind(self) -> str:
-        """Of what a worker has some for itself."""
-        return _kind(self.problem.device)
-
-    @property
-    def count(self) -> int:
-        """Of that, for each worker."""
-        return 1 if self.kind == "gpus" else self.threads
-
-
-class Juror:
-    """A worker, in a process of its own."""
-
-    def __init__(self, papers: Papers) -> None:
-        self.papers, self.waited_s = papers, 0.0
-        self.stack = contextlib.ExitStack()
-        self.sitting: Sitting | None = None
-
-    def open(self) -> Opened:
-        """Claims what it judges on, and sits down. Raises ValueError on another kind of machine, TimeoutError."""
-        papers = self.papers
-        if machine().kind != papers.machine:
-            raise ValueError(f"a worker is on {machine().kind}, the search on {papers.machine}: times do not compare")
-        if papers.kind == "gpus":
-            gpu = shares.claimed("gpus", papers.gpus, 1, PATIENCE_S)
-            self.stack.callback(gpu.let_go)
-            environment.show_gpu(gpu.numbers[0])
-        claim = shares.claimed("cores", shares.cores(), papers.threads, PATIENCE_S)
-        self.stack.callback(claim.let_go)
-        os.sched_setaffinity(0, claim.numbers)
-        torch.set_num_threads(papers.threads)
-        tempfile.tempdir = papers.folder
-        sitting = self.stack.enter_context(
-            Sitting(
-                papers.problem, over=(papers.over,), budget=papers.budget, threads=papers.threads,
-                ceilings=papers.ceilings, interpreted=papers.kind == "cores", alone=self._alone,
-                known=known(papers.problem),
-            )
-        )  # fmt: skip
-        self.sitting = sitting
-        return Opened(sitting.work, "" if sitting.nothing is None else str(sitting.nothing))
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Its turn at the clock. A GPU is its own."""
-        if self.papers.kind == "gpus":
-            yield
-            return
-        begin = time.monotonic()
-        with shares.clock():
-            self.waited_s += time.monotonic() - begin
-            yield
-
-    def judge(self, task: Task) -> tuple[Judgement, float]:
-        assert self.sitting is not None
-        begin, self.waited_s = time.monotonic(), 0.0
-        found = self.sitting.judge_text(task.name, task.code, task.language)
-        return found, time.monotonic() - begin - self.waited_s
-
-    def leave(self) -> None:
-        self.stack.close()
 
 
 def _actor(paths: list[str]) -> type:
@@ -131,7 +53,7 @@ def _actor(paths: list[str]) -> type:
             import sys
 
             sys.path[:0] = [path for path in paths if path not in sys.path]
-            from kernelworks.search.crew import Juror
+            from kernelworks.search.juror import Juror
 
             self.pickle, self.juror = pickle, Juror(pickle.loads(papers))
 
@@ -166,7 +88,9 @@ class Hired:
     """A worker of Ray's, as the farm holds it."""
 
     def __init__(self, ray: Any, papers: Papers, number: int) -> None:
-        wanted = {"num_cpus": papers.threads} | ({"num_gpus": 1} if papers.kind == "gpus" else {})
+        wanted: dict[str, Any] = {"num_cpus": papers.threads}
+        if papers.gpus:
+            wanted["num_gpus"] = SLIVER  # on a host that has one; which one is the worker's own claim
         made = ray.remote(**wanted, max_restarts=0, max_task_retries=0)(_actor([path for path in sys.path if path]))
         self._ray, self._actor = ray, made.remote(pickle.dumps(papers))
         self.name = f"{platform.node()}:{os.getpid()}/{number}"
@@ -187,30 +111,76 @@ class Hired:
             self._ray.kill(self._actor)
 
 
+class Started:
+    """A process of this host, as the farm holds it: what it is asked goes over a socket, one thing after the other."""
+
+    def __init__(self, papers: Papers, number: int) -> None:
+        ours, theirs = socket.socketpair()
+        command = [*COMMAND, str(theirs.fileno())]
+        paths = os.pathsep.join(path for path in sys.path if path)
+        with theirs:  # in a session of its own: a key that interrupts the search is not for it
+            self._process = subprocess.Popen(
+                command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                env=environment.without_secrets() | {"PYTHONPATH": paths}, start_new_session=True,
+            )  # fmt: skip
+        self._end, self._pool = Connection(ours.detach()), ThreadPoolExecutor(1)
+        self.name = f"{platform.node()}:{os.getpid()}/{number}"
+        self.opened: Future[Opened] = self._pool.submit(self._ask, papers)
+        self._last: Future[Any] = self.opened
+
+    def _ask(self, what: Papers | Task) -> Any:
+        try:
+            self._end.send_bytes(pickle.dumps(what))
+            good, answer = pickle.loads(self._end.recv_bytes())
+        except (EOFError, OSError) as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(LEAVE_S)
+            raise ChildProcessError(f"its process ended with code {self._process.returncode}") from error
+        if not good:
+            raise ChildProcessError(answer)
+        return answer
+
+    def judge(self, task: Task) -> Future[tuple[Judgement, float]]:
+        self._last = self._pool.submit(self._ask, task)
+        return self._last
+
+    def end(self) -> None:
+        """Lets it end its processes, where it is not at something; then it is gone, whatever it is at: its processes
+        end with it."""
+        idle = self._last.done()
+        if idle:
+            self._end.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(LEAVE_S if idle else 0)
+        self._process.kill()
+        self._process.wait()
+        self._pool.shutdown()
+
+
 class Crew:
     """``with Crew(workers, papers) as crew: crew.hire()``, and ``crew.allowed()`` of them at a time.
 
-    In Ray's cluster where the program has one, or ``RAY_ADDRESS`` names one; else in one of its own, which ends with
-    it. Raises ValueError without Ray, and where so many workers have no core set, or GPU, each.
+    With Ray in its cluster where the program has one, or ``RAY_ADDRESS`` names one; else in one of its own, which ends
+    with it. Without it processes of this host. Raises ValueError where so many workers have no core set each, and where
+    ``RAY_ADDRESS`` is set and there is no Ray.
     """
 
     def __init__(self, workers: int, papers: Papers) -> None:
         self.wanted, self.hired = workers, 0
-        self.papers = replace(papers, gpus=tuple(_gpus())) if papers.kind == "gpus" else papers
+        self.papers = replace(papers, gpus=tuple(_gpus())) if papers.problem.device == "cuda" else papers
         self.ray = _ray()
 
     def __enter__(self) -> Crew:
         with contextlib.ExitStack() as stack:
-            if not self.ray.is_initialized():
-                self._join(stack)
-            resources = self.ray.cluster_resources()
-            cores, gpus = (int(resources.get(kind, 0)) for kind in ("CPU", "GPU"))
-            _fitting(self.wanted, cores, self.papers.threads, "cores")
-            there = cores
-            if self.papers.kind == "gpus":
-                _fitting(self.wanted, gpus, 1, "gpus")
-                there = gpus
-            share = shares.Share(self.papers.kind, there, self.wanted, self.papers.count)
+            cores = len(shares.cores())
+            if self.ray is None:
+                self.papers = replace(self.papers, folder=_folder(stack))
+            else:
+                if not self.ray.is_initialized():
+                    self._join(stack)
+                cores = int(self.ray.cluster_resources().get("CPU", 0))
+            _fitting(self.wanted, cores, self.papers.threads)
+            share = shares.Share("cores", cores, self.wanted, self.papers.threads)
             self.allowed = stack.enter_context(share).workers
             self._open = stack.pop_all()
         return self
@@ -237,9 +207,10 @@ class Crew:
             raise NoWorkers(f"no Ray {where}: {type(error).__name__}: {error}") from error
         stack.callback(ray.shutdown)
 
-    def hire(self) -> Hired:
+    def hire(self) -> Worker:
         self.hired += 1
-        return Hired(self.ray, self.papers, self.hired)
+        papers = replace(self.papers, number=self.hired - 1)
+        return Started(papers, self.hired) if self.ray is None else Hired(self.ray, papers, self.hired)
 
 
 def _folder(stack: contextlib.ExitStack) -> str:
@@ -254,27 +225,24 @@ def _folder(stack: contextlib.ExitStack) -> str:
 
 
 def _ray() -> Any:
+    """Ray; None where it is not installed. Raises ValueError where a cluster of it is named then."""
     try:
         import ray
     except ImportError:
-        raise ValueError(
-            "workers above 1 are processes of Ray's, which is not installed: pip install 'kernelworks[farm]' "
-            "(or pip install ray)"
-        ) from None
+        if environment.ray_address():
+            raise ValueError(
+                "RAY_ADDRESS names a cluster of Ray's, which is not installed: pip install 'kernelworks[farm]' "
+                "(or pip install ray)"
+            ) from None
+        return None
     return ray
 
 
-def possible(workers: int, threads: int, device: str) -> None:
-    """Raises ValueError without Ray, and where so many workers have no core set, or GPU, each on this host."""
+def possible(workers: int, threads: int) -> None:
+    """Raises ValueError where so many workers have no core set each on this host, or a cluster is named without Ray."""
     _ray()
     if not environment.ray_address():
-        _fitting(workers, len(shares.cores()), threads, "cores")
-        if _kind(device) == "gpus":
-            _fitting(workers, len(_gpus()), 1, "gpus")
-
-
-def _kind(device: str) -> str:
-    return "cores" if device == "cpu" else "gpus"
+        _fitting(workers, len(shares.cores()), threads)
 
 
 def _gpus() -> list[str]:
@@ -283,7 +251,7 @@ def _gpus() -> list[str]:
     return shown if shown is not None else [str(number) for number in range(torch.cuda.device_count())]
 
 
-def _fitting(workers: int, there: int, each: int, kind: str) -> None:
+def _fitting(workers: int, there: int, each: int) -> None:
     if workers * each > there:
-        what = "a GPU each" if kind == "gpus" else f"{each} core{'s' if each > 1 else ''} each, one a thread"
-        raise ValueError(f"workers takes at most {there // each} here ({what}, of {there} {kind}), got {workers}")
+        what = f"{each} core{'s' if each > 1 else ''} each, one a thread"
+        raise ValueError(f"workers takes at most {there // each} here ({what}, of {there} cores), got {workers}")

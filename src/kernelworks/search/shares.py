@@ -7,17 +7,20 @@ search or a worker that was killed holds nothing.
 |---|---|
 | ``farm/searches/*.json`` | a search, as long as it judges: how many workers it wants, and how many cores each |
 | ``farm/cores/N.lock``, ``farm/gpus/N.lock`` | the worker whose core, or GPU, that is |
-| ``farm/clock.lock`` | whoever takes times now |
+| ``farm/clock.lock`` | whoever takes times on cores now |
+| ``farm/clock-NAME.lock`` | who has the GPU of that name for itself now, or all who use it beside each other |
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,12 +28,13 @@ from typing import Generic, TypeVar
 
 from kernelworks import environment
 
-__all__ = ["Claim", "Share", "claimed", "clock", "cores", "fair"]
+__all__ = ["Claim", "Share", "claimed", "clock", "cores", "fair", "turns"]
 
 FRESH_S = 1.0  # for which a share holds: counting again is a few reads of small files
 POLL_S = 0.2
 
 N = TypeVar("N", int, str)
+Turn = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 def cores() -> list[int]:
@@ -47,12 +51,12 @@ def cores() -> list[int]:
     return sorted(os.sched_getaffinity(0), key=core)
 
 
-def _locked(path: Path, *, wait: bool) -> int | None:
+def _locked(path: Path, *, wait: bool, shared: bool = False) -> int | None:
     """The descriptor of a file that is locked now; None where another process has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         os.close(file)
         return None
@@ -63,14 +67,25 @@ def _locked(path: Path, *, wait: bool) -> int | None:
 
 
 @contextlib.contextmanager
-def clock() -> Iterator[None]:
-    """One at a time on this host: whoever takes times."""
-    file = _locked(environment.cache_dir("farm") / "clock.lock", wait=True)
+def clock(gpu: str = "", *, beside: bool = False) -> Iterator[None]:
+    """One at a time on this host, or on a GPU of it: whoever takes times. ``beside``: any number at a time, as long as
+    nobody takes times."""
+    name = f"clock-{re.sub(r'[^A-Za-z0-9-]', '-', gpu)}.lock" if gpu else "clock.lock"
+    file = _locked(environment.cache_dir("farm") / name, wait=True, shared=beside)
     assert file is not None
     try:
         yield
     finally:
         os.close(file)
+
+
+def turns(device: str) -> tuple[Turn, Turn]:
+    """What a sitting takes its turns by where others sit on the same host, ``alone`` and ``beside``: on cores while
+    times are taken, on a GPU for all that is done there."""
+    if device == "cpu":
+        return clock, contextlib.nullcontext
+    gpu = (environment.gpus_shown() or ["0"])[0]
+    return functools.partial(clock, gpu), functools.partial(clock, gpu, beside=True)
 
 
 # ---------------------------------------------------------------- cores and GPUs
