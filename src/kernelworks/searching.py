@@ -23,6 +23,13 @@ from kernelworks.console import AMBIGUOUS, FAILED, INTERRUPTED, USAGE, fail, fau
 __all__ = ["VERBS"]
 
 CODES = {"better": 0, "no better": FAILED, "none right": FAILED, "no verdict": AMBIGUOUS}
+Device = Annotated[
+    str | None, typer.Option("--device", help="cpu or cuda; the problem's own without it.", metavar="DEVICE")
+]
+Store = Annotated[
+    Path | None,
+    typer.Option("--store", help="The file that keeps the search.", metavar="FILE", show_default="in the cache"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead of tables.")]
 
 
@@ -39,10 +46,7 @@ def search(
     most: Annotated[
         int | None, typer.Option("--most", min=1, help="Candidates of the whole search, with those of runs before.")
     ] = None,
-    store: Annotated[
-        Path | None,
-        typer.Option("--store", help="The file that keeps the search.", metavar="FILE", show_default="in the cache"),
-    ] = None,
+    store: Store = None,
     over: Annotated[str, typer.Option("--over", help="The baseline: eager, compiled or ours.")] = "eager",
     endpoint: Annotated[
         str | None, typer.Option("--endpoint", help="Where a language model is asked for candidates.", metavar="URL")
@@ -61,6 +65,7 @@ def search(
     page: Annotated[Path | None, typer.Option("--page", help="Also write a page to this file.", metavar="FILE")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="For every arm; torch's own count without it.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of what proposers draw.")] = 0,
+    device: Device = None,
     workers: Annotated[
         int, typer.Option("--workers", min=1, help="Processes that judge beside each other, each with its own cores.")
     ] = 1,
@@ -82,6 +87,7 @@ def search(
     with faults((ValueError, FileNotFoundError)), console.progress("search") as progress:
         found = run(
             problem,
+            device=device,
             parents=parent or (),
             proposers=None if proposers is None else [name for name in proposers.split(",") if name],
             budget_s=budget,

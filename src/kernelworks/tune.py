@@ -20,7 +20,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
-import importlib.util
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ from typing import Any
 import torch
 
 from kernelworks.bench.gpu import race_on_gpu
-from kernelworks.build.configs import Configs, configs, reread, standing_in, table_of, write_tuned
+from kernelworks.build.configs import Point, Watched, afresh, configs, reread, table_of, write_tuned
 from kernelworks.build.rows import triton_hash
 from kernelworks.contract import Case
 from kernelworks.machine import gpu, has_gpu
@@ -44,40 +43,15 @@ __all__ = ["best", "settled", "tune"]
 
 GAIN = 1.02  # over what is used today: less is noise, and every entry is one more to prove
 
-Point = tuple[str, tuple[tuple[str, int], ...], torch.dtype | None]  # kernel, dims, dtype of one pick
 Progress = Callable[..., None]
 
 
-class _Watched(Configs):
-    """A room's configurations that note what is picked, and answer a point with a candidate where one is set."""
-
-    def __init__(self, base: Configs, row: str) -> None:
-        self.base, self.row = base, row
-        self.points: dict[Point, dict[str, Any]] = {}
-        self.forced: dict[Point, dict[str, Any]] = {}
-
-    def pick(
-        self, kernel: str, *, row: str = "triton", dtype: torch.dtype | None = None, **dims: int
-    ) -> dict[str, Any]:
-        point: Point = (kernel, tuple(dims.items()), dtype)
-        found = self.forced.get(point) or self.base.pick(kernel, row=row, dtype=dtype, **dims)
-        if row == self.row:
-            self.points[point] = found
-        return dict(found)
-
-
-def _module(op: Op, row: str, forced: Mapping[Point, dict[str, Any]]) -> tuple[Any, _Watched]:
+def _module(op: Op, row: str, forced: Mapping[Point, dict[str, Any]]) -> tuple[Any, Watched]:
     """The room's triton.py executed afresh, so that nothing it keeps of another candidate is used."""
     source = op.row(row).source
     assert source is not None
-    spec = importlib.util.spec_from_file_location(f"kernelworks_candidate_of_{op.name.strip('_')}", source)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    watched = _Watched(configs(source), row)
-    watched.forced = dict(forced)
-    with standing_in(source, watched):
-        spec.loader.exec_module(module)
-    return module, watched
+    watched = Watched(configs(source), row, forced)
+    return afresh(source, watched), watched
 
 
 # ---------------------------------------------------------------- one pass of one case

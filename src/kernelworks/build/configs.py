@@ -26,9 +26,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import itertools
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -39,11 +41,25 @@ import torch
 from kernelworks import environment
 from kernelworks.machine import gpu, has_gpu
 
-__all__ = ["Configs", "configs", "reread", "standing_in", "table_of", "write_tuned"]
+__all__ = [
+    "Configs",
+    "Point",
+    "Watched",
+    "afresh",
+    "configs",
+    "reread",
+    "standing_in",
+    "table_of",
+    "with_configs",
+    "write_tuned",
+]
 
 
 FORMS = Path(__file__).resolve().parent.parent / "tile"
 MEASURED = ("evidence", "measured")
+ENTRY = re.compile(r"^\[\[config\]\]\n(?:(?!\[|#).*\n?)*", re.M)  # of a table's text
+
+Point = tuple[str, tuple[tuple[str, int], ...], torch.dtype | None]  # kernel, dims, dtype of one pick
 
 
 class Configs:
@@ -105,6 +121,25 @@ class Configs:
         return json.dumps(own, sort_keys=True)
 
 
+class Watched(Configs):
+    """A room's configurations that note what is picked for a row, and answer a point with a candidate where one is
+    set."""
+
+    def __init__(self, base: Configs, row: str, forced: Mapping[Point, dict[str, Any]] | None = None) -> None:
+        self.base, self.row = base, row
+        self.points: dict[Point, dict[str, Any]] = {}
+        self.forced: dict[Point, dict[str, Any]] = dict(forced or {})
+
+    def pick(
+        self, kernel: str, *, row: str = "triton", dtype: torch.dtype | None = None, **dims: int
+    ) -> dict[str, Any]:
+        point: Point = (kernel, tuple(dims.items()), dtype)
+        found = self.forced.get(point) or self.base.pick(kernel, row=row, dtype=dtype, **dims)
+        if row == self.row:
+            self.points[point] = found
+        return dict(found)
+
+
 def _holds(when: Mapping[str, Any], dtype: torch.dtype | None, dims: Mapping[str, int]) -> bool:
     for name, wanted in when.items():
         if name == "dtype":
@@ -160,6 +195,24 @@ def write_tuned(beside: Path, entries: Sequence[Mapping[str, Any]], *, replace: 
     return path
 
 
+def with_configs(text: str, entries: Sequence[Mapping[str, Any]]) -> str:
+    """A room's table with further entries before the others of the same kernel, in place of those for the same sizes
+    that ``measured`` is said of."""
+    for entry in entries:
+        same = [one for one in ENTRY.findall(text) if _what(tomllib.loads(one)["config"][0]) == _what(entry)]
+        for one in same:
+            text = text.replace(one, "", 1)
+        first = next((one for one in ENTRY.findall(text) if _of_kernel(one, entry)), "")
+        at = text.index(first) if first else len(text)
+        text = f"{text[:at]}{_toml(entry)}\n{text[at:]}"
+    return text
+
+
+def _of_kernel(one: str, entry: Mapping[str, Any]) -> bool:
+    its = tomllib.loads(one)["config"][0]
+    return (its["row"], its["kernel"]) == (entry["row"], entry["kernel"])
+
+
 def _what(entry: Mapping[str, Any]) -> str:
     return json.dumps([entry["row"], entry["kernel"], entry.get("when", {})], sort_keys=True)
 
@@ -195,6 +248,17 @@ def standing_in(beside: Path, table: Any) -> Iterator[None]:
         yield
     finally:
         del _standing_in[room]
+
+
+def afresh(module: Path, table: Any) -> Any:
+    """A room's module executed once more, with ``table`` in the place of its configurations: nothing that it keeps of
+    others is used."""
+    spec = importlib.util.spec_from_file_location(f"kernelworks_candidate_of_{module.parent.name}", module)
+    assert spec is not None and spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    with standing_in(module, table):
+        spec.loader.exec_module(found)
+    return found
 
 
 @functools.cache

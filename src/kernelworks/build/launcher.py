@@ -12,8 +12,9 @@ import torch
 
 from kernelworks.build.cpp import library
 
-__all__ = ["UNKNOWN", "LaunchError", "Loaded", "launcher", "load", "succeed"]
+__all__ = ["SOURCE", "UNKNOWN", "LaunchError", "Loaded", "launcher", "load", "succeed"]
 
+SOURCE = Path(__file__).resolve().parent / "launch.cpp"
 UNKNOWN = -2  # what `launch` answers for arguments that no function is bound to yet
 COOPERATIVE, SERIALIZATION, TRITON = 1, 2, 4
 
@@ -35,7 +36,7 @@ class Loaded:
 @functools.cache
 def launcher() -> Any:
     """The compiled launcher. Raises BuildError where it cannot be built (no C++ compiler)."""
-    return library(Path(__file__).resolve().parent / "launch.cpp", "scalar")
+    return library(SOURCE, "scalar")
 
 
 def succeed(status: int, what: str) -> None:

@@ -156,6 +156,13 @@ class Along(Room):
     def arguments(self) -> Arguments:
         return ARGUMENTS
 
+    def case_of(self, sizes: tuple[int, ...], dtype: torch.dtype, word: str = "") -> Case | None:
+        """A case of any sizes: rows and their elements, or what lies outside, along and inside lines; None of
+        others."""
+        if word or len(sizes) not in (2, 3):
+            return None
+        return _down(sizes, 1, dtypes=(dtype,)) if len(sizes) == 3 else next(sized(_make, (sizes,), (dtype,)))
+
     # ------------------------------------------------------------ the contract
 
     @functools.cached_property

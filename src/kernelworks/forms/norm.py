@@ -147,6 +147,10 @@ class Norm(Room):
     def returns(self) -> tuple[str, ...]:
         return tuple(name for name in self.arguments if name != "eps")
 
+    def case_of(self, sizes: tuple[int, ...], dtype: torch.dtype, word: str = "") -> Case | None:
+        """A case of any sizes: rows and their elements; None of others."""
+        return None if word or len(sizes) != 2 else next(sized(self.make, (sizes,), (dtype,)))
+
     # ------------------------------------------------------------ the contract
 
     @functools.cached_property

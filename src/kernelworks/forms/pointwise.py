@@ -203,6 +203,12 @@ class Pointwise(Room):
             f"{label}every value", lambda g, d: self._with(_every_value(d), g, choice), dtypes=(BF16, torch.float16)
         )
 
+    def case_of(self, sizes: tuple[int, ...], dtype: torch.dtype, word: str = "") -> Case | None:
+        """A case of any sizes: rows, their elements, and the word where the op has one; None of others."""
+        if len(sizes) != 2 or not any(word in ("", *choice.values()) for choice in self.spoken):
+            return None
+        return self._bench_cases((Bench(*sizes, dtype, word),))[0]
+
     def _bench_cases(self, sizes: Sequence[Bench]) -> tuple[Case, ...]:
         spoken = {", ".join(choice.values()): choice for choice in self.spoken}
         return tuple(

@@ -115,6 +115,10 @@ class Product(Room):
     def arguments(self) -> Arguments:
         return ARGUMENTS
 
+    def case_of(self, sizes: tuple[int, ...], dtype: torch.dtype, word: str = "") -> Case | None:
+        """A case of any sizes: M, N and K; None of others."""
+        return None if word or len(sizes) != 3 else next(_benched(((sizes, (dtype,)),)))
+
     # ------------------------------------------------------------ the contract
 
     @functools.cached_property

@@ -131,6 +131,11 @@ class Reduction(Room):
             errors=(*errors_of(self.arguments), *((EMPTY,) if self.dtype is not None else ())),
         )
 
+    def case_of(self, sizes: tuple[int, ...], dtype: torch.dtype, word: str = "") -> Case | None:
+        """A case of any sizes: rows and their elements, or what lies outside, along and inside lines; None of
+        others."""
+        return None if word or len(sizes) not in (2, 3) else _case(sizes, 1, dtypes=(dtype,))
+
     def reference(self, x: Tensor, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, ...]:
         return (self.function(x, dim, keepdim),)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kernelworks.judge.bench import Budget
-from kernelworks.judge.formats import read_candidate, read_problem
+from kernelworks.judge.formats import placed, read_candidate, read_problem
 from kernelworks.judge.nursery import Nursery
 from kernelworks.judge.problem import Candidate, Problem
 from kernelworks.judge.sitting import OVER, Sitting
@@ -55,11 +54,7 @@ def judge_all(
 ) -> list[Judgement]:
     """``judge`` for several candidates of one problem, which share its truth and what they are timed against; those of
     several problems may share a ``nursery``, which takes seconds to start."""
-    asked = problem if isinstance(problem, Problem) else read_problem(problem)
-    if device not in (None, "cpu", "cuda"):
-        raise ValueError(f"device must be cpu or cuda, got {device!r}")
-    if device is not None:
-        asked = dataclasses.replace(asked, device=device)
+    asked = placed(problem, device) if isinstance(problem, Problem) else read_problem(problem, device)
     read = [c if isinstance(c, Candidate) else read_candidate(c, asked) for c in candidates]
     interpreted = asked.device == "cpu" and any(c.language == "triton" for c in read)
     with Sitting(

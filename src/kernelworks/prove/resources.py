@@ -21,10 +21,10 @@ from kernelworks.contract import TensorSpec
 from kernelworks.op import OPS, on_meta
 from kernelworks.prove.truth import flat_outputs
 
-__all__ = ["main", "resources"]
+__all__ = ["declined", "main", "resources"]
 
 
-def _declined(op: Any, row: str, pass_: str, args: Sequence[Any]) -> bool:
+def declined(op: Any, row: str, pass_: str, args: Sequence[Any]) -> bool:
     """Whether the row would not take this call on a GPU, so that its kernels are never launched for it."""
 
     def placed(value: Any) -> Any:
@@ -50,7 +50,7 @@ def resources(
         for dtype in [d for d in case.dtypes if not dtypes or d in dtypes]:
             given = case.make(torch.Generator().manual_seed(0), dtype)
             args = [on_meta(given.get(name)) for name in names]
-            if _declined(op, row, "forward", args):
+            if declined(op, row, "forward", args):
                 continue
             with triton.compiling() as compiled:
                 outputs = op.row(row).load("forward")(*args)
@@ -62,7 +62,7 @@ def resources(
                     grads = {f"grad_{n}": v for n, v in kept.items() if isinstance(v, Tensor)}
                     have = {**kept, **grads, "needs": [True] * len(backward.returns)}
                     given_back = [have.get(n) for n in backward.names]
-                    if not _declined(op, row, "backward", given_back):
+                    if not declined(op, row, "backward", given_back):
                         op.row(row).load("backward")(*given_back)
             for made in compiled:
                 if made not in seen:

@@ -27,6 +27,7 @@ from pathlib import Path
 import torch
 
 from kernelworks import certificates, environment
+from kernelworks.build.configs import with_configs
 from kernelworks.build.constants import TABLE, with_entry
 from kernelworks.build.cpp import TARGETS
 from kernelworks.judge.bench import Budget
@@ -34,11 +35,11 @@ from kernelworks.judge.formats import rooms, text
 from kernelworks.judge.nursery import Nursery
 from kernelworks.judge.problem import Problem
 from kernelworks.judge.sitting import Sitting
-from kernelworks.machine import machine
+from kernelworks.machine import gpu, machine
 from kernelworks.op import OPS
 from kernelworks.records import Ceilings, GpuCeilings, Proof, from_json
-from kernelworks.search import shares
-from kernelworks.search.variants import constants_in, known, text_of
+from kernelworks.search import launches, shares
+from kernelworks.search.variants import constants_in, known, provided, text_of
 from kernelworks.searches import BETTER, Beside, Kept, Search
 from kernelworks.verdicts import Judgement, Speed
 
@@ -75,6 +76,13 @@ def keepable(problem: Problem) -> None:
             f"keep takes an op of ours, whose room the kernel goes into; got {problem.name}, a problem in the format "
             f"{problem.format} (--out FILE writes its best candidate)"
         )
+    contract = OPS[problem.entry].contract
+    proved = {one.name for one in (*contract.device_bench_cases, *contract.device_cases)}
+    if problem.device == "cuda" and problem.shapes[0].name not in proved:
+        raise ValueError(
+            f"keep takes a size that a proof of {problem.entry} reaches on a GPU, got {problem.shapes[0].name} (it has "
+            f"{', '.join([*proved][:8])}; --out FILE writes the best candidate)"
+        )
     room = OPS[problem.entry].room
     if not os.access(room, os.W_OK):
         raise ValueError(f"keep writes to {room}, which this user may not")
@@ -88,14 +96,11 @@ def keep(
     row, sizes = "", list[Beside]()
     try:
         code = _best(found)
-        change = _change(problem.entry, code)
+        change = _change(problem, code)
         row = change.row
-        with contextlib.ExitStack() as stack:
-            if found.workers > 1:
-                stack.enter_context(shares.clock())
-            for one in _measured(found, problem, code, budget, ceilings, say):
-                sizes.append(one)
-        change = _change(problem.entry, code, [_record(found, one) for one in sizes])
+        for one in _measured(found, problem, code, budget, ceilings, say):
+            sizes.append(one)
+        change = _change(problem, code, [_record(found, one) for one in sizes])
         proof, certificate = _proved(problem.entry, change, say)
     except Refused as error:
         return Kept(problem.entry, row, (), tuple(sizes), None, str(error))
@@ -119,16 +124,39 @@ def _speed(found: Judgement, over: str) -> Speed | None:
     return next((speed for speed in found.speeds if speed.over == over), None)
 
 
-def _change(op: str, code: str, measured: Sequence[Mapping[str, object]] = ()) -> Change:
+def _change(problem: Problem, code: str, measured: Sequence[Mapping[str, object]] = ()) -> Change:
     """Raises Refused where the text is of no form that a room has a place for."""
+    op, room = problem.entry, OPS[problem.entry].room
+    if problem.device == "cuda":
+        return _configured(problem, code, measured)
     kept = constants_in(op, code)
-    room = OPS[op].room
     if kept is None:
         return _own_row(op, code, room, measured)
     row, constants = kept
     path = room / TABLE
     before = path.read_text(encoding="utf-8") if path.exists() else ""
     return Change(row, {path: with_entry(before, row, constants, measured)})
+
+
+def _configured(problem: Problem, code: str, measured: Sequence[Mapping[str, object]]) -> Change:
+    """Entries of the room's table for the kernels that are launched otherwise, at exactly these sizes: nothing else was
+    measured. Raises Refused."""
+    kept = launches.sets_in(problem, code)
+    if kept is None:
+        raise Refused("of a GPU a room has a place for its rows launched otherwise; --out FILE writes its text")
+    row, sets = kept
+    path = OPS[problem.entry].room / TABLE
+    its = launches.picked(problem.entry, problem.shapes[0].name)[row]
+    entries = [
+        {
+            "row": row, "kernel": kernel,
+            "when": {name: [size, size] for name, size in dims}
+            | ({} if dtype is None else {"dtype": [str(dtype).removeprefix("torch.")]}),
+            "set": sets[kernel, dims, dtype], "measured": list(measured),
+        }
+        for (kernel, dims, dtype), was in its.items() if sets[kernel, dims, dtype] != was
+    ]  # fmt: skip
+    return Change(row, {path: with_configs(path.read_text(encoding="utf-8"), entries)})
 
 
 def _own_row(op: str, code: str, room: Path, measured: Sequence[Mapping[str, object]]) -> Change:
@@ -172,19 +200,21 @@ def _target() -> str:
 def _measured(
     found: Search, problem: Problem, code: str, budget: Budget, ceilings: Ceilings | GpuCeilings | None, say: Say
 ) -> Iterator[Beside]:
-    """The row as it is and what is to be kept, judged at one sitting for each size that ``bench`` times. Raises Refused
-    where it is no quicker at the size that was searched, slower at another, or not right."""
+    """The row as it is and what is to be kept, judged at one sitting for each size that it is for: on a CPU those that
+    ``bench`` times, too. Raises Refused where it is no quicker at the size that was searched, slower at another, or not
+    right."""
     op, asked = problem.entry, problem.shapes[0].name
-    as_it_is = text_of(op)
-    if as_it_is is None:
-        raise Refused(f"{op} has no row in C++ on this CPU that it could be held against")
+    as_it_is = _as_it_is(problem, code)
+    others = [case.name for case in OPS[op].contract.bench_cases] if problem.device == "cpu" else []
+    alone, beside = (None, None) if found.workers == 1 else shares.turns(problem.device)
     with Nursery() as nursery:
-        for case in dict.fromkeys((asked, *(case.name for case in OPS[op].contract.bench_cases))):
+        for case in dict.fromkeys((asked, *others)):
             at = f"{op} {case}"
             with Sitting(
-                rooms.problem_of(f"{op}:{case}"), over=(found.over,), budget=budget, threads=found.threads,
-                ceilings=ceilings, nursery=nursery, progress=lambda what, at=at: say(f"{at}: {what}"),  # type: ignore[misc]
-                known=known(problem),
+                rooms.problem_of(f"{op}:{case}", problem.device), over=(found.over,), budget=budget,
+                threads=found.threads, ceilings=ceilings, nursery=nursery,
+                progress=lambda what, at=at: say(f"{at}: {what}"),  # type: ignore[misc]
+                known=known(problem), provided=provided(problem), alone=alone, beside=beside,
             ) as sitting:  # fmt: skip
                 before, after = (sitting.judge_text("row", one, "c++") for one in (as_it_is, code))
             one = _beside(case, found.over, before, after)
@@ -194,6 +224,15 @@ def _measured(
                 raise Refused(f"beside each other at {case} it is {said}: that is ambiguous")
             if one.high < 1:
                 raise Refused(f"it is slower than the row as it is at {case}: {one.low:.3f} to {one.high:.3f} times")
+
+
+def _as_it_is(problem: Problem, code: str) -> str:
+    """Our row that a text is to be better than. Raises Refused."""
+    kept = launches.sets_in(problem, code) if problem.device == "cuda" else None
+    found = text_of(problem.entry) if kept is None else launches.text_at(problem, kept[0])
+    if found is None:
+        raise Refused(f"{problem.entry} has no row in C++ on this CPU that it could be held against")
+    return found
 
 
 def _beside(case: str, over: str, before: Judgement, after: Judgement) -> Beside:
@@ -207,12 +246,17 @@ def _beside(case: str, over: str, before: Judgement, after: Judgement) -> Beside
     return Beside(case, now.ratio / was.ratio, now.low / was.high, now.high / was.low, now.ratio, ours)
 
 
+def _on(found: Search) -> dict[str, object]:
+    on_gpu = found.best is not None and found.best.first.device == "cuda"
+    return {"gpu": gpu().name, "driver": gpu().driver} if on_gpu else {"cpu": machine().name}
+
+
 def _record(found: Search, one: Beside) -> dict[str, object]:
     """Of what was measured, as the room's table has it."""
     return {
         "case": one.case, "us": round(one.seconds * 1e6, 3), "over_before": round(one.ratio, 3),
         "low": round(one.low, 3), "high": round(one.high, 3), f"over_{found.over}": round(one.over, 3),
-        "threads": found.threads, "cpu": machine().name, "torch": str(torch.__version__),
+        "threads": found.threads, **_on(found), "torch": str(torch.__version__),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
     }  # fmt: skip
 

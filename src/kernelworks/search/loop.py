@@ -21,11 +21,11 @@ import torch
 
 from kernelworks.ceilings import ceilings as measured_ceilings
 from kernelworks.judge.bench import Budget
-from kernelworks.judge.formats import read_problem, rooms, text
+from kernelworks.judge.formats import placed, read_problem, text
 from kernelworks.judge.nursery import Nursery
 from kernelworks.judge.problem import Problem
 from kernelworks.judge.sitting import ARMS, Sitting, Work
-from kernelworks.machine import machine
+from kernelworks.machine import has_gpu, kind_of
 from kernelworks.records import Ceilings, GpuCeilings, from_json, to_json
 from kernelworks.search import shares
 from kernelworks.search.farm import Done, Farm, Here, Task, Worker, undecided
@@ -36,7 +36,7 @@ from kernelworks.search.proposers import Setting, chosen
 from kernelworks.search.stopping import Stopping
 from kernelworks.search.store import Store, place_of
 from kernelworks.search.turns import Desk, turn
-from kernelworks.search.variants import known
+from kernelworks.search.variants import known, provided, texts_of
 from kernelworks.searches import Brought, Found, Search, Tried
 from kernelworks.verdicts import Judgement
 
@@ -64,6 +64,7 @@ def _silent(what: str, done: float = 0, total: float = 0) -> None:
 def search(
     problem: str | Path | Problem,
     *,
+    device: str | None = None,
     parents: Sequence[str | Path] = (),
     proposers: Sequence[str] | None = None,
     budget_s: float = 600.0,
@@ -84,6 +85,7 @@ def search(
 
     Args:
         problem: a file with a problem, or an op of ours (``"softmax"``, ``"softmax:1024x4096"``).
+        device: "cpu" or "cuda", where candidates work; the problem's own without it.
         parents: files with candidates to begin with, in the problem's format.
         proposers: by name (``proposers.PROPOSERS``); without it all that can do something for this problem.
         budget_s: seconds of this run. The candidate that is being judged when they are over is finished.
@@ -105,7 +107,9 @@ def search(
     Raises: ValueError naming the argument, OSError for a file; both before anything is judged.
     """
     say = progress or _silent
-    asked = problem if isinstance(problem, Problem) else read_problem(problem)
+    asked = placed(problem, device) if isinstance(problem, Problem) else read_problem(problem, device)
+    if asked.device == "cuda" and not has_gpu():
+        raise ValueError(f"{asked.name} is to be searched on a GPU, and torch sees none here")
     if over not in ARMS:
         raise ValueError(f"over takes {', '.join(ARMS)}, got {over!r}")
     if not budget_s > 0:
@@ -124,8 +128,8 @@ def search(
     if workers > 1:
         from kernelworks.search import crew
 
-        crew.possible(workers, count, asked.device)
-    with Store.open(place, asked, over=over, threads=count, machine=machine().kind) as kept:
+        crew.possible(workers, count)
+    with Store.open(place, asked, over=over, threads=count, machine=kind_of(asked.device)) as kept:
         run = _Run(kept, judging, ceilings, workers, say)
         with Stopping(budget_s, most, run.say) as stop, contextlib.ExitStack() as stack:
             run.stop, run.stack = stop, stack
@@ -146,13 +150,8 @@ def _given(path: Path, problem: Problem) -> Draft:
 
 
 def _own(problem: Problem) -> list[Draft]:
-    """Of an op of ours its best row in C++, as it is."""
-    if problem.format != rooms.NAME:
-        return []
-    from kernelworks.search.variants import text_of
-
-    found = text_of(problem.entry)
-    return [] if found is None else [Draft(found, "c++", GIVEN, note="our row as it is")]
+    """Of an op of ours its rows as they are."""
+    return [Draft(found, text.language(found), GIVEN, note="our row as it is") for found in texts_of(problem)]
 
 
 class _Run:
@@ -270,9 +269,10 @@ class _Run:
 
         self.say("the machine's ceilings")
         self.ceilings = self.ceilings or measured_ceilings(rough=True, device=self.store.problem.device)
-        self.say(f"Ray, for {self.workers} workers")
+        self.say(f"{self.workers} workers")
+        problem = self.store.problem
         papers = Papers(
-            self.store.problem, self.store.over, self.judging[0], self.store.threads, self.ceilings, machine().kind
+            problem, self.store.over, self.judging[0], self.store.threads, self.ceilings, kind_of(problem.device)
         )
         crew = stack.enter_context(Crew(self.workers, papers))
         self._allowed = crew.allowed
@@ -299,11 +299,12 @@ class _Run:
         return True
 
     def _opened(self, budget: Budget, stack: contextlib.ExitStack) -> Sitting:
+        alone, beside = (None, None) if self.workers == 1 else shares.turns(self.store.problem.device)
         return stack.enter_context(
             Sitting(
                 self.store.problem, over=(self.store.over,), budget=budget, threads=self.store.threads,
                 ceilings=self.ceilings, nursery=self.nursery, interpreted=self.interpreted, progress=self.say,
-                alone=None if self.workers == 1 else shares.clock, known=known(self.store.problem),
+                known=known(self.store.problem), provided=provided(self.store.problem), alone=alone, beside=beside,
             )
         )  # fmt: skip
 
@@ -423,10 +424,16 @@ def result(store: Store, run: _Run | None = None) -> Search:
         judged=store.judged(), judged_now=run.judged_now if run else 0, seconds=run.stop.seconds if run else 0.0,
         cost_s=store.cost_s(), limit_s=work.get("limit_s"), ceiling=work.get("ceiling", ""),
         flop=work.get("flop", 0.0), bytes=work.get("bytes", 0.0),
-        ceilings=from_json(Ceilings, work["ceilings"]) if "ceilings" in work else None, date=store.date(),
+        ceilings=_ceilings(store.problem.device, work.get("ceilings")), date=store.date(),
         workers=run.workers if run else 1, lost=run.lost if run else 0,
         each_s=run.judging_s / run.judged_now if run and run.judged_now else None,
     )  # fmt: skip
+
+
+def _ceilings(device: str, said: str | None) -> Ceilings | GpuCeilings | None:
+    if said is None:
+        return None
+    return from_json(GpuCeilings, said) if device == "cuda" else from_json(Ceilings, said)
 
 
 def _low(one: Tried) -> float:

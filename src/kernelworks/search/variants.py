@@ -8,6 +8,7 @@ its ``SPACE``; what compiles it (``row``) runs in the candidate's own process.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -26,7 +27,7 @@ from kernelworks.machine import machine
 from kernelworks.op import OPS, Op
 from kernelworks.search.space import space_in
 
-__all__ = ["constants_in", "known", "row", "text_of"]
+__all__ = ["constants_in", "known", "provided", "row", "text_of", "texts_of"]
 
 LARGE = 1 << 20  # bytes from which on something is done another way: tried far off too
 FLAGS = ("", "-O2", "-funroll-loops", "-fno-tree-slp-vectorize")
@@ -108,10 +109,33 @@ def constants_in(name: str, code: str) -> tuple[str, Constants] | None:
     return target, Constants(numbers, tuple(str(space.at["FLAGS"]).split()))
 
 
+def texts_of(problem: Problem) -> list[str]:
+    """The candidates of an op's rows as they are: its best one in C++ for this CPU, or those on a GPU that the room's
+    table has something to choose for (``launches``). None of a problem that is no op of ours."""
+    if problem.format != rooms.NAME:
+        return []
+    if problem.device == "cuda":
+        from kernelworks.search import launches
+
+        return launches.texts_of(problem)
+    found = text_of(problem.entry)
+    return [] if found is None else [found]
+
+
+def provided(problem: Problem) -> list[Path]:
+    """Files that rows of ours on a GPU find compiled, whatever their constants are."""
+    if problem.format != rooms.NAME or problem.device != "cuda":
+        return []
+    from kernelworks.search import launches
+
+    return launches.provided(problem)
+
+
 def known(problem: Problem) -> Callable[[str], bool]:
     """Whether a text is our row of the problem's op with constants out of our row's own space: such a one, whoever sent
     it, has not a word of its own."""
-
+    if problem.format == rooms.NAME and problem.device == "cuda":
+        return functools.partial(_known_on_gpu, problem)
     source = text_of(problem.entry) if problem.format == rooms.NAME else None
     own = None if source is None else space_in(source)
 
@@ -125,6 +149,15 @@ def known(problem: Problem) -> Callable[[str], bool]:
         return all(space.at[name] in values for name, values in own.choices.items())
 
     return holds
+
+
+def _known_on_gpu(problem: Problem, code: str) -> bool:
+    from kernelworks.search import launches
+
+    try:
+        return launches.sets_in(problem, code) is not None
+    except Misread:
+        return False
 
 
 def _constant(file: str, name: str) -> str:

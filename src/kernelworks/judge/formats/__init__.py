@@ -16,6 +16,7 @@ runs foreign code (``load``, ``load_candidate``) is called in processes of the j
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +24,7 @@ from types import ModuleType
 from kernelworks.judge.formats import defined, kernelbench, kernelbook, ladders, robust_kbench, rooms, text
 from kernelworks.judge.problem import Candidate, Misread, Problem
 
-__all__ = ["FORMATS", "candidate_of", "read_candidate", "read_problem"]
+__all__ = ["FORMATS", "candidate_of", "placed", "read_candidate", "read_problem"]
 
 # The first that takes a file reads it.
 FORMATS: tuple[ModuleType, ...] = (robust_kbench, kernelbench, kernelbook, defined)
@@ -36,17 +37,23 @@ def _split(path: str | Path) -> tuple[Path, str]:
     return (whole, "") if not mark or whole.exists() else (Path(name), which)
 
 
-def read_problem(path: str | Path) -> Problem:
-    """The problem in a file, of an op's name, or of a ladder's.
+def read_problem(path: str | Path, device: str | None = None) -> Problem:
+    """The problem in a file, of an op's name, or of a ladder's; where its candidates are to work.
 
     Raises:
         Misread: no format takes it, or a field of it is not what the format has there.
+        ValueError: ``device`` is neither "cpu" nor "cuda".
     """
-    if ladders.named(str(path)):
-        return ladders.problem_of(str(path))
+    _known(device)
     file, which = _split(path)
     if not file.exists() and rooms.named(str(path)):
-        return rooms.problem_of(str(path))
+        return rooms.problem_of(str(path), device or "cpu")
+    return placed(_read(path, file, which), device)
+
+
+def _read(path: str | Path, file: Path, which: str) -> Problem:
+    if ladders.named(str(path)):
+        return ladders.problem_of(str(path))
     source = text.read(file)
     for format in FORMATS:
         if format.reads(file, source):
@@ -55,6 +62,23 @@ def read_problem(path: str | Path) -> Problem:
             return format.problem_in(file, source)  # type: ignore[no-any-return]
     names = ", ".join(format.NAME for format in FORMATS)
     raise Misread(f"{file}: no format that is known ({names}): a KernelBench problem has class Model and get_inputs()")
+
+
+def _known(device: str | None) -> None:
+    if device not in (None, "cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda, got {device!r}")
+
+
+def placed(problem: Problem, device: str | None) -> Problem:
+    """The problem where its candidates are to work; its own place without a device. An op of ours has other cases on a
+    GPU. Raises ValueError for a device that is neither, Misread for a case that there is not on it."""
+    _known(device)
+    if device is None or device == problem.device:
+        return problem
+    if problem.format != rooms.NAME:
+        return dataclasses.replace(problem, device=device)
+    whole = all(shape.required for shape in problem.shapes)
+    return rooms.problem_of(problem.entry if whole else f"{problem.entry}:{problem.shapes[0].name}", device)
 
 
 def read_candidate(path: str | Path, problem: Problem) -> Candidate:

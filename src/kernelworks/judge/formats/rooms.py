@@ -1,12 +1,14 @@
 """Our own rooms: ``rms_norm``, or ``rms_norm:1024x4096`` for one of its cases. The reference is what a user writes in
 torch, the inputs are the contract's, and every case of it is a shape: one that a candidate must take where the op is
-asked for, one that it may refuse where a case is.
+asked for, one that it may refuse where a case is. On a GPU they are what is timed and proved there.
 
 A candidate is a Python file with a function of the op's name, which takes the op's arguments in their order.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +21,10 @@ from kernelworks.judge.formats.loading import Made, module_of
 from kernelworks.judge.problem import Candidate, Misread, Problem, Shape
 from kernelworks.op import OPS
 
-__all__ = ["candidate_in", "load", "load_candidate", "named", "problem_of"]
+__all__ = ["candidate_in", "case_named", "load", "load_candidate", "named", "problem_of"]
 
 NAME = "room"
+SIZED = re.compile(r"(?P<word>[a-z]+ )?(?P<sizes>[1-9]\d*(x[1-9]\d*){1,2}) (?P<dtype>float32|bfloat16|float16)")
 
 
 def named(name: str) -> bool:
@@ -29,24 +32,55 @@ def named(name: str) -> bool:
     return name.partition(":")[0] in OPS
 
 
-def _cases(op: str) -> dict[str, Case]:
+def _cases(op: str, device: str) -> dict[str, Case]:
     """What is timed first, then what a proof tries, largest dtype first."""
     contract = OPS[op].contract
-    return {case.name: case for case in (*contract.bench_cases, *contract.cases)}
+    if device == "cpu":
+        return {case.name: case for case in (*contract.bench_cases, *contract.cases)}
+    found: dict[str, Case] = {}
+    for case in (*contract.device_bench_cases, *contract.device_cases, *contract.bench_cases):
+        found.setdefault(case.name, case)
+    return found
 
 
-def problem_of(name: str) -> Problem:
+def _case(op: str, device: str, name: str) -> Case | None:
+    """Of a name that the contract gives, or of sizes and a dtype that the op's form makes one of."""
+    known = _cases(op, device)
+    if name in known:
+        return known[name]
+    said = SIZED.fullmatch(name)
+    made = getattr(OPS[op].form, "case_of", None)
+    if said is None or made is None:
+        return None
+    sizes = tuple(map(int, said["sizes"].split("x")))
+    case: Case | None = made(sizes, getattr(torch, said["dtype"]), (said["word"] or "").strip())
+    return None if case is None else replace(case, name=name)
+
+
+def case_named(op: str, device: str, name: str) -> Case:
+    """Raises Misread where there is none of that name, and none can be made."""
+    found = _case(op, device, name)
+    if found is None:
+        raise Misread(f"{op}: no case {name!r}")
+    return found
+
+
+def problem_of(name: str, device: str = "cpu") -> Problem:
     op, _, case = name.partition(":")
-    known = _cases(op)
+    known = _cases(op, device)
     mutates = OPS[op].contract.mutates
     if mutates:
         raise Misread(f"{op}: it works in place, on {', '.join(mutates)}; an op that returns is accepted")
-    if case and case not in known:
-        raise Misread(f"{op}: no case {case!r}; it has {', '.join([*known][:8])} and {max(0, len(known) - 8)} more")
+    if case and _case(op, device, case) is None:
+        raise Misread(
+            f"{op}: no case {case!r}; it has {', '.join([*known][:8])} and {max(0, len(known) - 8)} more, and ops of a "
+            "form take sizes and a dtype (300x4096 bfloat16)"
+        )
     first = case or next(iter(known))
     names = [first, *(n for n in known if n != first)]
-    shapes = tuple(Shape(n, {"case": [*known].index(n)}, required=n == first or not case) for n in names)
-    return Problem(op, NAME, {}, __name__, op, shapes)
+    at = {name: number for number, name in enumerate((*known, *names))}
+    shapes = tuple(Shape(n, {"case": at[n]}, required=n == first or not case) for n in names)
+    return Problem(op, NAME, {}, __name__, op, shapes, device=device)
 
 
 def candidate_in(path: Path, source: str, problem: Problem) -> Candidate:
@@ -58,7 +92,10 @@ def candidate_in(path: Path, source: str, problem: Problem) -> Candidate:
 
 def load(problem: Problem, shape: Shape, folder: Path) -> Any:
     op = OPS[problem.entry]
-    case = [*_cases(problem.entry).values()][shape.sizes["case"]]
+    known = [*_cases(problem.entry, problem.device).values()]
+    at = shape.sizes["case"]
+    case = known[at] if at < len(known) else _case(problem.entry, problem.device, problem.shapes[0].name)
+    assert case is not None
     names = op.passes["forward"].names
 
     def inputs() -> list[Any]:

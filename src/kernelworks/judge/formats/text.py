@@ -137,7 +137,8 @@ def with_constants(text: str, sizes: Mapping[str, int | float | str]) -> str:
 
 # The first word that stands in the text says what its kernels are written in.
 LANGUAGES = (
-    ("cuda", ("cuda_sources", "cuda_source=", ".cu\"", "__global__", "CUDAExtension")),
+    ("cuda", ("cuda_sources", "cuda_source=", ".cu\"", "__global__", "CUDAExtension",
+              "launches import cuda")),
     ("triton", ("@triton.jit", "import triton", "@triton.autotune")),
     ("c++", ("cpp_sources", "load_inline", "CppExtension", "torch/extension.h", "CDLL(", "LoadLibrary(",
              "tvm_ffi", "kernelworks.search.variants")),
