@@ -276,7 +276,7 @@ def test_what_is_said_of_a_call_is_what_it_takes(
     words = {WIN: f"timed: 1.40x torch, {ROW} 10 us against torch's 14", LOSS: "0.80x", None: NONE}
     assert words[halves] in told.because
     trace = record(lambda: F.gelu(a), survey=Survey())
-    found = [Races(0.0, torch.get_num_threads()).of(c.load()).row for c in trace.calls if c.name == "aten::gelu"]
+    found = [Races(0.0, torch.get_num_threads()).of(c).row for c in trace.calls if c.name == "aten::gelu"]
     assert found == ([f"kw.gelu: {ROW}"] if taken == ROW else [""])
 
 

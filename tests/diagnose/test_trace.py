@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +59,20 @@ def test_survey_knows_weights_and_leaves_nothing_behind() -> None:
     assert survey.persistent[MODEL.layers[0].up.weight.untyped_storage().data_ptr()] == 8 * 16 * 4
     assert not torch.overrides._get_current_function_mode_stack()
     assert not torch.nn.modules.module._global_forward_pre_hooks
+
+
+def test_a_survey_holds_nothing_of_the_profilers() -> None:
+    with torch.no_grad():
+        trace = record(lambda: MODEL(X), survey=Survey())
+    trace.output = None
+    assert pickle.loads(pickle.dumps(trace)).calls == trace.calls, "which records of the profiler would not let be done"
+    first, second = (c for c in trace.calls if c.name == "aten::linear")
+    assert first.dtypes[:2] == [torch.float32] * 2 and first.shapes is second.shapes, (
+        "one list for calls that are alike"
+    )
+    (product,) = (c for c in first.everything if c.name == "aten::addmm")
+    weight = MODEL.layers[0].up.weight.untyped_storage().data_ptr()
+    assert product.shapes[2] == [8, 16] and product.pointers[2] == weight, "what the ops below were given is read too"
 
 
 def test_join_puts_shapes_to_times() -> None:

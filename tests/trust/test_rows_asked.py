@@ -86,7 +86,7 @@ def test_the_row_named_is_the_row_that_a_swapped_call_takes(
     with torch.no_grad():
         trace = record(lambda: getattr(F, function)(*args, **kwargs), survey=Survey())
         expected = _by_the_swapped_call(lambda: FUNCTIONS[function](*args, **kwargs))
-    found = [Races(0.0, torch.get_num_threads()).of(c.load()).row for c in trace.calls]
+    found = [Races(0.0, torch.get_num_threads()).of(c).row for c in trace.calls]
     named = [c.name.removeprefix("aten::") for c in trace.calls]
     spelled = [row for row, op in zip(found, named, strict=True) if by_operator(op) is not None]
     assert spelled == [expected]
@@ -120,5 +120,5 @@ def test_by_timings_too(name: str, trained: bool, verdict: float | None, tmp_pat
 
         with torch.set_grad_enabled(trained):
             trace = record(run, survey=Survey())
-        found = [Races(0.0, torch.get_num_threads()).of(c.load()).row for c in trace.calls if not c.backward]
+        found = [Races(0.0, torch.get_num_threads()).of(c).row for c in trace.calls if not c.backward]
         assert [row for row in found if row] == ([] if takes.native else [f"kw.{op.name}: {takes.way}"])

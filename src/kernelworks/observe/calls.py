@@ -10,22 +10,10 @@ from typing import Any
 import torch
 
 from kernelworks.observe.generated import Kernel
-from kernelworks.observe.inputs import below
 
 __all__ = ["FUNCTION", "Call", "DeviceWork", "Place", "Runtime", "fold"]
 
 FUNCTION = 0  # at::RecordScope
-
-# The profiler's C++ names of dtypes.
-DTYPES = {
-    "float": torch.float32, "double": torch.float64, "c10::BFloat16": torch.bfloat16, "c10::Half": torch.float16,
-    "long int": torch.int64, "long": torch.int64, "int": torch.int32, "short": torch.int16, "short int": torch.int16,
-    "unsigned char": torch.uint8, "signed char": torch.int8, "bool": torch.bool,
-    "c10::complex<float>": torch.complex64, "c10::complex<double>": torch.complex128,
-    "c10::complex<c10::Half>": torch.complex32, "c10::Float8_e4m3fn": torch.float8_e4m3fn,
-    "c10::Float8_e5m2": torch.float8_e5m2, "unsigned short": torch.uint16, "unsigned int": torch.uint32,
-    "unsigned long": torch.uint64,
-}  # fmt: skip
 
 
 def fold(path: str) -> str:
@@ -49,11 +37,12 @@ class Place:
 class Call:
     """One op with the ops that it called. Times in ns; shapes and the like only from a survey pass.
 
-    After ``load``, ``shapes`` and ``strides`` hold a list of sizes per argument, a list of lists for a list of tensors,
-    and [] for anything else; ``dtypes`` a torch dtype per tensor argument, else None; ``scalars`` the numbers and lists
-    of numbers. The profiler's tree tells the rest (``inputs``): ``pointers`` a storage address per tensor argument,
-    ``tensors`` which tensor it is, ``rooms`` the bytes of its storage; ``listed`` the dtype of the tensors in lists;
-    ``made`` address and bytes of each storage that the call allocated and left behind.
+    ``shapes`` and ``strides`` hold a list of sizes per argument, a list of lists for a list of tensors, and [] for
+    anything else; ``dtypes`` a torch dtype per tensor argument, else None; ``scalars`` the numbers and lists of
+    numbers: calls that are alike share them. The profiler's tree tells the rest (``inputs``): ``pointers`` a storage
+    address per tensor argument, ``tensors`` which tensor it is, ``rooms`` the bytes of its storage, of an outermost op
+    alone; ``listed`` the dtype of the tensors in lists; ``made`` address and bytes of each storage that the call
+    allocated and left behind.
     """
 
     name: str
@@ -72,7 +61,6 @@ class Call:
     rooms: list[Any] = field(default_factory=list)
     made: tuple[tuple[int, int], ...] = ()
     items: list[Any] | None = None  # what ``work.Arguments`` has made of them
-    node: Any = None  # an outermost op's place in the profiler's tree, until the ops below it are asked for
     children: list[Call] = field(default_factory=list)
     place: Place = Place()
     backward: bool = False
@@ -80,32 +68,9 @@ class Call:
     freed: int = 0  # bytes of large blocks given back since the call before
     correlation: int = 0  # by which what the device did for the call names it
     runtime: list[Runtime] = field(default_factory=list)  # calls of the device's driver made in it or below
-    event: Any = None  # the profiler's own record, until it is loaded
     like: int = 0  # the same number for calls that have their shapes of one call of the survey
     graph: str = ""  # the run of a compiled graph that it is part of
     kernel: Kernel | None = None  # that inductor wrote, where the call is one of it
-
-    def load(self) -> Call:
-        """Reads shapes and the like from the profiler's record. Cost: tens of us once, so it waits."""
-        if self.event is not None:
-            event, self.event = self.event, None
-            self.overload = event.overload_name()
-            if not self.shapes and hasattr(event, "structured_input_shapes"):
-                self.shapes = event.structured_input_shapes()
-                self.strides = event.structured_input_strides()
-            self.dtypes = [DTYPES.get(d) for d in event.dtypes()]
-            self.scalars = event.concrete_inputs()
-        return self
-
-    def look_below(self) -> None:
-        """Reads which tensors the ops below were given. Only what is counted by its parts needs it."""
-        if self.node is not None:
-            inputs, self.node = below(self.node), None
-            for call in self.everything:
-                its = inputs.get(call.correlation)
-                if its is not None:
-                    call.pointers, call.tensors, call.listed = its.pointers, its.tensors, its.listed or call.listed
-                    call.made, call.items = its.made, None
 
     @property
     def shown(self) -> str:

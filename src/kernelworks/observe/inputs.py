@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Inputs", "below", "inputs_of"]
+__all__ = ["Inputs", "inputs_of"]
 
 MEMORY = "[memory]"
 
@@ -23,8 +23,7 @@ class Inputs:
     ``pointers`` are storage addresses; ``shapes`` and ``strides`` as in Call, empty where the profiler's events say
     them; ``listed`` is the dtype of the tensors in lists. ``tensors`` says which arguments are one tensor (by the
     address of torch's own record of it) and ``rooms`` the bytes of its storage, 0 where that is older than the run.
-    ``made`` are the storages, with their bytes, that the call allocated and did not free before it ended. ``node`` is
-    its place in the tree, from which the ops below it are read when they are asked for.
+    ``made`` are the storages, with their bytes, that the call allocated and did not free before it ended.
     """
 
     pointers: list[Any] = field(default_factory=list)
@@ -34,7 +33,6 @@ class Inputs:
     tensors: list[Any] = field(default_factory=list)
     rooms: list[Any] = field(default_factory=list)
     made: tuple[tuple[int, int], ...] = ()
-    node: Any = None
 
 
 def inputs_of(results: Any) -> dict[int, Inputs]:
@@ -58,24 +56,20 @@ def inputs_of(results: Any) -> dict[int, Inputs]:
             continue
         its = found[node.correlation_id] = Inputs()
         _read(its, given, live, sizes_too)
-        its.made, its.node = _made(node, live), node
-        if sizes_too:
-            found.update(below(node))
+        its.made = _made(node, live)
+        _below(node, found, sizes_too)
     return found
 
 
-def below(op: Any) -> dict[int, Inputs]:
-    """The inputs of the ops below one, by their correlations."""
-    found: dict[int, Inputs] = {}
-    sizes_too = not hasattr(torch._C._autograd._KinetoEvent, "structured_input_shapes")
+def _below(op: Any, found: dict[int, Inputs], sizes_too: bool) -> None:
+    """The inputs of the ops below one."""
     waiting = list(op.children)
     while waiting:
         node = waiting.pop()
         if node.name != MEMORY:
             its = found[node.correlation_id] = Inputs(made=_made(node, {}))
-            _read(its, getattr(node.extra_fields, "inputs", None) or (), {}, sizes_too)
+            _read(its, getattr(node.extra_fields, "inputs", None) or (), None, sizes_too)
             waiting.extend(node.children)
-    return found
 
 
 def _made(op: Any, live: dict[int, int]) -> tuple[tuple[int, int], ...]:
@@ -100,19 +94,21 @@ def _allocate(event: Any, live: dict[int, int], made: dict[int, int]) -> None:
         made.pop(pointer, None)
 
 
-def _read(its: Inputs, given: Any, live: dict[int, int], sizes_too: bool) -> None:
+def _read(its: Inputs, given: Any, live: dict[int, int] | None, sizes_too: bool) -> None:
     for item in given:
         tensors = [t for t in item if hasattr(t, "storage_data_ptr")] if isinstance(item, list) else []
         if tensors:
             its.listed = its.listed or tensors[0].dtype
             its.pointers.append([t.storage_data_ptr for t in tensors])
             its.tensors.append([t.impl_ptr for t in tensors])
-            its.rooms.append([live.get(t.storage_data_ptr or 0, 0) for t in tensors])
+            if live is not None:
+                its.rooms.append([live.get(t.storage_data_ptr or 0, 0) for t in tensors])
         else:
             pointer = getattr(item, "storage_data_ptr", None)
             its.pointers.append(pointer)
             its.tensors.append(getattr(item, "impl_ptr", None))
-            its.rooms.append(live.get(pointer or 0, 0))
+            if live is not None:
+                its.rooms.append(live.get(pointer or 0, 0))
     if sizes_too:
         its.shapes, its.strides = _each(given, "sizes"), _each(given, "strides")
 

@@ -51,13 +51,12 @@ def _parts(call: Call) -> list[tuple[Call, Work]] | None:
     found = _contracted(call) if call.name.startswith(OURS) else _known(call)
     if found is not None:
         return [(call, found)]
-    if not composed(call.load().name, call.overload) and _function(call) is None:
+    if not composed(call.name, call.overload) and _function(call) is None:
         return None
     if not call.children:
         return [] if _hands_back(call) else None
     if not call.name.startswith("aten::") and _does_more(call):
         return None
-    call.look_below()
     parts: list[tuple[Call, Work]] = []
     for child in call.children:
         its = _parts(child)

@@ -250,9 +250,9 @@ def indexed(a: Arguments) -> Work | None:
     if not isinstance(x, Operand):
         return None
     sizes = [
-        math.prod(child.load().scalars[1]) * x.dtype.itemsize
+        math.prod(child.scalars[1]) * x.dtype.itemsize
         for child in a.call.children
-        if child.name == "aten::as_strided" and len(child.load().scalars) > 1 and isinstance(child.scalars[1], list)
+        if child.name == "aten::as_strided" and len(child.scalars) > 1 and isinstance(child.scalars[1], list)
     ]
     size = max(sizes, default=0) or max((size for _, size in a.call.made), default=0)
     return Work(0.0, 0.0, min(x.bytes, size) if size > x.bytes else size, size) if size else None

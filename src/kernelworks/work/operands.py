@@ -77,7 +77,6 @@ class Arguments:
     Operand, a list of them, a number, a list, or None."""
 
     def __init__(self, call: Call) -> None:
-        call.load()
         self.name = call.name.removeprefix("aten::")
         self.call = call
         if call.items is None:
@@ -117,7 +116,7 @@ class Arguments:
             return self.call.listed
         waiting = [self.call]
         while waiting:
-            call = waiting.pop(0).load()
+            call = waiting.pop(0)
             known = next((d for d in call.dtypes if d is not None), None)
             if known is not None:
                 return known

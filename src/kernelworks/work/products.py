@@ -29,7 +29,7 @@ def _unit(a: Arguments, operand: Operand) -> str:
     while waiting:
         call = waiting.pop(0)
         if call.name.removeprefix("aten::") in PRODUCTS:
-            dtype = next((d for d in call.load().dtypes if d is not None), None)
+            dtype = next((d for d in call.dtypes if d is not None), None)
             if dtype is not None:
                 return name_of(dtype)
         waiting.extend(call.children)
