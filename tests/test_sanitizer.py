@@ -258,6 +258,33 @@ def test_an_op_is_measured_by_its_contract(name: str, monkeypatch: pytest.Monkey
         assert op.row(ops.row_of(one)).hash is not None
 
 
+def test_every_case_is_raced_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is made, where gradients are of a forward that was called then, and as it is called."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    ops = importlib.import_module("h200_ops")
+    x, inside, seen = torch.ones(4), [False], []
+
+    def settle(fn: Any) -> None:
+        inside[0] = True
+        try:
+            fn()
+        finally:
+            inside[0] = False
+
+    def cases() -> Any:
+        for name in ("gelu", "relu", "softmax"):
+            seen.append((name, "made", inside[0]))
+            arms = {"ours": lambda name=name: seen.append((name, "called", inside[0]))}
+            yield ops.Case(name, "forward", "4", arms, lambda: x)
+
+    monkeypatch.setattr(ops.kw, "settle", settle)
+    assert [case.op for case in ops.settled(cases(), {"gelu", "softmax"})] == ["gelu", "softmax"]
+    assert all(raced for _, _, raced in seen)
+    assert [(name, what) for name, what, _ in seen if name != "relu"] == [
+        ("gelu", "made"), ("gelu", "called"), ("softmax", "made"), ("softmax", "called"),
+    ]  # fmt: skip
+
+
 def test_a_part_of_the_ops_joins_the_record_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     ops = importlib.import_module("h200_ops")
