@@ -157,8 +157,11 @@ class Bench:
             "most": WHOLE if len(self.cases) < 2 else MOST_PLACES,
         }  # fmt: skip
         with self.on_device(self.beside):
-            case = case_of(draw, *self.asked(born, asked))
+            said, descriptors = self.asked(born, asked)
+            case = case_of(draw, said, descriptors)
             case.there = self.device.held(case.given)
+        if said["left"] and all(one.kind != "truth" for one in self.remarks):
+            self.remarks.append(Charge("truth", f"made on the CPU, as it did not go on the device: {said['left']}"))
         return case
 
     def collect(self) -> None:

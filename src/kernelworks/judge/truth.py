@@ -13,6 +13,7 @@ import io
 import math
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,6 +38,8 @@ __all__ = ["Court", "serve"]
 MOST_TEXT = 4000
 MOST_SURVEYED = 20_000  # calls of a reference whose work is counted
 
+PATIENCE_S, MOMENT_S = 15.0, 0.3  # for a device's memory
+
 T = TypeVar("T")
 
 # ---------------------------------------------------------------- the court
@@ -49,6 +52,7 @@ class Court:
         torch.set_num_threads(papers["threads"])
         problem, shape = papers["problem"], papers["shape"]
         self.for_cuda, self.device = problem.device == "cuda", papers["device"]
+        self.left = ""  # why the truth is made on the CPU where candidates do not work there
         if self.device.apart:
             self.device.start()
             torch.backends.cudnn.enabled = False  # its convolutions may be by transforms, as in ``simple``
@@ -71,15 +75,21 @@ class Court:
 
     def run(self, args: list[Any], found: Callable[[list[Any]], T]) -> T:
         """What ``found`` makes of the arguments, where candidates work; on the CPU, from then on, where it does not go
-        there: a reference may hold tensors that nobody moves, and run out of a GPU's memory."""
-        if self.device.apart:
+        there: a reference may hold tensors that nobody moves, and need more memory than a GPU has."""
+        until = time.monotonic() + PATIENCE_S
+        while self.device.apart:
             try:
-                self._move(self.device)
+                if self.module is not None:
+                    self.device.moved(self.module)
                 return found([_all(value, self.device.moved) for value in args])
-            except (RuntimeError, Unbounded):
-                self.device = Host()
-            finally:
-                self.device.release()
+            except Exception as error:  # of any kind: what is the problem's own comes again on the CPU
+                full = isinstance(error, torch.OutOfMemoryError)
+                said = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
+            self.device.release()
+            if full and time.monotonic() < until:  # others' truths are in its memory, for a moment
+                time.sleep(MOMENT_S)
+            else:
+                self.device, self.left = Host(), said
         return self.at_home(lambda: found(args))
 
     def at_home(self, found: Callable[[], T]) -> T:
@@ -88,10 +98,6 @@ class Court:
             self.module.to("cpu")
         with self._at_home():
             return found()
-
-    def _move(self, device: Host) -> None:
-        if self.module is not None:
-            device.moved(self.module)
 
     # ------------------------------------------------------------ what is asked
 
@@ -221,7 +227,7 @@ def _case(court: Court, asked: dict[str, Any]) -> tuple[dict[str, Any], int]:
     said = {
         "inputs": structure, "spots": spots, "outputs": shapes, "names": list(names or found.names),
         "own": _own_share(found), "why": list(found.why)[:20], "unknown": list(found.unknown)[:20],
-        "finite": [bool(t.isfinite().all()) for t in truths],
+        "finite": [bool(t.isfinite().all()) for t in truths], "left": court.left,
     }  # fmt: skip
     return said, memory.handed_on()
 
@@ -283,6 +289,8 @@ def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
         say(control, said, descriptors)
         for number in descriptors:
             os.close(number)
+        if court is not None:
+            court.device.release()
 
 
 def _bytes(data: bytes) -> int:
