@@ -6,9 +6,10 @@ Makes the model, gives it to torch.compile, runs until nothing is left to compil
 stdin, then times eager and compiled runs in turns. ``eager`` keeps its first answer in the folder ANSWERS; under a mode
 the first answer, from the same seed, is compared with that. RESULT is a JSON file; an error is in it as ``failed``.
 
-Under ``plan`` nothing is compiled by hand: ``plan.json`` of the working folder is given to ``kernelworks.apply`` ahead
-of the program's first run, as its author would do it. ``apply_s`` is what that, and the first runs with it, took beside
-compilers (``compile_s``) and a run's own time.
+Under ``plan``, ``plan.json`` of the working folder is given to ``kernelworks.apply`` ahead of the program's first run,
+as its author would do it. ``apply_s`` is what that, and the first runs with it, took beside compilers (``compile_s``)
+and a run's own time. Those of torch's switches that ``switches.json`` names are compiled too, with the plan aside, and
+have turns with both: what two processes differ by is no part of that comparison.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,9 @@ MODES: dict[str, dict[str, str] | None] = {
     "kernelworks": {"backend": "kernelworks"},
 }
 
-PLAN = "plan"
+PLAN, SWITCHES = "plan", Path("switches.json")
+Arm = Callable[[], AbstractContextManager[Any]]
+MOST_COMPILED = 64  # graphs of one function of the program's
 LEAST_ROUNDS, MOST_ROUNDS, MEASURING_S = 5, 25, 8.0
 PATIENCE = 2.0  # times that, for quiet turns
 SETTLING = 6  # runs at the most until one takes as long as the one before: each may still compile something
@@ -92,23 +95,29 @@ def middle(times: list[float]) -> tuple[float, float]:
 
 
 @contextlib.contextmanager
-def uncompiled(model: Any) -> Iterator[None]:
-    """The model as it was before ``model.compile()``."""
-    compiled, model._compiled_call_impl = model._compiled_call_impl, None
+def called_by(model: Any, impl: Any) -> Iterator[None]:
+    """The model as one ``model.compile()`` left it, by what that calls in its place; None: as it was before."""
+    before, model._compiled_call_impl = model._compiled_call_impl, impl
     try:
         yield
     finally:
-        model._compiled_call_impl = compiled
+        model._compiled_call_impl = before
 
 
 def measured(
-    run: Callable[[], Any], eagerly: Callable[[], AbstractContextManager[Any]], *, settling: bool = False
+    run: Callable[[], Any],
+    eagerly: Arm,
+    *,
+    settling: bool = False,
+    switches: Mapping[str, Arm] | None = None,
 ) -> dict[str, Any]:
-    """The program as it is by now, and within ``eagerly``, in turns, whose order changes, of one process.
+    """The program as it is by now, within ``eagerly`` and within each of ``switches``, in turns of one process, whose
+    order changes.
 
     Turns in which other processes took too much are left out; where too few are left all of them count, and it is said
     (``loud``). ``settling``: what leaves memory or layouts behind has a run that is not counted ahead of each.
     """
+    arms = {"eager": eagerly, **(switches or {}), "mode": contextlib.nullcontext}
     turns: list[dict[str, float]] = []
     quiet: list[dict[str, float]] = []
     begin = time.perf_counter()
@@ -119,8 +128,8 @@ def measured(
         ):
             break
         times, before = {}, cpu_times()
-        for arm in ("eager", "mode") if len(turns) % 2 else ("mode", "eager"):
-            with eagerly() if arm == "eager" else contextlib.nullcontext():
+        for arm in arms if len(turns) % 2 else reversed(arms):
+            with arms[arm]():
                 if settling:
                     run()
                 times[arm] = seconds(run)
@@ -128,11 +137,13 @@ def measured(
         if not noise_between(before, cpu_times()).loud:
             quiet.append(times)
     kept = quiet if len(quiet) >= LEAST_ROUNDS else turns
-    eager, mode = (middle([times[arm] for times in kept]) for arm in ("eager", "mode"))
+    took = {arm: middle([times[arm] for times in kept]) for arm in arms}
+    beside = {arm: statistics.median(times[arm] / times["eager"] for times in kept) for arm in switches or ()}
     return {
-        "ms": mode[0] * 1e3, "eager_ms": eager[0] * 1e3,
+        "ms": took["mode"][0] * 1e3, "eager_ms": took["eager"][0] * 1e3,
         "share": statistics.median(times["mode"] / times["eager"] for times in kept),
-        "spread": max(eager[1], mode[1]), "rounds": len(kept), "loud": kept is not quiet,
+        **({"switches": beside} if switches else {}),
+        "spread": max(spread for _, spread in took.values()), "rounds": len(kept), "loud": kept is not quiet,
     }  # fmt: skip
 
 
@@ -149,7 +160,7 @@ def answered(answer: Any, kept: Path) -> float | None:
 
 
 def timed(
-    run: Callable[[], Any], eagerly: Callable[[], AbstractContextManager[Any]], *, settling: bool
+    run: Callable[[], Any], eagerly: Arm, *, settling: bool, switches: Mapping[str, Arm] | None = None
 ) -> dict[str, Any]:
     """What the turns say, once all is compiled and a line has come on stdin."""
     peak = memory()
@@ -157,7 +168,7 @@ def timed(
         run()  # once uncounted
     print("ready", flush=True)
     sys.stdin.readline()
-    return {**measured(run, eagerly, settling=settling), "peak_bytes": peak}
+    return {**measured(run, eagerly, settling=settling, switches=switches), "peak_bytes": peak}
 
 
 def arm(name: str, mode: str, answers: Path) -> dict[str, Any]:
@@ -165,7 +176,7 @@ def arm(name: str, mode: str, answers: Path) -> dict[str, Any]:
     suite = importlib.import_module("suite")
     model, kept = getattr(suite, suite.PAIRS[name])()[0], answers / f"{name}.pt"
     if mode == PLAN:
-        return replanned(lambda: getattr(suite, name)(), kept)  # by its name, as a plan replaces functions
+        return replanned(lambda: getattr(suite, name)(), kept, model)  # by its name, as a plan replaces functions
     run, options = getattr(suite, name), MODES[mode]
     if mode == "kernelworks":
         import kernelworks  # noqa: F401  (its backend is known to torch from then on)
@@ -176,12 +187,13 @@ def arm(name: str, mode: str, answers: Path) -> dict[str, Any]:
     if options is None:
         kept.parent.mkdir(parents=True, exist_ok=True)
         torch.save(answer, kept)
-    found = timed(run, lambda: uncompiled(model), settling=False)
+    found = timed(run, lambda: called_by(model, None), settling=False)
     return {**found, "compile_s": compile_s, "differs": answered(answer, kept)}
 
 
-def replanned(run: Callable[[], Any], kept: Path) -> dict[str, Any]:
-    """The program with its plan in place. RuntimeError where some of that is not."""
+def replanned(run: Callable[[], Any], kept: Path, model: Any = None) -> dict[str, Any]:
+    """The program with its plan in place, and its ``model`` under the switches that are named beside the plan.
+    RuntimeError where some of the plan is not in place."""
     begin = time.perf_counter()
     import kernelworks
 
@@ -192,10 +204,37 @@ def replanned(run: Callable[[], Any], kept: Path) -> dict[str, Any]:
         missing = [*plan.failed, *plan.waiting]
         if missing:
             raise RuntimeError(f"not in place: {'; '.join(missing)}")
-        compiling_s = compilers_s()
-        found = timed(run, plan.aside, settling=True)
-    apply_s = max(placing_s + first_s - compiling_s, 0.0)
-    return {**found, "apply_s": apply_s, "compile_s": compiling_s, "differs": answered(answer, kept)}
+        compiling_s, peak = compilers_s(), memory()
+        named = json.loads(SWITCHES.read_text(encoding="utf-8")) if SWITCHES.is_file() else ()
+        switches = {mode: arm for mode in named if (arm := switched(run, plan.aside, model, mode)) is not None}
+        found = timed(run, plan.aside, settling=True, switches=switches)
+    own = {"peak_bytes": peak, "apply_s": max(placing_s + first_s - compiling_s, 0.0), "compile_s": compiling_s}
+    return {**found, **own, "differs": answered(answer, kept)}
+
+
+def switched(run: Callable[[], Any], aside: Arm, model: Any, mode: str) -> Arm | None:
+    """An arm in which the model is compiled in one of torch's modes, with nothing of a plan in place: compiled here.
+    None where torch cannot."""
+    import torch._dynamo.config as config
+
+    config.recompile_limit = MOST_COMPILED  # the modes share one code, and each counts
+    impl: Any = None
+
+    @contextlib.contextmanager
+    def arm() -> Iterator[None]:
+        with aside(), called_by(model, impl):
+            yield
+
+    try:
+        with arm():
+            model.compile(**(MODES[mode] or {}))
+            impl = model._compiled_call_impl
+        with arm():
+            warmed(run)
+    except Exception:
+        traceback.print_exc()
+        return None
+    return arm
 
 
 def compilers_s() -> float:

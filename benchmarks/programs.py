@@ -8,7 +8,7 @@
 | ``default``, ``reduce-overhead`` (on a GPU), ``max-autotune-no-cudagraphs`` | ``model.compile`` with that mode |
 | ``kernelworks`` | ``model.compile(backend="kernelworks")`` |
 | ``fix`` | ``kernelworks diagnose FILE:PROGRAM --fix --json`` |
-| ``plan`` | ``kernelworks.apply`` of the plan that the fix on record found, in a process that searches nothing |
+| ``plan`` | ``kernelworks.apply`` of the plan of the fix on record, beside the switches that ran: one process for all |
 
 Every switch is timed in turns with eager, after everything is compiled; ``fix`` brings its own turns. A mode that
 raises or takes too long is an entry that says so. What is on record is not measured again (``--again`` does) unless its
@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from program_arm import MODES, PLAN, PROGRAMS
+from program_arm import MODES, PLAN, PROGRAMS, SWITCHES
 
 from kernelworks.bench.results import head as provenance
 from kernelworks.layout import in_lines
@@ -48,6 +48,7 @@ from kernelworks.report import programs as report
 HERE = Path(__file__).resolve().parent
 ON_GPU = torch.cuda.is_available()
 ALL = ("eager", "default", "reduce-overhead", "fix", "kernelworks", "max-autotune-no-cudagraphs", PLAN)
+Files = Mapping[str, Any]
 LEAST_S = 15.0  # what is begun with less than this left would be cut off
 KEPT = (
     "before_s", "after_s", "gain_s", "predicted_gain_s", "noise_s", "rounds", "refused", "ambiguous", "rough", "agrees",
@@ -66,6 +67,12 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
+def _short(value: Any) -> Any:
+    if isinstance(value, dict) and all(isinstance(each, float) for each in value.values()):
+        return {key: _short(each) for key, each in value.items()}
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
 class Record:
     """The results file. Rows of another machine, or of other versions of torch, are not gone on with."""
 
@@ -80,8 +87,12 @@ class Record:
             else:
                 print(f"{path.name} is of another machine or other versions: begun anew", file=sys.stderr)
 
+    def switches(self, program: str) -> list[str]:
+        """Torch's switches under which a program ran."""
+        return [mode for mode in report.SWITCHES if "failed" not in self.rows.get((program, mode), {"failed": ""})]
+
     def keep(self, program: str, mode: str, found: dict[str, Any]) -> None:
-        figures = {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in found.items()}
+        figures = {key: _short(value) for key, value in found.items()}
         row = {"program": program, "mode": mode, **figures, "date": now(), "commit": self.head["commit"]}
         self.rows[program, mode] = row
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -144,15 +155,16 @@ def timed_out(limit: float, cut: bool) -> dict[str, Any] | None:
 
 
 def arms(
-    tasks: list[tuple[str, str]], scratch: Path, limit: float, end: float, plans: Mapping[str, Any] | None = None
+    tasks: list[tuple[str, str]], scratch: Path, limit: float, end: float, given: Mapping[str, Files] | None = None
 ) -> dict[tuple[str, str], Any]:
-    """Prepares all of these at once, then times one after another. ``plans``, by program, are what ``plan`` applies."""
+    """Prepares all of these at once, then times one after another. ``given`` are files that a program's process finds
+    in its folder, what they hold by their names."""
     deadline = min(time.monotonic() + limit, end)
     cut, running = deadline == end, {}
     for name, mode in tasks:
         folder = Path(tempfile.mkdtemp(dir=scratch))
-        if mode == PLAN:
-            (folder / "plan.json").write_text(json.dumps((plans or {})[name]), encoding="utf-8")
+        for file, holds in (given or {}).get(name, {}).items():
+            (folder / file).write_text(json.dumps(holds), encoding="utf-8")
         command = [str(HERE / "program_arm.py"), name, mode, str(scratch / "answers"), str(folder / "result.json")]
         running[name, mode] = (Started([sys.executable, *command], folder), folder / "result.json")
     ready, found = {}, {}
@@ -219,9 +231,11 @@ def fixed(name: str, file: str, scratch: Path, limit: float, end: float, more: l
 
 
 def again(record: Record, names: list[str], scratch: Path, limit: float, end: float) -> dict[tuple[str, str], Any]:
-    """These programs with the plans of their fixes on record, and beside what each gained what its fix had gained."""
+    """These programs with the plans of their fixes on record, in turns with the switches that ran, and beside what each
+    gained what its fix had gained."""
     fixes = {name: record.rows[name, "fix"] for name in names}
-    found = arms([(name, PLAN) for name in names], scratch, limit, end, {name: fixes[name]["plan"] for name in names})
+    given = {name: {"plan.json": fixes[name]["plan"], SWITCHES.name: record.switches(name)} for name in names}
+    found = arms([(name, PLAN) for name in names], scratch, limit, end, given)
     for (name, _), entry in found.items():
         if entry is not None:
             fix = fixes[name]

@@ -77,7 +77,7 @@ def test_arms_take_turns_and_the_model_is_compiled_in_one_of_them(arm: ModuleTyp
     compiled = lambda x: (seen.append("compiled"), x)[1]  # noqa: E731
     model.register_forward_hook(lambda *_: seen.append("eager"))
     model._compiled_call_impl = compiled
-    found = arm.measured(lambda: model(torch.ones(1, 2)), lambda: arm.uncompiled(model))
+    found = arm.measured(lambda: model(torch.ones(1, 2)), lambda: arm.called_by(model, None))
     assert model._compiled_call_impl is compiled
     assert seen[:4] == ["compiled", "eager", "eager", "compiled"]
     assert seen.count("compiled") == seen.count("eager") >= found["rounds"] >= arm.LEAST_ROUNDS
@@ -155,17 +155,23 @@ def test_a_plan_is_put_in_place_ahead_of_the_first_run_and_timed_beside_the_prog
     monkeypatch.setattr(arm, "MOST_ROUNDS", 5)
     monkeypatch.setattr(sys, "stdin", io.StringIO("go\n"))
     Path("plan.json").write_text(json.dumps(PLAN))
-    model, compiled = torch.nn.Linear(2, 2), list[bool]()
+    Path("switches.json").write_text(json.dumps(["default", "reduce-overhead"]))
+    monkeypatch.setitem(arm.MODES, "default", {"backend": "eager"})
+    monkeypatch.setitem(arm.MODES, "reduce-overhead", {"backend": "none of that name"})
+    model, called = torch.nn.Linear(2, 2), list[object]()
     kept = Path("answer.pt")
     torch.save(torch.zeros(2), kept)
 
     def program() -> torch.Tensor:
         answer = model(torch.zeros(1, 2))[0] - model.bias
-        compiled.append(model._compiled_call_impl is not None)
+        called.append(model._compiled_call_impl)
         return answer.detach()
 
-    found = arm.replanned(program, kept)
-    assert compiled[0] and compiled.count(False) == 1 + 2 * found["rounds"], "each turn has a run to settle"
+    found = arm.replanned(program, kept, model)
+    plan, times = called[0], {impl: called.count(impl) for impl in called}
+    assert plan is not None and times[None] == 1 + 2 * found["rounds"], "each turn has a run to settle"
+    assert len(times) == 3 and times[plan] >= 2 * found["rounds"], "the plan, torch's switch, and neither"
+    assert found["switches"].keys() == {"default"}, "one that torch cannot compile has no turns"
     assert found["differs"] == 0 and found["compile_s"] > 0 and found["apply_s"] >= 0
     Path("plan.json").write_text(json.dumps({**PLAN, "roots": ["torch.nn.modules.linear.Identity"]}))
     with pytest.raises(RuntimeError, match=r"not in place: torch\.compile: compiled whole"):
@@ -180,12 +186,16 @@ def test_a_plan_is_that_of_the_fix_on_record_and_is_measured_again_with_the_next
     record, given = runner.Record(tmp_path / "record.json"), {}
     record.keep("a", "fix", {**fixed("a", 0.1, 0.1), "plan": PLAN})
     assert json.loads(record.path.read_text())["rows"][0]["plan"] == PLAN
+    for row in (ran("a", "default", 0.8), {"program": "a", "mode": "reduce-overhead", "failed": "too long"}):
+        record.keep("a", str(row["mode"]), row)
     wanted = [("a", "fix"), ("a", "plan")]
     assert runner.to_do(record, wanted, again=False) == [("a", "plan")]
-    monkeypatch.setattr(runner, "arms", lambda tasks, *_: given.update(plans=_[-1]) or {tasks[0]: planned("a", 0.52)})
+    entry = planned("a", 0.52, switches={"default": 1 / 3})
+    monkeypatch.setattr(runner, "arms", lambda tasks, *_: given.update(_[-1]) or {tasks[0]: entry})
     found = runner.again(record, ["a"], tmp_path, 1.0, 1.0)
-    assert given["plans"] == {"a": PLAN} and found["a", "plan"]["then"] == 0.5
+    assert given == {"a": {"plan.json": PLAN, "switches.json": ["default"]}} and found["a", "plan"]["then"] == 0.5
     record.keep("a", "plan", found["a", "plan"])
+    assert record.rows["a", "plan"]["switches"] == {"default": 0.33333}
     assert runner.to_do(record, wanted, again=False) == []
     record.rows["a", "fix"]["date"] = "later"
     assert runner.to_do(record, wanted, again=False) == [("a", "plan")]
@@ -248,6 +258,18 @@ def test_plans_of_other_processes_are_held_against_their_fixes() -> None:
         "1 of 3 plans gained the same within 5% in another process, in place in 4.00 s at the most beside compilers"
     )
     assert "1.92x +-1% (2.00x by the fix), in place in 2.50 s, compiling 3 s" in report.line(rows[0])
+
+
+def test_a_plan_is_held_against_torchs_switches_of_its_own_process() -> None:
+    rows = [*ROWS, planned("a", 0.5, then=0.4, switches={"default": 0.9, "max-autotune-no-cudagraphs": 0.6})]
+    lines = report.table([*rows, planned("c", 0.5, then=0.5)])
+    assert lines[0].endswith("| `--fix` | over torch's best | in one process | gain predicted, got |")
+    assert [line.count("|") for line in lines[:6]] == [8] * 6
+    assert lines[2].endswith("| **1.25x** | 1.20x | 100 ms, 120 ms |")
+    assert lines[3].endswith("| **1.00x** | 1.00x | 0, 0 |"), "a fix that found nothing leaves eager, which had turns"
+    assert lines[4].endswith("| **2.00x** |  | 10.0 ms, 100 ms |"), "no switch had turns with it"
+    assert "its plan over that in one process: geometric mean 1.10x, least 1.00x, of 2" in lines[-2]
+    assert "default 1.11x, max-autotune-no-cudagraphs 1.67x" in report.line(rows[-1])
 
 
 def test_figures_of_a_busy_machine_are_marked() -> None:

@@ -5,6 +5,9 @@ turns; so it is under ``plan``, that of a fix in another process, where ``then``
 Under ``fix`` it is ``after_s`` over ``before_s``. So each is a share of the eager time of its own process, and
 what is compared are those. Torch's best switch for a program is the least share of those that ran, eager (1) among
 them.
+
+Eager times of two processes have been a third apart, and such shares compare the processes besides. So under ``plan``
+torch's switches have turns in the same process, and ``switches`` are their shares there.
 """
 
 from __future__ import annotations
@@ -70,6 +73,7 @@ def line(row: Row) -> str:
     beside = ""
     if row["mode"] == PLAN:
         beside = f" ({quantity.ratio(1 / row['then'])} by the fix), in place in {quantity.seconds(row['apply_s'])}"
+        beside += "".join(f", {mode} {quantity.ratio(1 / its)}" for mode, its in row.get("switches", {}).items())
     return (
         f"{start}{quantity.seconds(row['eager_ms'] / 1e3):>8s} -> {quantity.seconds(row['ms'] / 1e3):>8s} "
         f"{quantity.ratio(1 / share):>6s} +-{100 * row['spread']:.0f}%{beside}, compiling {row['compile_s']:.0f} s"
@@ -89,6 +93,16 @@ class _Program:
         self.least = min([1.0, *ran.values()])
         self.switched = any(mode in self.modes for mode in SWITCHES)
         self.over = self.least / self.fix if self.fix and self.switched else None
+        self.together = self._together()
+
+    def _together(self) -> float | None:
+        """Torch's best over the fix's plan, both in one process; of a fix that found nothing eager stands for it."""
+        plan, fix = self.modes.get(PLAN), self.modes.get(FIX)
+        if self.fix == 1 and fix is not None and not fix.get("plan"):
+            return self.over
+        if plan is None or "failed" in plan or not plan.get("switches"):
+            return None
+        return float(min(1.0, *plan["switches"].values()) / plan["share"])
 
     def eager(self) -> str:
         """Its time as its author wrote it: the least of the processes' medians, since neighbours only add to it."""
@@ -121,9 +135,11 @@ def summary(rows: Sequence[Row]) -> str:
     found = _programs(rows)
     said = []
     over = [p.over for p in found if p.over]
+    together = [p.together for p in found if p.together]
     if over:
         said += [
             _over("the fix over torch's best switch", over),
+            *([_over("its plan over that in one process", together)] if _beside(found) else []),
             _over("over eager", [1 / p.fix for p in found if p.fix]),
         ]
     else:
@@ -142,6 +158,11 @@ def summary(rows: Sequence[Row]) -> str:
     said += [f"{wide} of {len(rows)} figures are rough"] if wide else []
     text = "; ".join(said) or "nothing is measured yet"
     return text[0].upper() + text[1:]
+
+
+def _beside(found: Sequence[_Program]) -> bool:
+    """Whether plans were held against torch's switches in one process."""
+    return any(p.modes.get(PLAN, {}).get("switches") for p in found)
 
 
 def _again(plans: Sequence[Row]) -> list[str]:
@@ -172,6 +193,11 @@ def _switch(program: _Program) -> str:
     return f"{_mark(program.modes[program.best])}{quantity.ratio(1 / program.least)} {program.best}"
 
 
+def _together(program: _Program) -> str:
+    plan = program.modes.get(PLAN)
+    return f"{_mark(plan) if plan else ''}{quantity.ratio(program.together)}" if program.together else ""
+
+
 def _foretold(row: Row | None) -> str:
     if row is None or "failed" in row:
         return ""
@@ -193,13 +219,18 @@ def table(rows: Sequence[Row], programs: Sequence[str] = (), modes: Sequence[str
     """The lines of a table in Markdown, and below it what failed and what is missing: of all ``programs`` of the suite
     and of all ``modes`` that it has on this device."""
     found = _programs(rows)
+    beside = _beside(found)
     lines = [
-        "| program | eager | torch's best switch | `--fix` | over torch's best | gain predicted, got |",
-        "|---|---:|---:|---:|---:|---:|",
+        f"| program | eager | torch's best switch | `--fix` | over torch's best |{' in one process |' * beside} "
+        "gain predicted, got |",
+        f"|---|---:|---:|---:|---:|{'---:|' * beside}---:|",
     ]
     for p in found:
         over = f"**{quantity.ratio(p.over)}**" if p.over else ""
-        lines.append(f"| {p.name} | {p.eager()} | {_switch(p)} | {_ours(p)} | {over} | {_foretold(p.modes.get(FIX))} |")
+        own = f" {_together(p)} |" if beside else ""
+        lines.append(
+            f"| {p.name} | {p.eager()} | {_switch(p)} | {_ours(p)} | {over} |{own} {_foretold(p.modes.get(FIX))} |"
+        )
     said = [f"{summary(rows)}."]
     if any(map(rough, rows)):
         said.append(f"~: other processes used the machine, or runs lay more than {100 * ROUGH:.0f}% apart.")
