@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from like_kernelbench import SOUND
 
+from kernelworks import environment
+from kernelworks.judge import caller
 from kernelworks.judge.formats import defined as defining
 from kernelworks.judge.formats import kernelbench, ladders, read_candidate, read_problem, robust_kbench, rooms, text
 from kernelworks.judge.problem import Misread, Shape
+from kernelworks.op import OPS
 
 CANDIDATE = """
 import torch
@@ -332,6 +337,21 @@ def test_a_room_is_named(tmp_path: Path) -> None:
     torch.testing.assert_close(answer, loaded.reference()(*inputs))
     with pytest.raises(Misread, match="no case 'N=-1'; it has"):
         read_problem("rms_norm:N=-1")
+
+
+def test_a_rooms_own_row_is_its_best_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    problem = read_problem("relu")
+    listed = [row.name for row in rooms.rows_here(OPS["relu"])]
+    assert listed == [row.name for row in OPS["relu"].rows if row.name in listed]  # best first
+    assert "scalar" in listed and "torch" not in listed
+    row = SimpleNamespace(load=lambda pass_: ("its row", pass_))
+    monkeypatch.setattr(rooms, "rows_here", lambda op: [row] if op is OPS["relu"] else [])
+    monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
+    loaded = rooms.load(problem, problem.shapes[0], tmp_path)
+    assert caller._with_ours(loaded.reference(), loaded) == ("its row", "forward")
+    assert environment.choosing() == "listed"  # a process of the judge's sees no timings: torch would run
+    on_gpu = rooms.load(dataclasses.replace(problem, device="cuda"), problem.shapes[0], tmp_path)
+    assert on_gpu.ours() is OPS["relu"]
 
 
 # ---------------------------------------------------------------- our own ladders

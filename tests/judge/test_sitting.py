@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from kernelworks.judge.bench import Budget
 from kernelworks.judge.formats import kernelbench
@@ -124,3 +125,24 @@ def test_only_what_is_known_to_remember_nothing_is_timed_on_inputs_that_it_has_s
     assert judged.verdict == "right" and asked == [HONEST]
     calls = next(p.calls for p in judged.paces if p.arm == "candidate")
     assert calls > most if known else calls <= most
+
+
+def test_what_serves_all_candidates_is_made_once(ceilings: Ceilings, nursery: Nursery) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        problem = kernelbench.problem_in(Path("relu.py"), PROBLEM)
+        budget = dataclasses.replace(LITTLE, sizes=1)
+        with Sitting(problem, budget=budget, threads=1, ceilings=ceilings, nursery=nursery) as found:
+            assert torch.get_num_threads() == 1  # a thread of the supervisor's own would spin beside the candidate
+            asked, made = list[str](), found.bench.case
+            found.bench.case = lambda shape, *a, **k: asked.append(shape.name) or made(shape, *a, **k)  # type: ignore[method-assign, func-returns-value]
+            judged = [found.judge_text("honest", PLAIN, "torch") for _ in range(2)]
+            assert len(asked) == 4 and len(set(asked)) == 2  # one to build with, one before the race, two of a size
+            cases = [*found.bench.cases, *found.bench.set_aside.values(), *found.bench.at(found.bench.others[0], 2)]
+            assert len({id(case) for case in cases}) == len(cases)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert [one.verdict for one in judged] == ["right", "right"]
+    assert len(judged[0].shapes) == 2 and judged[0].shapes == judged[1].shapes

@@ -83,7 +83,7 @@ class Arm:
         self.left = 0  # grows with calls after which the device had something left to do, and falls with others
         self.number = 0  # of the next call
         self.laid: list[_Laid] = []
-        self.numbers: dict[int, list[Tensor]] = {}  # call -> its answers, of the last few
+        self.numbers: dict[int, list[Tensor]] = {}  # call -> its answers, of the last few those that were to be kept
 
     def _room(self, bytes: int) -> Any:
         if self.memory is None or self.memory.size < bytes:
@@ -127,14 +127,15 @@ class Arm:
 
     def call(
         self, cases: Sequence[Case], how: str = "call", *, look: bool = False, again: int = -1, layout: str = "",
-        weights: Sequence[str] = (),
+        weights: Sequence[str] = (), keep: bool = False,
     ) -> Answer:  # fmt: skip
-        """Hands cases over, one after the other in one go, and takes their answers. Raises Ended."""
+        """Hands cases over, one after the other in one go, and takes their answers; those that are to be asked for
+        again, or compared with others, are to ``keep``. Raises Ended."""
         with self.turn():
-            return self._called(cases, how, look, again, layout, weights)
+            return self._called(cases, how, look, again, layout, weights, keep)
 
     def _called(
-        self, cases: Sequence[Case], how: str, look: bool, again: int, layout: str, weights: Sequence[str]
+        self, cases: Sequence[Case], how: str, look: bool, again: int, layout: str, weights: Sequence[str], keep: bool
     ) -> Answer:  # fmt: skip
         laid = self._lay(cases, layout)
         memory = self._room(0)
@@ -169,18 +170,19 @@ class Arm:
             answer.working = self._device_works()
         if answer.raised:
             return answer
-        whole = [[o.clone() for o in one] for one in outs]
-        answer.late = _changed(at_once, whole, reads)
+        if keep or self.device.apart:  # else nothing can write to them any more
+            outs = [[o.clone() for o in one] for one in outs]
+        answer.late = _changed(at_once, outs, reads)
         answer.touched = self._touched(memory, cases, laid)
         if how in ("call", "backward"):
-            answer.found = [held_against(c, one) for c, one in zip(cases, whole, strict=True)]
+            answer.found = [held_against(c, one) for c, one in zip(cases, outs, strict=True)]
         if how == "call":
-            for number, one in enumerate(whole, self.number):
-                self.numbers[number] = one
+            if keep:
+                self.numbers |= dict(enumerate(outs, self.number))
             self.number += len(cases)
             self.numbers = {n: kept for n, kept in self.numbers.items() if n >= self.number - 8}
         elif how == "again":
-            same = all(alike(a, b) for a, b in zip(whole[0], self.numbers[again], strict=True))
+            same = all(alike(a, b) for a, b in zip(outs[0], self.numbers[again], strict=True))
             answer.late = answer.late or ("" if same else "an answer is another one after the calls that came after it")
         return answer
 
@@ -208,15 +210,19 @@ class Arm:
 
     def _write(self, memory: Any, cases: Sequence[Case], laid: list[_Laid]) -> None:
         for case, one in zip(cases, laid, strict=True):
-            for spot in (*one.inputs, *one.outs):
+            for spot in one.outs:
                 memory.bytes[spot[0] - BAND : spot[0] + _span(spot) + BAND] = POISON
             for value, spot in zip(case.there, one.inputs, strict=True):
+                begin, end = spot[0], spot[0] + _span(spot)
+                filled = spot[2] == _strides(spot[1])  # by the value; between the rows of a wider tensor poison stays
+                memory.bytes[begin - BAND : begin if filled else end] = POISON
+                memory.bytes[end : end + BAND] = POISON
                 memory.tensor(spot).copy_(value)
 
     def _touched(self, memory: Any, cases: Sequence[Case], laid: list[_Laid]) -> str:
         for case, one in zip(cases, laid, strict=True):
             for number, (value, spot) in enumerate(zip(case.there, one.inputs, strict=True)):
-                if not alike(memory.tensor(spot).reshape(-1), value.reshape(-1)):
+                if not _same_bits(memory.tensor(spot).reshape(-1), value.reshape(-1)):
                     return f"input {number} was written to"
             for spot in (*one.inputs, *one.outs):
                 end = spot[0] + _span(spot)
@@ -340,6 +346,13 @@ def _drawn(places: Tensor, draw: random.Random) -> Tensor:
 def alike(a: Tensor, b: Tensor) -> bool:
     """The same bits, or NaN in both."""
     return bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    """Of flat tensors of one dtype: in one pass over their words, where they are made of some."""
+    if any(t.nbytes % 8 or t.storage_offset() * t.element_size() % 8 for t in (a, b)):
+        return alike(a, b)
+    return torch.equal(a.view(torch.int64), b.view(torch.int64))
 
 
 def _changed(at_once: list[list[Tensor]], whole: list[list[Tensor]], reads: list[list[Tensor]]) -> str:

@@ -8,6 +8,7 @@ and nothing else (``birth``) and apart from all others (``sandbox``).
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import secrets
 import shutil
@@ -59,6 +60,7 @@ class Budget:
     looks: int = 2  # at work that goes on after an answer, while it is timed
     shapes: int = 2  # other sizes of the problem
     required: int | None = None  # of the sizes that a candidate must take so many, drawn; all without it
+    sizes: int | None = None  # that candidates' sizes are drawn from, so many for all of a sitting; without it from all
     gradients: int = 2  # cases of a backward; 0: the candidate is for a forward alone
     all_reasons: bool = True  # what is refused already is looked at further
     turns_s: float = 0.0  # further turns of the race, on inputs that were seen: of a candidate that is ``known``
@@ -83,6 +85,8 @@ class Bench:
         self.beside: Turn = contextlib.nullcontext  # while a device is used, and no times are taken there
         self._turn = False  # whether it is ours now
         self.provided: Sequence[Path] = ()  # compiled, for candidates that are rows of ours on a GPU
+        self.set_aside: dict[str, Case] = {}
+        self.elsewhere: dict[str, list[Case]] = {}  # shape -> cases, where all candidates have the same sizes
         self.weighted: set[str] = set()  # shapes with weights in the place of ones and zeros
 
     def __enter__(self) -> Bench:
@@ -93,7 +97,8 @@ class Bench:
         self.dismiss()
         for born in (*(court for court, _ in self.courts.values()), *(arm.born for arm in self.arms.values())):
             born.end()
-        for case in (*self.cases, *(self.backward or ())):
+        elsewhere = (case for cases in self.elsewhere.values() for case in cases)
+        for case in (*self.cases, *self.set_aside.values(), *elsewhere, *(self.backward or ())):
             case.close()
 
     @contextlib.contextmanager
@@ -163,6 +168,30 @@ class Bench:
         if said["left"] and all(one.kind != "truth" for one in self.remarks):
             self.remarks.append(Charge("truth", f"made on the CPU, as it did not go on the device: {said['left']}"))
         return case
+
+    def aside(self, what: str) -> Case:
+        """A case that is in no race, one for all candidates: what a process has seen that ends before the judged one
+        begins, or what that one gets used to its work with. Raises NoVerdict."""
+        if what not in self.set_aside:
+            self.set_aside[what] = self.case(self.problem.shapes[0])
+        return self.set_aside[what]
+
+    @functools.cached_property
+    def others(self) -> Sequence[Shape]:
+        """The problem's other sizes, or those of them that all candidates' are drawn from: the required ones first."""
+        shapes, most = self.problem.shapes[1:], self.budget.sizes
+        if most is None or most >= len(shapes):
+            return shapes
+        drawn = self.draw.sample(shapes, len(shapes))
+        return sorted(drawn, key=lambda shape: not shape.required)[:most]
+
+    def at(self, shape: Shape, count: int) -> list[Case]:
+        """Cases of another size. Raises NoVerdict."""
+        if self.budget.sizes is None:
+            return [self.case(shape) for _ in range(count)]
+        if shape.name not in self.elsewhere:
+            self.elsewhere[shape.name] = [self.case(shape) for _ in range(count)]
+        return self.elsewhere[shape.name]
 
     def collect(self) -> None:
         """Cases for all arms, as many as the budget allows. Raises NoVerdict."""

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import datetime
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,18 @@ Alone = Callable[[], AbstractContextManager[None]]
 
 def _silent(line: str) -> None:
     pass
+
+
+@contextlib.contextmanager
+def _on_one_thread() -> Iterator[None]:
+    """The supervisor writes and compares on one thread: a second one would spin, for milliseconds after each loop that
+    it had a part in, on a core that the candidate has just been let go on with."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Work:
@@ -108,7 +120,9 @@ class Sitting:
             self.bench.alone, self.bench.beside = self._alone, self._beside
             self.bench.provided = self._provided
             if missing is None:
-                self._set_up(limits or measured_ceilings(rough=True, device=self.device.name))
+                limits = limits or measured_ceilings(rough=True, device=self.device.name)
+                stack.enter_context(_on_one_thread())
+                self._set_up(limits)
             self.nothing = self.nothing or missing
             self._open = stack.pop_all()
         return self

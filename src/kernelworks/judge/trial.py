@@ -24,6 +24,11 @@ __all__ = ["Trial", "Tried"]
 LEAST_GROUPS = 6  # of a race
 MOST_ALIKE = 4  # of a group in which cases may come again: each has a place of its own on a device
 GROUP_S, MOST_GROUP = 0.002, 8  # short calls are handed over together, until they take so long
+WARM_CALLS = 3  # before the race
+MANY_BYTES = 64 << 20  # that are handed over together where nothing is timed
+# Of what may have more turns than there are cases: how many it has at the least; and from there on every how many
+# turns an empty answer comes.
+KNOWN_TURNS, RARELY = 16, 4
 SEEN = 0.5  # of the least CPU time of inputs that were not seen before
 SEEN_CALLS, SEEN_PAIRS = 6, 3
 
@@ -125,16 +130,16 @@ class Trial:
         if "raised" in said:
             self.tried.charge("does not load", said["raised"])
             return
-        answer = arm.call([self._another()])
+        answer = arm.call([self._another("building")])
         if self.bench.device.apart:
             answer.working = ""  # that may have been others, who build too: in later calls nobody is beside it
         self.tried.take(answer, "its first call")
         self.tried.build_s = time.monotonic() - begin
         arm.born.end()
 
-    def _another(self) -> Case:
+    def _another(self, what: str) -> Case:
         """A case that no other call is timed with; of what remembers nothing any."""
-        return self.bench.cases[-1] if self.ours else self.bench.case(self.shape)
+        return self.bench.cases[-1] if self.ours else self.bench.aside(what)
 
     def _calls(self) -> None:
         bench, tried = self.bench, self.tried
@@ -155,10 +160,13 @@ class Trial:
         tried.take(arm.call(cases[:1], look=True), "call 1")
         if any(c.kind == "raised" for c in tried.reasons):
             return
-        warm = arm.call([self._another()])
-        tried.take(warm, "call 2")
+        warm = []
+        for _ in range(WARM_CALLS):
+            warm.append(arm.call([self._another("warming")]))
+            tried.take(warm[-1], f"call {arm.number}")
+        usual = min(answer.seconds for answer in warm)
         most = MOST_ALIKE if self.ours else min(MOST_GROUP, len(cases) // LEAST_GROUPS)
-        group = max(1, min(most, round(GROUP_S / max(warm.seconds, 1e-6))))
+        group = max(1, min(most, round(GROUP_S / max(usual, 1e-6))))
         with bench.turn(bench.alone):
             self._race([*arms, arm], cases[1:], group)
         if any(c.kind == "raised" for c in tried.reasons):
@@ -173,11 +181,11 @@ class Trial:
         if any(c.kind == "raised" for c in self.tried.reasons):
             return
         for case in cases[:3]:
-            self.tried.take(arm.call([case]), f"call {arm.number}")
+            self.tried.take(arm.call([case], keep=True), f"call {arm.number}")
         before = arm.number - 3
         kept = arm.numbers[before]
         self.tried.take(arm.call(cases[:1], "again", again=before), "asked for again")
-        self.tried.take(arm.call(cases[:1]), f"call {arm.number}")
+        self.tried.take(arm.call(cases[:1], keep=True), f"call {arm.number}")
         if not all(alike(a, b) for a, b in zip(kept, arm.numbers[arm.number - 1], strict=True)):
             self.tried.remarks.append(Charge("not deterministic", "the same inputs, elsewhere, have other answers"))
 
@@ -213,7 +221,7 @@ class Trial:
 
     def _shapes(self) -> None:
         """Other sizes of the problem, drawn from those that it has: a process of its own for each."""
-        others = () if self.tried.reasons else self.bench.problem.shapes[1:]
+        others = () if self.tried.reasons else self.bench.others
         budget, draw = self.bench.budget, self.bench.draw
         must = [s for s in others if s.required]
         if budget.required is not None and budget.required < len(must):
@@ -240,7 +248,7 @@ class Trial:
     def _at(self, shape: Shape) -> str:
         """What is wrong at a shape. A candidate may refuse one that is not required."""
         try:
-            cases = [self.bench.case(shape) for _ in range(2)]
+            cases = self.bench.at(shape, 2)
         except NoVerdict as error:
             self.remark("other sizes", f"at {shape.name}: {error}")
             return ""
@@ -277,9 +285,10 @@ class Trial:
             cases = cases * -(-LEAST_GROUPS * group // len(cases))
         looked = min(self.bench.budget.looks, len(cases) // group)
         looks = set(self.bench.draw.sample(range(len(cases) // group), looked))
+        least = min(len(cases) // group, KNOWN_TURNS) if self.candidate.known else len(cases) // group
         begin = time.monotonic()
         for number, some in enumerate(self._groups(cases, group)):
-            if number >= len(cases) // group and time.monotonic() - begin > self.bench.budget.turns_s:
+            if number >= least and time.monotonic() - begin > self.bench.budget.turns_s:
                 break
             for arm in arms if number % 2 else arms[::-1]:
                 if arm is not arms[-1]:
@@ -291,7 +300,8 @@ class Trial:
                     return
                 self.fresh.append(answer)
                 tried.seconds[arm.name].append(answer.seconds)
-            nothing.append(_theirs(arms[0], some, "nothing"))
+            if number < KNOWN_TURNS or number % RARELY == 0:
+                nothing.append(_theirs(arms[0], some, "nothing"))
         empty, empty_cpu = [a.seconds for a in nothing], [a.cpu_s for a in nothing]
         tried.nothing_s = statistics.median(empty)
         tried.took = Took.of(tried.seconds[arms[-1].name], [a.cpu_s for a in self.fresh], empty, empty_cpu)
@@ -346,8 +356,9 @@ class Trial:
     def _many(self, arm: Arm, cases: list[Case]) -> None:
         """Many calls, in no order: still right."""
         budget, begin = self.bench.budget, time.monotonic()
+        most = max(1, min(MOST_GROUP, len(cases), MANY_BYTES // max(1, cases[0].nbytes)))
         while arm.number < budget.many and time.monotonic() - begin < budget.many_s:
-            some = [self.bench.draw.choice(cases) for _ in range(min(MOST_GROUP, len(cases)))]
+            some = [self.bench.draw.choice(cases) for _ in range(most)]
             answer = arm.call(some)
             self.tried.take(answer, f"call {arm.number}")
             if answer.raised or answer.wrong:

@@ -20,11 +20,9 @@ from kernelworks import environment
 from kernelworks.build import cpp
 from kernelworks.build.constants import Constants, constants_of, named_in, written
 from kernelworks.build.sources import with_includes
-from kernelworks.contract import Row
 from kernelworks.judge.formats import rooms
 from kernelworks.judge.problem import Misread, Problem
-from kernelworks.machine import machine
-from kernelworks.op import OPS, Op
+from kernelworks.op import OPS
 from kernelworks.search.space import space_in
 
 __all__ = ["constants_in", "known", "provided", "row", "text_of", "texts_of"]
@@ -59,18 +57,9 @@ def _choices(number: int) -> list[int]:
     return sorted({max(1, int(number * factor)) for factor in factors})
 
 
-def _rows(op: Op) -> list[Row]:
-    """Those in C++ that this CPU can run, best first, of one source."""
-    here = [
-        r for r in op.rows
-        if r.source is not None and r.source.suffix == ".cpp" and cpp.TARGETS[r.target].needs <= machine().features
-    ]  # fmt: skip
-    return [r for r in here if r.source == here[0].source]
-
-
 def text_of(name: str) -> str | None:
     """The candidate of an op's best row in C++ as it is, with its space; None where it has no such row here."""
-    rows = _rows(OPS[name])
+    rows = rooms.rows_here(OPS[name])
     if not rows or rows[0].source is None:
         return None
     kept = constants_of(rows[0].source, rows[0].name)  # it is compiled with already
@@ -98,7 +87,7 @@ def constants_in(name: str, code: str) -> tuple[str, Constants] | None:
     own, space = space_in(text_of(name) or ""), space_in(code)
     if own is None or space is None or own.family != space.family:
         return None
-    target = str(space.at.get("TARGET", _rows(OPS[name])[0].name))
+    target = str(space.at.get("TARGET", rooms.rows_here(OPS[name])[0].name))
     source = OPS[name].row(target).source
     assert source is not None
     numbers: dict[str, dict[str, int]] = {}

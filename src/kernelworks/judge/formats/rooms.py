@@ -8,6 +8,7 @@ A candidate is a Python file with a function of the op's name, which takes the o
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,13 +16,15 @@ from typing import Any
 
 import torch
 
-from kernelworks.contract import Case
+from kernelworks.build import cpp
+from kernelworks.contract import Case, Row
 from kernelworks.judge.formats import text
 from kernelworks.judge.formats.loading import Made, module_of
 from kernelworks.judge.problem import Candidate, Misread, Problem, Shape
-from kernelworks.op import OPS
+from kernelworks.machine import machine
+from kernelworks.op import OPS, Op
 
-__all__ = ["candidate_in", "case_named", "load", "load_candidate", "named", "problem_of"]
+__all__ = ["candidate_in", "case_named", "load", "load_candidate", "named", "problem_of", "rows_here"]
 
 NAME = "room"
 SIZED = re.compile(r"(?P<word>[a-z]+ )?(?P<sizes>[1-9]\d*(x[1-9]\d*){1,2}) (?P<dtype>float32|bfloat16|float16)")
@@ -90,6 +93,21 @@ def candidate_in(path: Path, source: str, problem: Problem) -> Candidate:
     return Candidate(path.stem, {"candidate.py": source}, problem.entry, text.language(source))
 
 
+def rows_here(op: Op) -> list[Row]:
+    """An op's rows in C++ that this CPU can run, best first, of one source."""
+    here = [
+        r for r in op.rows
+        if r.source is not None and r.source.suffix == ".cpp" and cpp.TARGETS[r.target].needs <= machine().features
+    ]  # fmt: skip
+    return [r for r in here if r.source == here[0].source]
+
+
+def _ours(op: Op, device: str) -> Callable[..., Any]:
+    """The forward of an op's best row, as a candidate is called: on a CPU of those in C++, where there are some."""
+    rows = rows_here(op) if device == "cpu" else []
+    return rows[0].load("forward") if rows else op
+
+
 def load(problem: Problem, shape: Shape, folder: Path) -> Any:
     op = OPS[problem.entry]
     known = [*_cases(problem.entry, problem.device).values()]
@@ -103,7 +121,9 @@ def load(problem: Problem, shape: Shape, folder: Path) -> Any:
         made = case.make(generator, case.dtypes[0])
         return [made.get(name) for name in names]
 
-    return SimpleNamespace(init=list, inputs=inputs, reference=lambda *init: op.composite)
+    return SimpleNamespace(
+        init=list, inputs=inputs, reference=lambda *init: op.composite, ours=lambda: _ours(op, problem.device)
+    )
 
 
 def load_candidate(problem: Problem, shape: Shape, candidate: Candidate, folder: Path) -> Made:
