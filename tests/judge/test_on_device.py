@@ -39,7 +39,9 @@ def judged(
         def judgement(body: str) -> Judgement:
             before = dict(device.asked)
             found = sitting.judge_text("candidate", candidate("norm", body, top=IMPORT), "torch")
-            assert all(device.asked[what] > count for what, count in before.items() if found.calls)
+            # What is held are inputs, which serve all candidates.
+            assert all(device.asked[what] > count for what, count in before.items() if found.calls and what != "held")
+            assert device.asked["held"]
             return found
 
         yield judgement
