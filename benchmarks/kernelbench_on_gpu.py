@@ -181,7 +181,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     ]
     for row in sorted(rows, key=lambda r: (r["problem"].split("/")[0], int(re.findall(r"/(\d+)", r["problem"])[0]))):
         worst = f"{row['worst']:.2f}" if row.get("worst") is not None else ""
-        said = row["verdict"] + (f": {why(row)[:160]}" if row["verdict"] != "right" else "")
+        said = row["verdict"] if row["verdict"] == "right" else why(row)[:160] or row["verdict"]
         lines.append(f"| {row['problem']} | {said} | {worst} | {linted(row)} |")
     first = next((row for row in rows if "machine" in row), {})
     told = ", ".join(f"{package} {version}" for package, version in first.get("versions", {}).items())
