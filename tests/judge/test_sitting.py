@@ -5,6 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import platform
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +17,7 @@ import torch
 
 from kernelworks.judge.bench import Budget
 from kernelworks.judge.formats import kernelbench
-from kernelworks.judge.nursery import Nursery
+from kernelworks.judge.nursery import Born, Nursery
 from kernelworks.judge.sitting import Sitting
 from kernelworks.machine import machine
 from kernelworks.records import Ceilings
@@ -146,3 +150,72 @@ def test_what_serves_all_candidates_is_made_once(ceilings: Ceilings, nursery: Nu
         torch.set_num_threads(before)
     assert [one.verdict for one in judged] == ["right", "right"]
     assert len(judged[0].shapes) == 2 and judged[0].shapes == judged[1].shapes
+
+
+THREADS = """
+import os
+import sys
+import threading
+
+{before}
+for _ in range({count}):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("count", "before", "bound"),
+    [(1, "", 2), (0, "", 0), (1, "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})", 0)],
+    ids=["two threads", "one alone", "cores of its own choice"],
+)
+def test_threads_are_woken_on_a_core_each_and_run_anywhere_then(
+    count: int, before: str, bound: int, tmp_path: Path
+) -> None:
+    ours = os.sched_getaffinity(0)
+    if len(ours) < 2:
+        pytest.skip("there is one core, which all threads share")
+    text = THREADS.format(count=count, before=before)
+    with subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"there\n"
+        control, status = socket.socketpair()
+        with control, status:
+            born = Born("caller", control, status, tmp_path, pid=process.pid)
+            placed = born.spread()
+            assert len(placed) == bound
+            cores = [os.sched_getaffinity(thread) for thread in sorted(placed)]
+            assert all(len(one) == 1 for one in cores) and len({min(one) for one in cores}) == bound
+            first = born._threads()[0]
+            assert not bound or first == process.pid
+            if bound:
+                born.roam({first})
+                assert [os.sched_getaffinity(thread) == ours for thread in sorted(placed)] == [True, False]
+                born.roam()  # those as well that were made by one that was bound
+                assert all(os.sched_getaffinity(thread) == ours for thread in placed)
+        process.communicate()
+
+
+FAULTS = """
+import collections
+import resource
+
+import torch
+
+from kernelworks.judge.caller import _keep_freed
+
+_keep_freed()
+counts, held = [], collections.deque(maxlen=3)
+for _ in range(24):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    held.append(torch.full((9 << 20,), 1.0))
+    counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(sum(counts[-8:]))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has no mallopt")
+def test_what_is_freed_is_not_faulted_in_again() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, env=environment, check=True)
+    assert int(run.stdout) < 9000  # each of the eight has 9216 pages

@@ -191,13 +191,17 @@ class Arm:
     ) -> tuple[Answer, list[list[Tensor]]]:
         nonce = secrets.token_hex(16)
         self.born.say({"do": "go", "nonce": nonce})  # found once it goes on
+        placed = set[int]() if self.device.apart else self.born.spread()
         used = self.cpu_ns()
         begin = time.perf_counter_ns()
         self.born.go_on()
+        self.born.roam(placed)
         said, _ = self.born.hear(self.answer_s * count)
         end = time.perf_counter_ns()
         at_once = [[o[at] for o, at in zip(one, its, strict=True)] for one, its in zip(outs, reads, strict=True)]
         self.device.done()
+        if placed:
+            self.born.roam()  # those too that one of them may have made when it was bound
         if not isinstance(said, dict) or said.get("nonce") != nonce:
             raise Ended("answered what it was not asked: a message that is not the judge's own came over its socket")
         used = self.cpu_ns() - used

@@ -14,6 +14,7 @@ they were held against the truth. So it does not matter what a candidate does to
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import importlib
 import io
@@ -38,6 +39,7 @@ __all__ = ["serve"]
 
 MOST_TEXT = 4000
 MOST_SAID = 20  # operators
+MMAP_MAX, TRIM_THRESHOLD = -4, -1  # as malloc.h numbers them
 KEPT = 8  # answers that are held, to be asked for again
 
 
@@ -63,6 +65,7 @@ class Caller:
     def __init__(self, papers: dict[str, Any], folder: Path) -> None:
         torch.set_num_threads(papers["threads"])
         self.device: Host = papers["device"]
+        _keep_freed()
         self.device.start()
         self.state = State()
         self.marks: list[tuple[Any, Any]] = []
@@ -154,6 +157,15 @@ class Caller:
         *values, flows = args
         weights = dict(self.fn.named_parameters()) if isinstance(self.fn, nn.Module) else {}
         return gradients(self.fn, values, flows, [weights[name] for name in self.weights_asked])
+
+
+def _keep_freed() -> None:
+    """What is freed stays this process's, as in one that has run for a while. glibc gives large tensors back now and
+    then, whatever their kernels are; faulting in anew what one takes is several times as long as writing to it."""
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(MMAP_MAX, 0)
+        mallopt(TRIM_THRESHOLD, 2**31 - 1)
 
 
 def _take(made: Any, state: dict[str, Tensor]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import shutil
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ STOP_S = 30.0  # a thread stops once it has a core
 # Whether there is a GPU is asked in a way that lets children of the process that asks still use it.
 WITHOUT_CUDA = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 NAP_S = 2e-5  # a thread that runs is stopped within some microseconds, one without a core once it has one
+
+_libc = ctypes.CDLL(None)
 
 
 class Ended(Exception):
@@ -128,6 +131,35 @@ class Born:
 
     def go_on(self) -> None:
         self._signal(signal.SIGCONT)
+
+    def spread(self) -> set[int]:
+        """Of a stopped process: its threads, each bound to a core of its own as far as there are some, for when it goes
+        on; ``roam`` ends that. None where it has but one thread, or has chosen cores itself.
+
+        Left to the scheduler all may be woken on one core, where one that spins for more of OpenMP's work keeps the
+        others from theirs for a time slice, 4 ms. The first is put on the supervisor's core: that one has nothing to do
+        until it is answered, and would itself wait as long behind one that spins.
+        """
+        ours, here, placed = os.sched_getaffinity(0), int(_libc.sched_getcpu()), set[int]()
+        order = sorted(ours, key=lambda core: (core != here, core))
+        with contextlib.suppress(OSError):
+            threads = self._threads()
+            if len(threads) > 1 and len(ours) > 1 and all(os.sched_getaffinity(one) == ours for one in threads):
+                for at, thread in enumerate(threads):
+                    placed.add(thread)
+                    os.sched_setaffinity(thread, {order[at % len(order)]})
+        return placed
+
+    def roam(self, threads: Collection[int] | None = None) -> None:
+        """These threads, or all that there are, may run on every core of ours."""
+        ours = os.sched_getaffinity(0)
+        with contextlib.suppress(OSError):
+            for thread in self._threads() if threads is None else threads:
+                with contextlib.suppress(OSError):  # one that has ended
+                    os.sched_setaffinity(thread, ours)
+
+    def _threads(self) -> list[int]:
+        return sorted(int(task.name) for task in os.scandir(f"/proc/{self.pid}/task"))
 
     def _signal(self, number: int) -> None:
         """By a handle of the process, not by its number, which may be another's by now."""
