@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import platform
 import socket
 import subprocess
 import sys
@@ -174,8 +173,7 @@ def test_threads_are_woken_on_a_core_each_and_run_anywhere_then(
     count: int, before: str, bound: int, tmp_path: Path
 ) -> None:
     ours = os.sched_getaffinity(0)
-    if len(ours) < 2:
-        pytest.skip("there is one core, which all threads share")
+    bound = bound if len(ours) > 1 else 0
     text = THREADS.format(count=count, before=before)
     with subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"there\n"
@@ -214,7 +212,6 @@ print(sum(counts[-8:]))
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has no mallopt")
 def test_what_is_freed_is_not_faulted_in_again() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, env=environment, check=True)

@@ -49,7 +49,7 @@ MOST_REFUSED = 50  # candidates among which one is looked for that is right both
 SHARE = 0.25  # of the budget, at most, that is kept back for judging again
 
 SHORT = Budget(
-    truth_s=10.0, most_cases=40, many=100, many_s=0.5, looks=1, shapes=1, required=2, sizes=4, gradients=0,
+    truth_s=10.0, most_cases=40, many=100, many_s=0.5, looks=1, shapes=1, required=2, sizes=2, gradients=0,
     all_reasons=False, turns_s=1.5,
 )  # fmt: skip
 FULL = Budget(truth_s=10.0, required=16, turns_s=10.0)
