@@ -22,6 +22,7 @@ from kernelworks.ops.attention.attention.contract import CONTRACT, shift_of
 from kernelworks.ops.attention.attention.mutants import MUTANTS
 from kernelworks.ops.attention.attention.sm90 import guard as sm90_guard
 from kernelworks.ops.attention.attention.sm90_backward import guard as sm90_backward_guard
+from kernelworks.ops.attention.attention.sm90_backward_wide import guard as sm90_backward_wide_guard
 from kernelworks.ops.attention.attention.torch_rows import (
     as_new_output,
     by_reference,
@@ -250,11 +251,9 @@ def _hopper() -> Row:
     return replace(row, load=lambda pass_: without(row.load(pass_)), prepare=prepare, inner="input")
 
 
-def _hopper_backward() -> Row:
+def _hopper_backward(name: str, guard: Callable[[Request], str | None]) -> Row:
     """Hopper's gradients after Triton's forward, which its certificate speaks for too."""
-    row = cuda_row(
-        ROOM, source="sm90_backward.cu", name="sm90_backward", guard=sm90_backward_guard, passes=("forward", "backward")
-    )
+    row = cuda_row(ROOM, source=f"{name}.cu", name=name, guard=guard, passes=("forward", "backward"))
     return replace(row, inner="input", hash=lambda: sha256((row.hash() + _triton().hash()).encode()).hexdigest())
 
 
@@ -289,7 +288,8 @@ OP = Op(
     [
         _hopper(),
         _triton(),
-        _hopper_backward(),
+        _hopper_backward("sm90_backward", sm90_backward_guard),
+        _hopper_backward("sm90_backward_wide", sm90_backward_wide_guard),
         *_rows(),
         python_row("torch", by_torch, torch_backward),
         python_row("reference", by_reference, functools.partial(torch_backward, exact=True)),

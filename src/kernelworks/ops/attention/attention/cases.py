@@ -277,6 +277,23 @@ DEVICE_CASES = (
         )
     ),
     _case("tiles, D=256 whole", heads=(8, 4), lengths=(333, 450), dim=256, with_lse=True, gradients=False),
+    *(
+        _case(
+            f"tiles, D=256 gradients {h}on{hkv} {n}x{m} {causal}",
+            heads=(h, hkv),
+            lengths=(n, m),
+            dim=256,
+            causal=causal,
+            batch=2 if n < 300 else 1,
+            layouts=n == 257,
+        )
+        for h, hkv, n, m, causal in (
+            (4, 2, 333, 450, None),
+            (8, 8, 257, 321, "bottom_right"),
+            (2, 2, 520, 520, "top_left"),
+            (6, 2, 700, 300, "bottom_right"),
+        )
+    ),
     _case(
         "tiles, D=256 causal",
         heads=(32, 8),
