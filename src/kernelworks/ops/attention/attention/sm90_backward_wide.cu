@@ -33,6 +33,6 @@ KW_PREPARE(prepare_bfloat16_256, Bf16)
 KW_PREPARE(prepare_float16_256, F16)
 KW_KEYS(keys_bfloat16_256, Bf16, 8, false)
 KW_KEYS(keys_float16_256, F16, 8, false)
-KW_QUERIES(queries_bfloat16_256, wide::WideBf16)
-KW_QUERIES(queries_float16_256, wide::WideF16)
+KW_QUERIES(queries_bfloat16_256, WideBf16)
+KW_QUERIES(queries_float16_256, WideF16)
 #endif

@@ -6,7 +6,7 @@
 // - Weights are relative to 2^-RISE of the maximum so far: the largest lies near e4m3's upper end.
 #pragma once
 
-#include "sm90_instructions.cuh"
+#include "sm90_more_instructions.cuh"
 #include "sm90_order.cuh"
 
 namespace e4m3 {
@@ -53,50 +53,6 @@ struct Cursor {
         if (++at == SIZE) at = 0, phase ^= 1;
     }
 };
-
-// d = a b or (add) d += a b: a is 64 x 32 in registers or shared memory, b 32 x N in shared memory, both along k.
-#define KW_BYTES_SHARED(R, COLUMNS, A, B, P)                                                                     \
-    __device__ __forceinline__ void product(float (&d)[R], u64 a, u64 b, int add) {                              \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\nwgmma.mma_async.sync.aligned.m64n" COLUMNS     \
-                     "k32.f32.e4m3.e4m3 " KW_SUMS##R ", " A ", " B ", p, 1, 1;\n}"                               \
-                     : KW_OUT##R                                                                                 \
-                     : "l"(a), "l"(b), "r"(add));                                                                \
-    }
-#define KW_BYTES_HELD(R, COLUMNS, A, B, P)                                                                       \
-    __device__ __forceinline__ void product(float (&d)[R], const u32* a, u64 b, int add) {                       \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\nwgmma.mma_async.sync.aligned.m64n" COLUMNS     \
-                     "k32.f32.e4m3.e4m3 " KW_SUMS##R ", {" A "}, " B ", p, 1, 1;\n}"                             \
-                     : KW_OUT##R                                                                                 \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                            \
-    }
-KW_BYTES_SHARED(64, "128", "%64", "%65", "%66")
-KW_BYTES_HELD(64, "128", "%64, %65, %66, %67", "%68", "%69")
-
-// Four numbers, rounded, in one word.
-inline __device__ u32 rounded(float a, float b, float c, float d) {
-    u32 r;
-    asm("{\n.reg .b16 low, high;\ncvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\ncvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
-        "mov.b32 %0, {low, high};\n}"
-        : "=r"(r)
-        : "f"(a), "f"(b), "f"(c), "f"(d));
-    return r;
-}
-inline __device__ u32 rounded_pair(float low, float high) {
-    u32 r;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
-}
-inline __device__ float exponential(float x) {  // of base 2; 0 below 2^-126
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-inline __device__ float reciprocal(float x) {
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-inline __device__ float across(float x, int lanes) { return __shfl_xor_sync(0xFFFFFFFF, x, lanes); }
 
 // ---------------------------------------------------------------- the thread that fetches
 
@@ -207,11 +163,7 @@ struct Group {
             u32 at = queries() + (warp * 16 + (lane & 15)) * 128;
 #pragma unroll
             for (int t = 0; t < D / 32; ++t) {
-                u32 from = at + (((t * 2 + lane / 16) ^ (lane & 7)) << 4);
-                asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                             : "=r"(held[4 * t]), "=r"(held[4 * t + 1]), "=r"(held[4 * t + 2]), "=r"(held[4 * t + 3])
-                             : "r"(from)
-                             : "memory");
+                load_matrices(held + 4 * t, at + (((t * 2 + lane / 16) ^ (lane & 7)) << 4));
             }
         }
         return true;
@@ -220,15 +172,15 @@ struct Group {
         u64 a = tile_at(queries()), b = tile_at(ring.k + k.at * C::KEYS);
 #pragma unroll
         for (int t = 0; t < D / 32; ++t) {
-            if constexpr (C::HELD) product(s, held + 4 * t, b + 2 * t, t > 0);
-            else product(s, a + 2 * t, b + 2 * t, t > 0);
+            if constexpr (C::HELD) E4m3::product(s, held + 4 * t, b + 2 * t, t > 0);
+            else E4m3::product(s, a + 2 * t, b + 2 * t, t > 0);
         }
         products_commit();
     }
     __device__ __forceinline__ void start_sum() {
         u64 b = tile_at(ring.v + v.at * C::KEYS);
 #pragma unroll
-        for (int t = 0; t < C::BN / 32; ++t) product(more, w + 4 * t, b + 2 * t, t > 0);
+        for (int t = 0; t < C::BN / 32; ++t) E4m3::product(more, w + 4 * t, b + 2 * t, t > 0);
         products_commit();
     }
     // The scores of a block are there: its keys' place is free, and behind a tile's last one that of its queries (not of
@@ -257,16 +209,15 @@ struct Group {
             for (int j = c; j < c + 8; ++j) s[j] = exponential(fmaf(s[j], factor, from[j >> 1 & 1]));
 #pragma unroll
             for (int j = c; j < c + 8; ++j) sum[j >> 1 & 1][j & 1] += s[j];
-            w[c / 4] = rounded(s[c], s[c + 1], s[c + 4], s[c + 5]);
-            w[c / 4 + 1] = rounded(s[c + 2], s[c + 3], s[c + 6], s[c + 7]);
+            w[c / 4] = E4m3::round(s[c], s[c + 1], s[c + 4], s[c + 5]);
+            w[c / 4 + 1] = E4m3::round(s[c + 2], s[c + 3], s[c + 6], s[c + 7]);
         }
         softmax.total[0] = sum[0][0] + sum[0][1], softmax.total[1] = sum[1][0] + sum[1][1];
     }
     // What the block gave, and what was summed before.
     __device__ __forceinline__ void add(const float (&shrink)[2]) {
         products_wait<0>(more);
-#pragma unroll
-        for (int j = 0; j < C::BN / 8; ++j) asm volatile("" : "+r"(w[j])::"memory");  // read until now
+        used(w);  // read until now
         release(ring.v_free + v.at * 8);
         v.next();
 #pragma unroll
@@ -295,8 +246,8 @@ struct Group {
 #pragma unroll
             for (int t = 0; t < D / 16; ++t) {
                 const float* d = o + 8 * t + 2 * r;
-                u32 left = rounded_pair(d[0] * inverse[r], d[1] * inverse[r]);
-                u32 right = rounded_pair(d[4] * inverse[r], d[5] * inverse[r]);
+                u32 left = Bf16::round(d[0] * inverse[r], d[1] * inverse[r]);
+                u32 right = Bf16::round(d[4] * inverse[r], d[5] * inverse[r]);
                 u32 other = __shfl_xor_sync(0xFFFFFFFF, odd ? left : right, 1);
                 uint2 both = odd ? uint2{other, right} : uint2{left, other};
                 if (row < p.Lq) *reinterpret_cast<uint2*>(to + row * p.out_l + 16 * t) = both;
@@ -375,15 +326,15 @@ __device__ __forceinline__ void attention(const Attention& p) {
             barrier_init(ring.k_full + i * 8, 1), barrier_init(ring.k_free + i * 8, 8);
             barrier_init(ring.v_full + i * 8, 1), barrier_init(ring.v_free + i * 8, 8);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;");
-        for (const TensorMap* map : {&p.q, &p.k, &p.v}) asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+        barriers_made();
+        for (const TensorMap* map : {&p.q, &p.k, &p.v}) expect_map(map);
     }
     __syncthreads();
     if (threadIdx.x < 128) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        keep_registers<40>();
         if (threadIdx.x == 0) fetch<C>(p, ring);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        take_registers<232>();
         Group<C>(p, ring).run();
     }
 }
@@ -399,12 +350,6 @@ struct Turn {
     i64 b, h, l;            // strides of v
     int heads, keys, pitch;
 };
-
-inline __device__ u32 chosen(u32 a, u32 b, u32 bytes) {
-    u32 r;
-    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(bytes));
-    return r;
-}
 
 inline __device__ void turn(const Turn& p) {
     __shared__ __align__(16) u32 in[128][32];

@@ -7,7 +7,7 @@
 // bits: an eighth of the bytes that dq of a step has in float32, and what is made of it is the same every time.
 #pragma once
 
-#include "sm90_instructions.cuh"
+#include "sm90_more_instructions.cuh"
 #include "sm90_wide_order.cuh"
 
 namespace wide {
@@ -129,12 +129,7 @@ struct Side {
     u32 packed[STEP / 4], held[HELD ? 4 * HELD : 1];
 
     __device__ __forceinline__ Side(const Problem& p, u32 start) : p(p), start(start) {}
-    // Asked anew each time, for registers are short.
-    __device__ __forceinline__ static int thread() {
-        u32 t;
-        asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t));
-        return static_cast<int>(t & 127);
-    }
+    __device__ __forceinline__ static int thread() { return static_cast<int>(thread_of_block() & 127); }
     __device__ __forceinline__ u32 barrier(u32 number) const { return start + BARRIERS + 8 * number; }
     __device__ __forceinline__ void release(u32 number) const {
         if ((thread() & 31) == 0) barrier_arrive(barrier(number));
@@ -155,11 +150,7 @@ struct Side {
         u32 at = start + keys + (t / 32 * 16 + (lane & 15)) * 128;
 #pragma unroll
         for (int k = 0; k < HELD; ++k) {
-            u32 from = at + k / 4 * PANEL + (((k % 4 * 2 + lane / 16) ^ (lane & 7)) << 4);
-            asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                         : "=r"(held[4 * k]), "=r"(held[4 * k + 1]), "=r"(held[4 * k + 2]), "=r"(held[4 * k + 3])
-                         : "r"(from)
-                         : "memory");
+            load_matrices(held + 4 * k, at + k / 4 * PANEL + (((k % 4 * 2 + lane / 16) ^ (lane & 7)) << 4));
         }
     }
     // s = (or, ADD, s +=) the group's 64 keys times 64 queries along head_dim: columns 16 FROM to 16 TO.
@@ -185,11 +176,6 @@ struct Side {
 #pragma unroll
         for (int j = 0; j < STEP / 4; ++j) packed[j] = T::round(s[2 * j], s[2 * j + 1]);
     }
-    // Products no longer read what was packed.
-    __device__ __forceinline__ void read() {
-#pragma unroll
-        for (int j = 0; j < STEP / 4; ++j) asm volatile("" : "+r"(packed[j])::"memory");
-    }
     // The sums, rounded, to memory: threads exchange halves with their neighbours, and each stores four numbers at once.
     __device__ __forceinline__ void store(u16* out, float scale, const KeyTile& tile) {
         landed(sums);
@@ -210,12 +196,6 @@ struct Side {
         }
     }
 };
-
-inline __device__ float exp2_of(float x) {  // volatile: in the order that they are written
-    float r;
-    asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
-    return r;
-}
 
 // S^T, P^T and dv.
 template <class T, int HELD, bool AHEAD>
@@ -244,10 +224,10 @@ struct Values : Side<T, HELD> {
 #pragma unroll
         for (int j = 0; j < STEP / 8; ++j) {
             float2 lse = load_pair(from + 32 * j);
-            s[4 * j] = exp2_of(s[4 * j] * p.factor - lse.x);
-            s[4 * j + 1] = exp2_of(s[4 * j + 1] * p.factor - lse.y);
-            s[4 * j + 2] = exp2_of(s[4 * j + 2] * p.factor - lse.x);
-            s[4 * j + 3] = exp2_of(s[4 * j + 3] * p.factor - lse.y);
+            s[4 * j] = exponential_in_order(s[4 * j] * p.factor - lse.x);
+            s[4 * j + 1] = exponential_in_order(s[4 * j + 1] * p.factor - lse.y);
+            s[4 * j + 2] = exponential_in_order(s[4 * j + 2] * p.factor - lse.x);
+            s[4 * j + 3] = exponential_in_order(s[4 * j + 3] * p.factor - lse.y);
         }
         this->release_read(Q_EMPTY + of % STAGES);
         if (tile.key + KEYS - 1 <= step * STEP + p.share.shift && tile.key + KEYS <= p.share.keys) return;
@@ -296,7 +276,7 @@ struct Values : Side<T, HELD> {
             weigh(tile, step, count + 1);
             hand_over(count + 1);
             if (AHEAD) products_wait<0>(), this->release(G_EMPTY + count % STAGES);
-            this->read();
+            used(this->packed);
             this->pack();
         }
         if (left) {
@@ -340,11 +320,7 @@ struct Slopes : Side<T, HELD> {
         barrier_wait(this->barrier(P_FULL), of & 1);
 #pragma unroll
         for (int j = 0; j < STEP / 8; ++j) {
-            float4 w;
-            asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
-                         : "=f"(w.x), "=f"(w.y), "=f"(w.z), "=f"(w.w)
-                         : "r"(from + j * 128 * 16)
-                         : "memory");
+            float4 w = load_four(from + j * 128 * 16);
             s[4 * j] *= w.x, s[4 * j + 1] *= w.y, s[4 * j + 2] *= w.z, s[4 * j + 3] *= w.w;
         }
         this->release_read(P_EMPTY);
@@ -353,7 +329,7 @@ struct Slopes : Side<T, HELD> {
     __device__ __forceinline__ void share(const KeyTile& tile, int head, int step, u32 of) {
         int t = this->thread(), row = (t & 7) + (t >> 4 & 1) * 8, chunk = t / 32 * 2 + (t >> 3 & 1);
         u32 place = start + DS + of % 2 * PANEL, at = place + row * 128 + ((chunk ^ (row & 7)) << 4);
-        if (t == 0) asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");  // the copy before the last
+        if (t == 0) copies_read_but_one();
         meet(MEET, 128);
 #pragma unroll
         for (int k = 0; k < STEP / 16; ++k) store_turned(at + k * 16 * 128, packed + 4 * k);
@@ -386,7 +362,7 @@ struct Slopes : Side<T, HELD> {
             follow();
             slope(count + 1);
             products_wait<1>();
-            this->read();
+            used(this->packed);
             this->release_read(Q_EMPTY + count % STAGES);
             products_wait<0>(s);
             this->release(G_EMPTY + (count + 1) % STAGES);
@@ -419,9 +395,8 @@ __device__ __forceinline__ void gradients(const Problem& p) {
         // Keys: when the first group has made its last scores, and the second and the other copying warp know the tile.
         init(K_FULL, 1, 1), init(K_EMPTY, 1, 9), init(V_FULL, 1, 1), init(V_EMPTY, 1, 4);
         init(P_FULL, 1, 4), init(P_EMPTY, 1, 4), init(TAKEN, 1, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;");
-        for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.g, &p.ds})
-            asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+        barriers_made();
+        for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.g, &p.ds}) expect_map(map);
     }
     __syncthreads();
     let_kernels_start();
@@ -435,18 +410,18 @@ __device__ __forceinline__ void gradients(const Problem& p) {
     };
     int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 128), 0);
     if (group == 0) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        keep_registers<24>();
         u32 warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
         if (warp == 0) fetch<true>(p, start, next_tile);
         if (warp == 1) fetch<false>(p, start, next_tile);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        take_registers<240>();
         wait_for_kernels();
         if (group == 1) {
             each_tile(Values<T, HELD, AHEAD>(p, start));
         } else {
             each_tile(Slopes<T, HELD>(p, start));
-            if ((threadIdx.x & 127) == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+            if ((threadIdx.x & 127) == 0) copies_done();
         }
     }
 }

@@ -3,7 +3,7 @@
 // threads, whose sums are 128 registers a thread, and one thread brings dS and k, 64 keys at a time.
 #pragma once
 
-#include "sm90_instructions.cuh"
+#include "sm90_more_instructions.cuh"
 #include "sm90_wide_order.cuh"
 
 namespace wide {
@@ -58,16 +58,6 @@ __device__ __forceinline__ void prepare(const Before& p) {
     }
 }
 
-// With products whose left side lies in shared memory beside 256 columns.
-struct WideBf16 : Bf16 {
-    using Bf16::product;
-    KW_BOTH_SHARED("bf16", 128, "256", "%128", "%129", "%130", "%131")
-};
-struct WideF16 : F16 {
-    using F16::product;
-    KW_BOTH_SHARED("f16", 128, "256", "%128", "%129", "%130", "%131")
-};
-
 struct Queries {
     const TensorMap &ds, &k;
     u16* dq;     // contiguous
@@ -86,9 +76,7 @@ __device__ __forceinline__ void queries(const Queries& p) {
     u32 start = shared_address(bytes), full = shared_address(barriers), empty = full + 8 * DEEP;
     if (threadIdx.x == 0) {
         for (u32 i = 0; i < DEEP; ++i) barrier_init(full + 8 * i, 1), barrier_init(empty + 8 * i, 8);
-        asm volatile("fence.mbarrier_init.release.cluster;");
-        asm volatile("prefetch.tensormap [%0];" ::"l"(&p.ds) : "memory");
-        asm volatile("prefetch.tensormap [%0];" ::"l"(&p.k) : "memory");
+        barriers_made(), expect_map(&p.ds), expect_map(&p.k);
     }
     __syncthreads();
     let_kernels_start();
@@ -97,7 +85,7 @@ __device__ __forceinline__ void queries(const Queries& p) {
     int tiles = seen_tiles(p.share, step), others = seen_tiles(p.share, step + 1);
     int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 128), 0);
     if (group == 0) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        keep_registers<40>();
         if (threadIdx.x) return;
         wait_for_kernels();
         if (blockIdx.x == 0) *p.taken = 0;
@@ -114,7 +102,7 @@ __device__ __forceinline__ void queries(const Queries& p) {
         }
         return;
     }
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    take_registers<232>();
     wait_for_kernels();
     int part = group - 1, thread = threadIdx.x & 127, lane = thread & 31;
     int mine = part ? others : tiles, every = tiles > others ? tiles : others;
