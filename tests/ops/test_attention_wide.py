@@ -20,6 +20,7 @@ ORDER = wide.SOURCE.with_name("sm90_wide_order.cuh")
 PROGRAM = """
 #define __device__
 #include <cstdio>
+#include <initializer_list>
 #include "%s"
 int main() {
     wide::Share s;

@@ -21,6 +21,7 @@ struct Cut {
     static constexpr bool HELD = HELD_;  // queries are kept in registers
     static constexpr u32 QUERIES = BM * D, KEYS = BN * D;  // bytes
     static constexpr u32 BYTES = PLACES * QUERIES + 2 * STAGES * KEYS;
+    static constexpr int FEW = HELD ? 24 : 40, MANY = HELD ? 240 : 232;  // registers a thread
 };
 
 struct Attention {
@@ -331,10 +332,10 @@ __device__ __forceinline__ void attention(const Attention& p) {
     }
     __syncthreads();
     if (threadIdx.x < 128) {
-        keep_registers<40>();
+        keep_registers<C::FEW>();
         if (threadIdx.x == 0) fetch<C>(p, ring);
     } else {
-        take_registers<232>();
+        take_registers<C::MANY>();
         Group<C>(p, ring).run();
     }
 }
