@@ -1,24 +1,13 @@
-// Instructions of Hopper's that the kernels for a head_dim of 256 and for 8 bits have beside those of all.
+// Instructions of Hopper's that the kernels for a head_dim of 256 have beside those of all.
 #pragma once
 
 #include "sm90_instructions.cuh"
 
-inline __device__ float exponential(float x) {  // of base 2; 0 below 2^-126
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-inline __device__ float exponential_in_order(float x) {  // in the order that they are written
+inline __device__ float exponential_in_order(float x) {  // of base 2, 0 below 2^-126, in the order that they are written
     float y;
     asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-inline __device__ float reciprocal(float x) {
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-inline __device__ float across(float x, int lanes) { return __shfl_xor_sync(0xFFFFFFFF, x, lanes); }
 
 // A thread's number in its block, asked anew each time where registers are short.
 inline __device__ u32 thread_of_block() {
@@ -74,35 +63,3 @@ struct WideF16 : F16 {
     using F16::product;
     KW_BOTH_SHARED("f16", 128, "256", "%128", "%129", "%130", "%131")
 };
-
-// e4m3. d = a b or (add) d += a b: a is 64 x 32 in registers or shared memory, b 32 x N in shared memory, both along k.
-struct E4m3 {
-    static __device__ __forceinline__ void product(float (&d)[64], u64 a, u64 b, int add) {
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-                     "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 " KW_SUMS64 ", %64, %65, p, 1, 1;\n}"
-                     : KW_OUT64
-                     : "l"(a), "l"(b), "r"(add));
-    }
-    static __device__ __forceinline__ void product(float (&d)[64], const u32* a, u64 b, int add) {
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
-                     "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 " KW_SUMS64
-                     ", {%64, %65, %66, %67}, %68, p, 1, 1;\n}"
-                     : KW_OUT64
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-    }
-    // Four numbers, rounded, in one word.
-    static __device__ __forceinline__ u32 round(float a, float b, float c, float d) {
-        u32 r;
-        asm("{\n.reg .b16 low, high;\ncvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
-            "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\nmov.b32 %0, {low, high};\n}"
-            : "=r"(r)
-            : "f"(a), "f"(b), "f"(c), "f"(d));
-        return r;
-    }
-};
-// Bytes of two words, by number.
-inline __device__ u32 chosen(u32 a, u32 b, u32 bytes) {
-    u32 r;
-    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(bytes));
-    return r;
-}
