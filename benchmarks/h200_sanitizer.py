@@ -37,6 +37,8 @@ NAMED: dict[str, str] = {
     "attention.sm90_backward": "tiles, causal@bfloat16;tiles, whole, gradients@bfloat16;"
     "tiles, D=64 causal, gradients@bfloat16;tiles, more queries than keys@bfloat16;large prefill;D=128;"
     "tiles, window 150 top_left, D=128;tiles, window 130 top_left, D=64",
+    "attention.sm90_backward_wide": "tiles, D=256 gradients 8on8 257x321 bottom_right@bfloat16;"
+    "tiles, D=256 gradients 6on2 700x300 bottom_right@float16",
     "attention.triton": "tiles, whole@bfloat16;Lq=33 Lk=200 causal;decode D=16;mask and causal;"
     "few queries, split@bfloat16;Lk=509@bfloat16",
     "cross_entropy.sm90": "sum N=4096;mean N=4096, 1 flows in;48x32000 mean;40x16384 sum;600x20000 none;37x128256 mean",

@@ -51,7 +51,7 @@ OF_FORMS = {"pointwise.cpp", "rowwise.cpp"}
 # A room whose kernels take too long to compile together splits them: few queries, and gradients.
 ROOM_MAY_HOLD = (
     ROOM_FILES
-    | {"tuning.toml", "triton.py", "sm90.cu", "sm90_backward.cu", "decode.cpp", "backward.cpp"}
+    | {"tuning.toml", "triton.py", "sm90.cu", "sm90_backward.cu", "sm90_backward_wide.cu", "decode.cpp", "backward.cpp"}
     | OF_FORMS
     | {f"{target}.cpp" for target in TARGETS}
 )
