@@ -382,6 +382,16 @@ struct Slopes : Side<T, HELD> {
     }
 };
 
+template <class S>
+__device__ __forceinline__ void each_tile(const Problem& p, S side, volatile int* next_tile) {
+    while (true) {
+        barrier_wait(side.barrier(TAKEN), side.round & 1);
+        int number = __shfl_sync(~0u, *next_tile, 0);  // one for all: no register a thread
+        if (number < 0) break;
+        side.tile_of_keys(key_tile(p.share, number));
+    }
+}
+
 template <class T, int HELD, bool AHEAD>
 __device__ __forceinline__ void gradients(const Problem& p) {
     extern __shared__ __align__(1024) unsigned char bytes[];
@@ -400,14 +410,6 @@ __device__ __forceinline__ void gradients(const Problem& p) {
     }
     __syncthreads();
     let_kernels_start();
-    auto each_tile = [&](auto side) {
-        while (true) {
-            barrier_wait(side.barrier(TAKEN), side.round & 1);
-            int number = __shfl_sync(~0u, *next_tile, 0);  // one for all: no register a thread
-            if (number < 0) break;
-            side.tile_of_keys(key_tile(p.share, number));
-        }
-    };
     int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 128), 0);
     if (group == 0) {
         keep_registers<24>();
@@ -418,9 +420,9 @@ __device__ __forceinline__ void gradients(const Problem& p) {
         take_registers<240>();
         wait_for_kernels();
         if (group == 1) {
-            each_tile(Values<T, HELD, AHEAD>(p, start));
+            each_tile(p, Values<T, HELD, AHEAD>(p, start), next_tile);
         } else {
-            each_tile(Slopes<T, HELD>(p, start));
+            each_tile(p, Slopes<T, HELD>(p, start), next_tile);
             if ((threadIdx.x & 127) == 0) copies_done();
         }
     }
