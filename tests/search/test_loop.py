@@ -84,6 +84,23 @@ def test_it_finds_the_best_point_and_judges_it_again(searched: Run, parent: Path
     assert from_json(Search, to_json(found)) == found
 
 
+def test_what_it_began_with_is_judged_again_beside_what_is_to_be_better(
+    searched: Run, pretended: type[Pretended], parent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finds = pretended.finds
+
+    def unsure_at_first(source: str) -> Judgement:
+        found = finds(source)
+        if source != PARENT or pretended.judged.count(PARENT) > 1:
+            return found
+        wide = tuple(dataclasses.replace(one, low=0.1, high=10.0) for one in found.speeds)
+        return dataclasses.replace(found, speeds=wide)
+
+    monkeypatch.setattr(pretended, "finds", staticmethod(unsure_at_first))
+    found = searched(parents=[parent], proposers=["parameters"])
+    assert pretended.judged.count(PARENT) == 2 and found.outcome == "better"
+
+
 def test_it_goes_on_where_it_stopped_and_judges_nothing_twice(
     searched: Run, pretended: type[Pretended], parent: Path
 ) -> None:

@@ -40,7 +40,7 @@ __all__ = ["serve"]
 MOST_TEXT = 4000
 MOST_SAID = 20  # operators
 MMAP_MAX, TRIM_THRESHOLD = -4, -1  # as malloc.h numbers them
-KEPT = 8  # answers that are held, to be asked for again
+KEPT = 4  # answers that are held, to be asked for again
 
 
 def _text(error: BaseException) -> str:

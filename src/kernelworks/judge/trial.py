@@ -24,7 +24,7 @@ __all__ = ["Trial", "Tried"]
 LEAST_GROUPS = 6  # of a race
 MOST_ALIKE = 4  # of a group in which cases may come again: each has a place of its own on a device
 GROUP_S, MOST_GROUP = 0.002, 8  # short calls are handed over together, until they take so long
-WARM_CALLS = 3  # before the race
+WARM_CALLS = 10  # before the race: by then it has the memory that it needs for the answers that it keeps
 MANY_BYTES = 64 << 20  # that are handed over together where nothing is timed
 # Of what may have more turns than there are cases: how many it has at the least; and from there on every how many
 # turns an empty answer comes.

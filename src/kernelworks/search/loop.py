@@ -387,6 +387,10 @@ class _Run:
         held = [one for one in self.store.quickest(MOST_REFUSED) if not self.store.failed_again(one.id)]
         if not held or held[0].low is None:
             return None
+        begun = max((t for t in self.store.tried() if t.proposer == GIVEN and t.low), key=_low, default=None)
+        others = any(one.proposer != GIVEN and self.store.low(one.id, 1) is not None for one in held)
+        if begun is not None and others and self.store.judgement(begun.id, 1) is None:
+            return begun  # what others are to be better than is known as well as they are
         rivals = [one for one in held[:AGAIN] if one.high is not None and one.high >= held[0].low]
         twice = [one for one in rivals if self.store.low(one.id, 1) is not None]
         if twice and self.stop.seconds > self.stop.budget_s:
@@ -440,6 +444,13 @@ def _low(one: Tried) -> float:
     return one.low or 0.0
 
 
+def _high(store: Store, one: Tried) -> float:
+    """The upper end of an interval, by the second judgement where there was one."""
+    again = store.judgement(one.id, 1)
+    speed = next((s for s in again.speeds if s.over == store.over), None) if again is not None else None
+    return speed.high if speed is not None else one.high or 0.0
+
+
 def _best(store: Store) -> Found | None:
     """Of those that are right twice what is surely the quickest by the second time; without any by the first."""
     held = [one for one in store.quickest(MOST_REFUSED) if not store.failed_again(one.id)]
@@ -462,5 +473,5 @@ def _outcome(store: Store, tried: Sequence[Tried], best: Found | None, stopped: 
     if best is None or best.again is None or best.tried.proposer == GIVEN:
         return "no better"
     speed = next((s for s in best.again.speeds if s.over == store.over), None)
-    begun = max((t.high for t in tried if t.proposer == GIVEN and t.high is not None), default=1.0)
+    begun = max((_high(store, t) for t in tried if t.proposer == GIVEN and t.high is not None), default=1.0)
     return "better" if speed is not None and speed.low > begun else "no better"
