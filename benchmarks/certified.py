@@ -6,6 +6,8 @@ Of every kind that ships, what was proved of another source than the one at hand
 
 from __future__ import annotations
 
+import argparse
+
 import kernelworks  # noqa: F401  fills OPS
 from kernelworks import certificates, environment
 from kernelworks.certificates import Certificate
@@ -20,6 +22,7 @@ def current(certificate: Certificate) -> bool:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     cache = environment.cache_dir("certificates")
     for kind in sorted({*certificates.shipped_kinds(), *(p.name for p in cache.glob("*") if p.is_dir())}):
         held = certificates._shipped(kind)

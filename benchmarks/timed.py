@@ -6,6 +6,8 @@ rows whose source or toolchain is another one by now, are left out.
 
 from __future__ import annotations
 
+import argparse
+
 import kernelworks  # noqa: F401  fills OPS
 from kernelworks import environment, timings
 from kernelworks.build import BuildError
@@ -28,6 +30,7 @@ def current(timing: Timing) -> bool:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for place in {place_of(device) for device in ("cpu", *(["cuda"] if has_gpu() else []))}:
         found: dict[tuple[object, ...], Timing] = {}
         shipped = timings.shipped_path(place)
