@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import forked
-from kernelworks.build import BuildError, cpp
+from kernelworks.build import BuildError, cache, cpp
 from kernelworks.build.cache import intact
 
 SOURCE = '#include "kernel.hpp"\nKW_EXPORT(answer) { args.tensor(0).ptr<float>()[0] = 42.0f; }\n'
@@ -127,6 +129,27 @@ def test_a_killed_build_leaves_no_entry(source: Path, tmp_path: Path) -> None:
     assert not list(cache.rglob("*.so"))
     again = forked.python(str(source), code=CALL, KERNELWORKS_CACHE=str(cache))
     assert again.stdout.strip() == "42.0", again.stderr
+
+
+def test_a_sweep_that_comes_before_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another build's sweep takes a folder that was just made for one left by the dead: the next is taken."""
+    made, opened = [], os.open
+
+    def swept_first(path: Path, flags: int) -> int:
+        made.append(path)
+        if len(made) == 1:
+            made[0].rmdir()
+        return opened(path, flags)
+
+    def make(*args: Any, **kwargs: Any) -> str:
+        folder = tmp_path / f"{cache.SCRATCH}{len(made)}"
+        folder.mkdir()
+        return str(folder)
+
+    monkeypatch.setattr(cache.tempfile, "mkdtemp", make)
+    monkeypatch.setattr(cache.os, "open", swept_first)
+    with cache._scratch(tmp_path) as folder:
+        assert folder.is_dir() and folder == made[-1] and not made[0].exists()
 
 
 def test_ten_processes_at_once(source: Path, tmp_path: Path) -> None:

@@ -121,10 +121,13 @@ def _scratch(folder: Path) -> Iterator[Path]:
     """A folder of this process alone, locked while it lives, so that a sweep can tell it from one left by the dead."""
     while True:
         made = Path(tempfile.mkdtemp(dir=folder, prefix=SCRATCH))
-        handle = os.open(made, os.O_RDONLY)
+        try:
+            handle = os.open(made, os.O_RDONLY)
+        except FileNotFoundError:  # nobody held its lock yet: another's sweep took it for one left by the dead
+            continue
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
-        if made.is_dir():  # no sweep came between the two lines
+        if made.is_dir():  # nor did one come before the lock
             break
         os.close(handle)
     try:
