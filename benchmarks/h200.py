@@ -11,8 +11,9 @@
 | models | a 1B model: training step and decode, eager and swapped | h200-models.json |
 | sanitizer | compute-sanitizer memcheck and racecheck of the GPU rows that the record lacks | h200-sanitizer.json |
 
-On an H200 with 16 cores machine, proofs, ops and models took 13, 91, 73 and 63 s; the sanitizer takes longer than 90 s,
-and goes on where it stopped when it is called again (`--within 100` stops it in time).
+On an H200 with 16 cores machine, proofs, ops and models took 13, 91, 73 and 63 s; the sanitizer takes longer than 90 s.
+Ops and sanitizer put each line on record as it is measured, and go on where they stopped when they are called again
+(`--within 100` stops the sanitizer in time).
 The parts can be run alone: `h200_ops.py` and `h200_models.py` lie beside this file.
 """
 
@@ -32,13 +33,11 @@ from typing import Any
 import h200_ops
 import h200_sanitizer
 import h200_trust
-import torch
+from h200_ops import head
 
 from kernelworks import certificates
-from kernelworks.bench.results import head as provenance
 from kernelworks.layout import in_lines
 from kernelworks.machine import gpu
-from kernelworks.map import source_hashes
 from kernelworks.op import OPS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,12 +70,6 @@ def script(command: list[str], output: Path) -> dict[str, Any]:
     return found
 
 
-def head() -> dict[str, Any]:
-    found = provenance("cuda", ("triton",))
-    found["versions"]["cuda"] = str(torch.version.cuda)
-    return {**found, "sources": source_hashes()}
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default="machine,proofs,trust,ops,models,sanitizer")
@@ -86,7 +79,7 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=150, help="seconds that one run of `sanitizer` may take")
     parser.add_argument("--within", type=float, default=3600, help="seconds after which `sanitizer` ends")
     parser.add_argument("--tools", default="", help="memcheck or racecheck alone, for `sanitizer`")
-    parser.add_argument("--again", action="store_true", help="lets `sanitizer` make the runs on record once more")
+    parser.add_argument("--again", action="store_true", help="lets `ops` and `sanitizer` make what is on record anew")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -105,10 +98,11 @@ def main() -> int:
 
     def ops_part() -> dict[str, Any]:
         file = given.out / "h200-ops.json"
-        found = h200_ops.measure(only)
-        if not only or not file.exists():
-            return found
-        return h200_ops.joined(found, json.loads(file.read_text(encoding="utf-8")), head())
+        bad = h200_ops.measure(file, only, again=given.again)
+        if bad:
+            print(f"ops: {bad} lines failed or are wrong", file=sys.stderr)
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return found
 
     def sanitizer_part() -> dict[str, Any]:
         return h200_sanitizer.measure(

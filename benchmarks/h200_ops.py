@@ -1,309 +1,64 @@
 """How the GPU rows stand against a device copy of the same bytes and the strongest peers, in one run.
 
-    python benchmarks/h200_ops.py [--only rms_norm,softmax] [--json FILE]
+    python benchmarks/h200_ops.py [--only rms_norm,softmax] [--out FILE] [--again] [--workers 8]
 
-What is timed of an op, and beside whom, its room says: the contract's cases for a GPU, ``peers.py``, what users write.
-Beside those stand products, attention, packed sequences and AdamW in sizes that no proof tries. All arms of a case are
-timed by events with the L2 cache flushed, three rounds in alternating order, and the median of the rounds' medians is
-kept. Each row is checked against float32 torch on the timed inputs first (its proof holds it to its bound), and carries
-the hash of the source it ran, so that a figure of changed source is not shown.
+``h200_cases.py`` beside this says what is timed. Workers make ready a share of the lines each, all at once: they
+compile every arm and call it. Then the lines are measured one by one, by the worker that has them ready, while the
+others stand still: a call that no timing speaks for is raced first, as a user would have it; ours is held against
+float32 torch on the timed inputs (its proof holds it to its bound); and all arms are timed by turns between events,
+each with L2 full of other bytes. Of a backward the caller's wall clock is taken too, since autograd's own time counts
+there.
+
+Each line goes on record at once, with the hash of the source that it ran, so that a figure of changed source is not
+shown. Whoever is cut off calls again: what is on record of the sources and the timing as they are is not measured
+again, but for ``--again``.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
+import hashlib
 import itertools
+import json
+import multiprocessing
+import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from h200_cases import Call, Case, Group, groups, small_calls
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from triton.testing import do_bench
 
 import kernelworks as kw
-from kernelworks import contract
-from kernelworks.bench import baselines
-from kernelworks.choose import choose
+from kernelworks.bench.gpu import copy_of, race_on_gpu
+from kernelworks.bench.results import head as provenance
+from kernelworks.choose import Choice, choose
+from kernelworks.contract import Request
 from kernelworks.layout import in_lines
-from kernelworks.op import OPS, Op
-from kernelworks.ops.attention.varlen_attn.contract import seen_pairs
-from kernelworks.ops.attention.varlen_attn.peers import by_flex
-from kernelworks.plain import leaves
+from kernelworks.map import source_hashes
+from kernelworks.op import OPS
 
-BF16 = torch.bfloat16
 GIB = 2**30
-FILLING = 8 << 20  # bytes: with fewer a GPU is done before its host is
 SAME = 3e-3  # how much further from float32 torch than eager an arm may be, normwise: half an ulp of bfloat16
+BUDGET_S = 0.04  # of timing, an arm
+WALL_S, WALLS = 0.02, 3  # of a queue of calls, and how often, an arm
+WORKERS = 8
+PATIENCE_S = 60.0  # for one group of lines; a worker that takes longer is ended, and its lines are said to have failed
+HERE = Path(__file__).resolve().parent
+HOW = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]  # what a line was timed by
 
-Call = Callable[[], Any]
-
-
-# ---------------------------------------------------------------- what is timed
-
-
-@dataclass
-class Case:
-    """One line of the table. ``bytes`` or ``flop`` is what the op cannot do without; a bar is a share of a copy's rate
-    (``of_peak``: of the copy of 1 GiB, which is what a kernel that only reads is held to) or TFLOP/s."""
-
-    op: str
-    pass_: str
-    shape: str
-    arms: dict[str, Call]
-    truth: Call
-    bytes: int = 0
-    flop: float = 0.0
-    of_peak: bool = False
-    asked: tuple[Any, ...] = ()  # the forward's arguments, by which the dispatcher's choice is looked up
+Line = dict[str, Any]
 
 
-def random(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
-    return torch.randn(*shape, device="cuda").to(dtype)
-
-
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    torch._dynamo.reset()
-    return torch.compile(function, dynamic=False)
-
-
-def backward_of(function: Callable[..., Any], *inputs: Tensor) -> Call:
-    """Only the backward of ``function(*inputs)``, for one fixed gradient of the output."""
-    own = [x.detach().clone().requires_grad_() for x in inputs]
-    result = function(*own)
-    outputs = [result] if isinstance(result, Tensor) else list(result)
-    device = outputs[0].device
-    generator = torch.Generator(device).manual_seed(3)
-    grads = [torch.randn(o.shape, device=device, generator=generator).to(o.dtype) for o in outputs]
-    return lambda: torch.autograd.grad(outputs, own, grads, retain_graph=True)
-
-
-def products() -> Iterator[Case]:
-    for m, n, k in ((1, 4096, 4096), (1, 14336, 4096), (1, 28672, 8192), (4, 5120, 5120)):
-        x, w = random(m, k), random(n, k)
-        arms = {"eager": lambda x=x, w=w: F.linear(x, w), "ours": lambda x=x, w=w: kw.linear(x, w)}
-        yield Case(
-            "linear", "forward", f"{m}x{n}x{k}", arms, lambda x=x, w=w: F.linear(x.double(), w.double()),
-            bytes=w.nbytes, of_peak=True, asked=(x, w, None),
-        )  # fmt: skip
-    for m, n, k in ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (4096, 28672, 4096),
-                    (8192, 4096, 14336), (16384, 4096, 4096), (64, 14336, 4096)):  # fmt: skip
-        x, w = random(m, k), random(n, k)
-        arms = {"eager": lambda x=x, w=w: F.linear(x, w), "ours": lambda x=x, w=w: kw.linear(x, w)}
-        yield Case(
-            "linear", "forward", f"{m}x{n}x{k}", arms, lambda x=x, w=w: F.linear(x.float(), w.float()),
-            flop=2 * m * n * k, asked=(x, w, None),
-        )  # fmt: skip
-
-
-# batch, heads, key-value heads, length, head_dim, causal
-PREFILL = (
-    (4, 16, 16, 4096, 128, True), (1, 16, 16, 16384, 128, True), (2, 32, 8, 8192, 128, True),
-    (4, 16, 16, 4096, 128, False), (1, 16, 16, 16384, 128, False), (2, 32, 8, 8192, 128, False),
-    (4, 16, 16, 4096, 64, True), (4, 16, 16, 4096, 64, False), (2, 16, 16, 2048, 64, True),
-    (64, 12, 12, 256, 64, False), (64, 16, 16, 197, 64, False), (8, 12, 12, 1500, 64, False),
-)  # fmt: skip
-
-
-PLAIN = (None, None, None, False, None, None)  # no window, scale, mask, logarithms of sums, softcap, sinks
-
-
-def attentions() -> Iterator[Case]:
-    def torchs(backend: SDPBackend, **how: Any) -> Callable[..., Tensor]:
-        def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            with sdpa_kernel(backend):
-                return F.scaled_dot_product_attention(q, k, v, **how)
-
-        return run
-
-    for b, h, length in ((1, 32, 8192), (32, 32, 4096), (128, 32, 2048), (1, 32, 131072), (16, 40, 3000)):
-        q, k, v = random(b, h, 1, 128), random(b, 8, length, 128), random(b, 8, length, 128)
-        peers = {
-            "flash2": torchs(SDPBackend.FLASH_ATTENTION, enable_gqa=True),
-            "cudnn": torchs(SDPBackend.CUDNN_ATTENTION, enable_gqa=True),
-            "ours": kw.attention,
-        }
-        wide = [t.float() for t in (q, k, v)]
-        yield Case(
-            "attention", "decode", f"{b}x{length}",
-            {n: (lambda f=f, q=q, k=k, v=v: f(q, k, v)) for n, f in peers.items()},
-            lambda wide=wide: F.scaled_dot_product_attention(*wide, enable_gqa=True), bytes=k.nbytes + v.nbytes,
-            of_peak=True, asked=(q, k, v, None, *PLAIN),
-        )  # fmt: skip
-    for b, h, kv, length, dim, causal in PREFILL:
-        q, k, v = random(b, h, length, dim), random(b, kv, length, dim), random(b, kv, length, dim)
-        kind = "top_left" if causal else None
-        peers = {
-            "flash2": torchs(SDPBackend.FLASH_ATTENTION, is_causal=causal, enable_gqa=True),
-            "cudnn": torchs(SDPBackend.CUDNN_ATTENTION, is_causal=causal, enable_gqa=True),
-            "ours": lambda q, k, v, kind=kind: kw.attention(q, k, v, causal=kind),
-        }
-        forward = {name: (lambda f=f, q=q, k=k, v=v: f(q, k, v)) for name, f in peers.items()}
-        heads = f"{h}" if h == kv else f"{h}({kv})"
-        yield Case(
-            "attention", "forward", f"{'causal' if causal else 'full'} {b}x{heads}x{length}x{dim}", forward,
-            forward["flash2"], flop=(2.0 if causal else 4.0) * b * h * length * length * dim,
-            asked=(q, k, v, kind, *PLAIN),
-        )  # fmt: skip
-    for b, h, length in ((4, 16, 4096), (1, 16, 16384)):
-        q, k, v = (random(b, h, length, 128) for _ in range(3))
-        flop = 2.0 * b * h * length * length * 128
-        peers = {
-            "flash2": torchs(SDPBackend.FLASH_ATTENTION, is_causal=True),
-            "cudnn": torchs(SDPBackend.CUDNN_ATTENTION, is_causal=True),
-            "ours": lambda q, k, v: kw.attention(q, k, v, causal="top_left"),
-        }
-        backward = {name: backward_of(f, q, k, v) for name, f in peers.items()}
-        shape = f"causal {b}x{h}x{length}x128"
-        yield Case(
-            "attention", "backward", shape, backward, backward["flash2"], flop=2.5 * flop,
-            asked=(q, k, v, "top_left", *PLAIN),
-        )  # fmt: skip
-
-
-def when_called(make: Callable[[], Call]) -> Call:
-    """What ``make`` makes, made at the first call: what fails there fails one case, not those behind it."""
-    made = functools.cache(make)
-    return lambda: made()()
-
-
-def packed() -> Iterator[Case]:
-    """Sequences of many lengths: torch's function for them, FlexAttention with a mask of documents, ours."""
-    op = OPS["varlen_attn"]
-    for case in op.contract.device_bench_cases:
-        asked = Asked(op, case)
-        args, (q, k, v), rest = asked.args, asked.given[:3], asked.given[3:]
-        ends = (args["cu_seq_q"].tolist(), args["cu_seq_k"].tolist())
-        lengths = zip(*([b - a for a, b in pairwise(e)] for e in ends), strict=True)
-        flop = 4.0 * q.shape[1] * q.shape[2] * sum(seen_pairs(*pair, args["window_size"]) for pair in lengths)
-        flex = functools.cache(functools.partial(by_flex, args))
-        peers = {
-            "torch": lambda q, k, v, rest=rest, asked=asked: asked.eager(q, k, v, *rest),
-            "flex": lambda q, k, v, flex=flex: flex()(q, k, v),
-            "ours": lambda q, k, v, rest=rest: op(q, k, v, *rest),
-        }  # fmt: skip
-        wide = [t.float() for t in (q, k, v)]
-        forward = {n: (lambda f=f, q=q, k=k, v=v: f(q, k, v)) for n, f in peers.items()}
-        truth = functools.partial(peers["torch"], *wide)
-        yield Case(op.name, "forward", case.name, forward, truth, flop=flop, asked=asked.given)
-        backward = {n: when_called(functools.partial(backward_of, f, q, k, v)) for n, f in peers.items()}
-        truth = when_called(functools.partial(backward_of, peers["torch"], *wide))
-        yield Case(op.name, "backward", case.name, backward, truth, flop=2.5 * flop, asked=asked.given)
-
-
-def optimizers() -> Iterator[Case]:
-    params = [torch.nn.Parameter(random(4096, 4096, dtype=torch.float32)) for _ in range(16)]
-    for p in params:
-        p.grad = random(4096, 4096, dtype=torch.float32)
-    how = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
-    fused, foreach = (torch.optim.AdamW(params, **how, **{kind: True}) for kind in ("fused", "foreach"))
-    grads = [p.grad for p in params]
-    values = [p.detach() for p in params]
-    first, second = ([torch.zeros_like(p) for p in values] for _ in range(2))
-    arms = {
-        "eager": foreach.step, "fused": fused.step,
-        "ours": lambda: kw.adamw_(
-            values, grads, first, second, step=10, lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1
-        ),
-    }  # fmt: skip
-    moved = 7 * sum(p.nbytes for p in values)  # reads parameter, gradient and two moments; writes all but the gradient
-    asked = (values, grads, first, second, 10, 1e-3, 0.9, 0.95, 1e-8, 0.1, False)
-    yield Case("adamw_", "forward", "16 of 4096x4096 fp32", arms, lambda: None, bytes=moved, of_peak=True, asked=asked)
-
-
-@dataclass
-class Asked:
-    """An op on one of its contract's cases: the arguments, what users write and ours on them, and which of them have
-    gradients."""
-
-    op: Op
-    case: contract.Case
-    device: str = "cuda"
-
-    def __post_init__(self) -> None:
-        with torch.device(self.device):
-            self.args = self.case.make(torch.Generator(self.device).manual_seed(0), BF16)
-        self.names = self.op.passes["forward"].names
-        self.given = tuple(self.args.get(name) for name in self.names)
-        wants = self.op.contract.differentiable
-        self.places = [i for i, n in enumerate(self.names) if n in wants and isinstance(self.given[i], Tensor)]
-
-    def eager(self, *given: Any) -> Any:
-        return baselines.eager(self.op)(**dict(zip(self.names, given, strict=True)))
-
-    def back(self, function: Callable[..., Any], given: tuple[Any, ...]) -> Call:
-        """The backward of a function with these arguments."""
-
-        def of(*inputs: Tensor) -> Any:
-            at = dict(zip(self.places, inputs, strict=True))
-            return function(*(at.get(i, v) for i, v in enumerate(given)))
-
-        return backward_of(of, *(given[i] for i in self.places))
-
-    def need(self, pass_: str) -> dict[str, Any]:
-        """What a pass cannot do without, as ``Case`` has it."""
-        op, wanted = self.op, tuple(self.names[i] for i in self.places)
-        request = op.request("forward", self.given)
-        if pass_ == "backward":
-            request = op.backward_of(op.request("training", self.given, wanted))
-        cost = op.contract.cost(request)
-        return {"flop": cost.flop} if op.contract.arithmetic == "products" else {"bytes": int(cost.bytes)}
-
-
-def of_contract(asked: Asked) -> Iterator[Case]:
-    """An op's passes: what users write, torch.compile of it, peers and ours."""
-    op, given, shape = asked.op, asked.given, asked.case.name
-    eager = asked.eager
-    functions = {"eager": eager, "ours": op} | ({"compile": compiled(eager)} if baselines.generated(op) else {})
-    made = {n: make(asked.args) for n, make in baselines.peers(op, asked.device).items()}
-    arms = {name: (lambda f=f: f(*given)) for name, f in functions.items()}
-    arms |= {name: call for name, call in made.items() if call is not None}
-    wide = tuple(v.float() if isinstance(v, Tensor) and v.is_floating_point() else v for v in given)
-    yield Case(op.name, "forward", shape, arms, lambda: eager(*wide), asked=given, **asked.need("forward"))
-    if "backward" in op.passes:
-        arms = {name: asked.back(f, given) for name, f in functions.items()}
-        truth = asked.back(eager, wide)
-        yield Case(op.name, "backward", shape, arms, truth, asked=given, **asked.need("backward"))
-
-
-def by_room(only: Iterable[str], *, small: bool = False) -> Iterator[Asked]:
-    """These ops on what their rooms would have timed on a GPU: the sizes that fill one, or those that its host time
-    limits."""
-    for op in (OPS[name] for name in only):
-        if op.contract.mutates:
-            continue
-        for case in op.contract.device_bench_cases or op.contract.bench_cases:
-            if BF16 in case.dtypes:
-                asked = Asked(op, case)
-                moved = sum(t.nbytes for t in leaves(asked.given))
-                if (moved < FILLING) == small:
-                    yield asked
-
-
-def others(only: Iterable[str]) -> Iterator[Case]:
-    for asked in by_room(only):  # a gradient that is a view is no line of a table
-        yield from (case for case in of_contract(asked) if case.flop or case.bytes >= FILLING)
-
-
-SMALL = "small"  # by this name the host times of small calls are asked for
-# Of sizes, or against peers, that a room's bench has not: its cases are proved too, in float64.
-GROUPS = (products, attentions, packed, optimizers)
-
-
-# ---------------------------------------------------------------- how it is timed
-
-
-def median(call: Call) -> float:
-    return float(do_bench(call, warmup=10, rep=50, return_mode="median"))
+# ---------------------------------------------------------------- one line
 
 
 def flat(result: Any) -> Tensor:
@@ -314,68 +69,129 @@ def off(call: Call, want: Tensor) -> float:
     return float((flat(call())[: want.numel()] - want).norm() / want.norm())
 
 
-def row_of(case: Case) -> str:
-    """The row that the dispatcher takes for the pass that was timed; gradients are settled with their forward."""
+def request_of(case: Case) -> Request:
+    """What is asked for by the pass that was timed; a backward's forward is asked for all of its gradients."""
     op, asked = OPS[case.op], case.asked
     if case.pass_ != "backward":
-        return choose(op, op.request("forward", asked)).row.name
+        return op.request("forward", asked)
     named = zip(op.passes["forward"].names, asked, strict=True)
-    wanted = tuple(n for n, v in named if n in op.contract.differentiable and isinstance(v, Tensor))
-    training = op.request("training", asked, wanted)
-    choice = choose(op, training)
+    wanted = case.wanted or tuple(n for n, v in named if n in op.contract.differentiable and isinstance(v, Tensor))
+    return op.request("training", asked, wanted)
+
+
+def row_of(case: Case) -> str:
+    """The row that the dispatcher takes for the pass that was timed; gradients are settled with their forward."""
+    op, request = OPS[case.op], request_of(case)
+    choice = choose(op, request)
+    if case.pass_ != "backward":
+        return choice.row.name
     if choice.backward is None and not choice.together and not choice.native:
-        return choose(op, op.backward_of(training)).row.name
+        return choose(op, op.backward_of(request)).row.name
     return (choice.backward or choice.row).name
 
 
-def timed(case: Case, peak: float, source: Tensor, target: Tensor) -> dict[str, Any]:
-    """One line of the record: milliseconds by arm, what was reached, and the error of ours beside eager's."""
-    arms = dict(case.arms)
-    errors = {}
-    want = case.truth()
+def work_of(case: Case) -> dict[str, Any]:
+    """What the call cannot do without, as its contract counts it, and its dimensions: what a time is predicted from."""
+    op, request = OPS[case.op], request_of(case)
+    if case.pass_ == "backward":
+        request = op.backward_of(request)
+    cost = op.contract.cost(request)
+    return {
+        "flop": case.flop or cost.flop, "transcendental": cost.transcendental, "read": cost.bytes_read,
+        "written": cost.bytes_written, "dtype": str(op.contract.unit(request)).removeprefix("torch."),
+        "dims": op.contract.dims(request),
+    }  # fmt: skip
+
+
+def wrong(case: Case, errors: dict[str, float]) -> bool:
+    if len(errors) < 2 or errors["ours"] <= 2 * min(errors.values()) + SAME:
+        return False
+    rounded = case.op == "attention" and case.pass_ != "decode"  # the truth there is bfloat16 itself
+    return not (rounded and errors["ours"] <= 1.5e-2)
+
+
+def wall_ms(arms: dict[str, Call], about_ms: dict[str, float]) -> dict[str, float]:
+    """What a caller waits for a call, in a queue of them: device and host, whichever is slower."""
+    found: dict[str, list[float]] = {name: [] for name in arms}
+    order = list(arms)
+    for _ in range(WALLS):
+        for name in order:
+            count = max(3, min(400, int(WALL_S * 1e3 / about_ms[name])))
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for _ in range(count):
+                arms[name]()
+            torch.cuda.synchronize()
+            found[name].append((time.perf_counter() - begin) * 1e3 / count)
+        order.reverse()
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def able(arms: dict[str, Call]) -> tuple[dict[str, Call], dict[str, str]]:
+    """The arms that run, and why a peer does not: torch's backends decline some shapes. Ours must run, and one
+    other."""
+    found, unable = dict[str, Call](), dict[str, str]()
+    for name, call in arms.items():
+        try:
+            call()
+        except Exception as error:
+            if name == "ours":
+                raise
+            unable[name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        else:
+            found[name] = call
+    if len(found) < 2:
+        raise RuntimeError(f"no peer runs: {unable}")
+    return found, unable
+
+
+def timed(case: Case, peak: float) -> Line:
+    """One line of the record: milliseconds by arm, what was reached, and the error of ours beside a peer's."""
+    arms, unable = able(case.arms)
+    want, errors = case.truth(), dict[str, float]()
     if want is not None:
         want = flat(want)
         errors = {name: off(arms[name], want) for name in ("ours", next(n for n in arms if n != "ours"))}
         del want
     if case.bytes:
-        half = min(case.bytes // 2, GIB)
-        arms = {"copy": lambda: target[:half].copy_(source[:half]), **arms}
-    found: dict[str, list[float]] = {name: [] for name in arms}
-    order = list(arms)
-    for _ in range(3):
-        for name in order:
-            found[name].append(median(arms[name]))
-        order.reverse()
-    ms = {name: statistics.median(values) for name, values in found.items()}
+        arms = {"copy": copy_of(min(case.bytes, 2 * GIB)), **arms}
+    calls: dict[str, Callable[[int], object]] = {name: (lambda index, call=call: call()) for name, call in arms.items()}
+    race = race_on_gpu(calls, budget_s=BUDGET_S)
+    ms = {name: 1e3 * race.timed(name).median for name in arms}
+    spread = {name: round((t.high - t.low) / t.median, 4) for name in arms for t in (race.timed(name),)}
     rate = case.bytes / ms["ours"] / 1e6 if case.bytes else case.flop / ms["ours"] / 1e9
     copied = peak if case.of_peak else case.bytes / ms["copy"] / 1e6 if case.bytes else 0.0
     best = min((v, n) for n, v in ms.items() if n not in ("ours", "copy"))
     row = row_of(case)
-    errors_differ = len(errors) == 2 and not errors["ours"] <= 2 * min(errors.values()) + SAME
-    rounded = case.op == "attention" and case.pass_ != "decode"  # the truth there is bfloat16 itself
-    loose = rounded and len(errors) == 2 and errors["ours"] <= 1.5e-2
-    return {
+    line = {
         "op": case.op, "pass": case.pass_, "shape": case.shape, "row": row,
-        "source_hash": OPS[case.op].row(row).hash(), "ms": ms, "bytes": case.bytes, "flop": case.flop,
-        "share_of_copy": rate / copied if copied else None, "of_1_gib_copy": case.of_peak,
+        "source_hash": OPS[case.op].row(row).hash(), "ms": ms, "spread": spread, "bytes": case.bytes,
+        "flop": case.flop, "share_of_copy": rate / copied if copied else None, "of_1_gib_copy": case.of_peak,
         "tflops": None if case.bytes else rate, "best": best[1], "over_best": best[0] / ms["ours"], "errors": errors,
-        "wrong": errors_differ and not loose,
+        "wrong": wrong(case, errors), "work": work_of(case), "unable": unable,
     }  # fmt: skip
+    if case.pass_ == "backward":
+        line["wall_ms"] = wall_ms(arms, ms)
+    return line
 
 
-def shown(line: dict[str, Any]) -> str:
+def shown(line: Line) -> str:
+    if "failed" in line:
+        return f"{line['op']} {line['pass']} {line['shape']}: {line['failed']}"[:300]
     reached = (
         f"{100 * line['share_of_copy']:5.1f}% of copy" if line["share_of_copy"] else f"{line['tflops']:6.0f} TFLOP/s"
     )
+    wall = line.get("wall_ms", {})
+    waited = f", {1e3 * wall['ours']:.1f} by the wall" if wall else ""
     return (
-        f"{line['op']:14s} {line['pass']:20s} {line['shape']:24s} {reached}  {1e3 * line['ms']['ours']:9.1f} us  "
-        f"{line['over_best']:.2f}x over {line['best']}  [{line['row']}]{'  WRONG' if line['wrong'] else ''}"
+        f"{line['op']:14s} {line['pass']:9s} {line['shape']:26s} {reached} {1e3 * line['ms']['ours']:9.1f} us{waited}  "
+        f"{line['over_best']:.2f}x {line['best']} [{line['row']}]{'  WRONG' if line['wrong'] else ''}"
     )
 
 
-def host_us(call: Call, calls: int = 2000) -> float:
+def host_us(call: Call, calls: int) -> float:
     """Wall clock of an eager call while the GPU keeps up: what the host spends on it."""
-    for _ in range(100):
+    for _ in range(50):
         call()
     torch.cuda.synchronize()
     begin = time.perf_counter()
@@ -386,89 +202,270 @@ def host_us(call: Call, calls: int = 2000) -> float:
     return spent / calls * 1e6
 
 
-def small_calls() -> list[dict[str, Any]]:
-    """Eager wall clock of a small call, forward and backward, ours beside torch's."""
-    lines = []
-    for asked in by_room(OPS, small=True):
-        given, pair = asked.given, {"torch": asked.eager, "ours": asked.op}
-        line: dict[str, Any] = {"op": asked.op.name, "shape": asked.case.name}
-        for name, f in (*pair.items(), *pair.items()):
-            line[f"forward_{name}_us"] = host_us(lambda f=f, given=given: f(*given))
-            if "backward" in asked.op.passes:
-                line[f"backward_{name}_us"] = host_us(asked.back(f, given), 500)
-        lines.append(line)
-    return lines
+def small_line(group: Group) -> Line:
+    """Eager wall clock of a small call, forward and backward, ours beside torch's: the second of two looks at each."""
+    line: Line = {"op": group.op, "shape": group.name}
+    for case in group.make():
+        for name, call in (*case.arms.items(), *case.arms.items()):
+            line[f"{case.pass_}_{name}_us"] = host_us(call, 1000 if case.pass_ == "forward" else 300)
+    return line
 
 
-def settled(cases: Iterator[Case], only: set[str]) -> Iterator[Case]:
-    """Cases of these ops (of all, where none is named), each raced as it is made and called, as a user would have it;
-    what is known of this kind of machine is not raced again."""
-    made: list[Case] = []
-    while True:
-        made.clear()
-        kw.settle(lambda: made.extend(itertools.islice(cases, 1)))
-        if not made:
-            return
-        (case,) = made
-        if only and case.op not in only:
-            continue
-        with contextlib.suppress(Exception):  # it says so when it is timed
-            kw.settle(case.arms["ours"])
-        yield case
+# ---------------------------------------------------------------- a worker
 
 
-def measure(only: set[str]) -> dict[str, Any]:
+def known(choice: Choice) -> bool:
+    """Whether a timing speaks for the call."""
+    return choice.timing is not None
+
+
+def settled(group: Group) -> None:
+    """Races the group's calls as they are made and called, where no timing speaks for them yet."""
+    for case in group.make():
+        if not known(choose(OPS[case.op], request_of(case))):
+            with contextlib.suppress(Exception):  # it says so when it is timed
+                kw.settle(case.arms["ours"])
+
+
+def prepare(group: Group) -> None:
+    """Compiles and calls every arm once. What fails says so when it is timed."""
+    for case in group.make():
+        for call in (*case.arms.values(), case.truth):
+            with contextlib.suppress(Exception):
+                call()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+
+
+def measured(group: Group, peak: float) -> Iterator[Line]:
+    if group.small:
+        yield small_line(group)
+        return
+    settled(group)
+    for case in group.make():
+        try:
+            yield timed(case, peak)
+        except Exception as error:  # one case that cannot run must not hide the others
+            said = f"{type(error).__name__}: {error}"[:500]
+            yield {"op": case.op, "pass": case.pass_, "shape": case.shape, "failed": said}
+    torch.cuda.empty_cache()
+
+
+def work(pipe: Connection) -> None:
+    """A worker's whole life: told ("prepare", number) or ("measure", number, peak), it answers with lines, then
+    None."""
     torch.manual_seed(0)
-    source = torch.empty(GIB, dtype=torch.uint8, device="cuda").random_()
-    target = torch.empty_like(source)
-    peak = 2 * GIB / median(lambda: target.copy_(source)) / 1e6
-    print(f"1 GiB copy {peak:.0f} GB/s", flush=True)
-    rows, named = [], set[str]()
-    for group in (*GROUPS, lambda: others([n for n in OPS if n not in named and (not only or n in only)])):
-        for case in settled(iter(group()), only):
-            named.add(case.op)
-            try:
-                line = timed(case, peak, source, target)
-            except Exception as error:  # one case that cannot run must not hide the others
-                line = {"op": case.op, "pass": case.pass_, "shape": case.shape, "failed": f"{error}"[:500]}
-                print(f"{case.op} {case.pass_} {case.shape}: {type(error).__name__}: {error}"[:300], flush=True)
+    torch._dynamo.config.recompile_limit = 1000  # torch.compile of all ops' baselines goes by one code object
+    torch._inductor.config.compile_threads = 1
+    todo = table()
+    pipe.send(None)
+    while (told := pipe.recv()) is not None:
+        what, number, *rest = told
+        try:
+            if what == "prepare":
+                with contextlib.suppress(Exception):  # it says so when it is measured
+                    prepare(todo[number])
             else:
-                print(shown(line), flush=True)
-            rows.append(line)
-        torch.cuda.empty_cache()
-    calls = small_calls() if not only or SMALL in only else []
-    for line in calls:
-        print("  ".join(f"{k} {v:.1f}" if isinstance(v, float) else str(v) for k, v in line.items()))
-    return {"copy_gbs": peak, "rows": rows, "small_calls": calls}
+                for line in measured(todo[number], *rest):
+                    pipe.send(line)
+        except Exception as error:
+            pipe.send({"op": todo[number].op, "pass": "", "shape": todo[number].name, "failed": f"{error}"[:500]})
+        pipe.send(None)
 
 
-def joined(found: dict[str, Any], before: dict[str, Any], head: dict[str, Any]) -> dict[str, Any]:
-    """What was measured of some ops, and the rest of the record that was there, each of its rows with its date and
-    commit. Raises ValueError where that was another machine or other versions."""
-    for what in ("machine", "versions"):
-        if before[what] != head[what]:
-            raise ValueError(f"the record is of {before[what]}, here is {head[what]}: measure all ops")
-    measured = {row["op"] for row in found["rows"]}
-    origin = {"date": before["date"], "commit": before["commit"].split(" ")[0]}
-    kept = [{**origin, **row} for row in before["rows"] if row["op"] not in measured]
-    order = list(dict.fromkeys(row["op"] for row in before["rows"]))
-    rows = sorted([*kept, *found["rows"]], key=lambda row: order.index(row["op"]) if row["op"] in order else len(order))
-    others = sorted({row["commit"] for row in kept} - {head["commit"]})
-    return {
-        **found, "rows": rows, "small_calls": found["small_calls"] or before["small_calls"],
-        "commit": " ".join([head["commit"], *(f"and {other}" for other in others)]),
-    }  # fmt: skip
+def table() -> list[Group]:
+    return [*groups(), *small_calls()]
+
+
+@dataclass
+class Worker:
+    process: Any
+    pipe: Connection
+    has: set[int] = field(default_factory=set)  # the groups that it made ready
+    busy: bool = True  # until it says that it stands
+    gone: bool = False
+
+    def tell(self, *what: Any) -> None:
+        self.busy = True
+        self.pipe.send(what)
+
+    def lines(self, patience_s: float) -> Iterator[Line]:
+        """What it answers. Ends it where that takes too long; raises EOFError where it has ended."""
+        until = time.monotonic() + patience_s
+        while self.pipe.poll(max(0.0, until - time.monotonic())):
+            if (line := self.pipe.recv()) is None:
+                self.busy = False
+                return
+            yield line
+        self.end()
+        raise EOFError(f"took more than {patience_s:.0f} s")
+
+    def end(self) -> None:
+        self.gone = True
+        self.process.kill()
+
+
+def started(count: int) -> list[Worker]:
+    context = multiprocessing.get_context("spawn")
+    found = []
+    for _ in range(count):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=work, args=(theirs,), daemon=True)
+        process.start()
+        theirs.close()
+        found.append(Worker(process, ours))
+    return found
+
+
+def made_ready(workers: Sequence[Worker], wanted: Sequence[int], within_s: float) -> None:
+    """Shares the groups out as workers get free. What is not begun ``within_s`` is compiled when it is measured, and
+    who has not ended then gets half as long again."""
+    waiting, until = deque(wanted), time.monotonic() + within_s
+    while any(w.busy for w in workers if not w.gone):
+        left = until + within_s / 2 - time.monotonic()
+        ready = wait([w.pipe for w in workers if w.busy and not w.gone], timeout=max(0.0, left))
+        if not ready:  # what hangs in a compiler holds up nobody else
+            for worker in (w for w in workers if w.busy):
+                worker.end()
+            return
+        for worker in (w for w in workers if w.pipe in ready):
+            try:
+                worker.pipe.recv()
+            except EOFError:
+                worker.end()
+                continue
+            worker.busy = False
+            if waiting and time.monotonic() < until:
+                number = waiting.popleft()
+                worker.has.add(number)
+                worker.tell("prepare", number)
+
+
+# ---------------------------------------------------------------- the record
+
+
+def key_of(line: Line) -> tuple[str, str, str]:
+    return line["op"], line.get("pass", ""), line["shape"]
+
+
+class Record:
+    """The file: read at first, written anew after every line."""
+
+    def __init__(self, file: Path, head: dict[str, Any], order: Sequence[Group]) -> None:
+        self.file, self.head = file, head
+        self.order = {str(group): place for place, group in enumerate(order)}
+        before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        if before and any(before[what] != head[what] for what in ("machine", "versions")):
+            before = {}  # figures of another machine stand in no table with these
+        commit, date = before.get("commit", "").split(" ")[0], before.get("date", "")
+        origin = {"date": date, "commit": commit}
+        self.rows = {key_of(row): {**origin, **row} for row in before.get("rows", ())}
+        self.small = {key_of(row): {**origin, **row} for row in before.get("small_calls", ())}
+        self.copy_gbs = before.get("copy_gbs", 0.0)
+
+    def has(self, group: Group, hashes: dict[str, str]) -> bool:
+        """Whether all that a group holds stands there, of these sources and timed like this."""
+        return any(row.get("group") == str(group) for row in self._all()) and all(
+            row.get("how") == HOW
+            and "failed" not in row
+            and (not row.get("source_hash") or hashes.get(f"{row['op']}.{row['row']}") == row["source_hash"])
+            for row in self._all()
+            if row.get("group") == str(group)
+        )
+
+    def _all(self) -> Iterator[Line]:
+        return itertools.chain(self.rows.values(), self.small.values())
+
+    def add(self, group: Group, line: Line) -> None:
+        origin = {"date": self.head["date"], "commit": self.head["commit"], "how": HOW, "group": str(group)}
+        (self.small if group.small else self.rows)[key_of(line)] = {**line, **origin}
+        self.write()
+
+    def write(self) -> None:
+        def place(row: Line) -> int:
+            return self.order.get(row.get("group", ""), len(self.order))
+
+        rows, small = (sorted(held.values(), key=place) for held in (self.rows, self.small))
+        others = sorted({row["commit"] for row in rows} - {self.head["commit"], ""})
+        commit = " ".join([self.head["commit"], *(f"and {other}" for other in others)])
+        found = {**self.head, "commit": commit, "copy_gbs": self.copy_gbs, "rows": rows, "small_calls": small}
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        scratch = self.file.with_suffix(f".{os.getpid()}")
+        scratch.write_text(in_lines(found) + "\n", encoding="utf-8")
+        scratch.replace(self.file)
+
+
+# ---------------------------------------------------------------- all of it
+
+
+def head() -> dict[str, Any]:
+    found = provenance("cuda", ("triton",))
+    found["versions"]["cuda"] = str(torch.version.cuda)
+    return {**found, "sources": source_hashes()}
+
+
+def copy_rate() -> float:
+    """GB/s of a copy of 1 GiB, by the timer of the lines."""
+    copy = copy_of(2 * GIB)
+    return 2 * GIB / race_on_gpu({"copy": lambda index: copy()}, budget_s=0.2).timed("copy").median / 1e9
+
+
+def measure(file: Path, only: set[str], *, again: bool = False, workers: int = WORKERS, within: float = 110.0) -> int:
+    """Measures these ops (all, where none is named; ``small``: the host's time of small calls) and puts each line on
+    record. How many failed or were wrong."""
+    begin = time.perf_counter()
+    order = table()
+    record = Record(file, head(), order)
+    asked = [
+        n for n, g in enumerate(order) if not only or (g.small and "small" in only) or (not g.small and g.op in only)
+    ]
+    todo = [n for n in asked if again or not record.has(order[n], record.head["sources"])]
+    if not todo:
+        print(f"nothing to measure: {file.name} holds all of it, of these sources")
+        return 0
+    crew = started(min(workers, len(todo)))
+    made_ready(crew, [n for n in todo if not order[n].small], within)
+    record.copy_gbs = copy_rate()
+    torch.cuda.empty_cache()
+    print(f"ready in {time.perf_counter() - begin:.0f} s; 1 GiB copy {record.copy_gbs:.0f} GB/s", flush=True)
+    bad = 0
+    for number in todo:
+        group = order[number]
+        able = [w for w in crew if not w.gone]
+        if not able:
+            print("no worker is left", file=sys.stderr)
+            return bad + 1
+        worker = next((w for w in able if number in w.has), able[0])
+        try:
+            worker.tell("measure", number, record.copy_gbs)
+            for line in worker.lines(PATIENCE_S):
+                record.add(group, line)
+                bad += bool(line.get("wrong") or line.get("failed"))
+                print(small_words(line) if group.small else shown(line), flush=True)
+        except (EOFError, OSError) as error:
+            worker.end()
+            bad += 1
+            print(f"{group}: its worker ended: {error}", flush=True)
+    for worker in crew:
+        worker.end()
+    print(f"{time.perf_counter() - begin:.0f} s in all", flush=True)
+    return bad
+
+
+def small_words(line: Line) -> str:
+    return "  ".join(f"{k} {v:.1f}" if isinstance(v, float) else str(v) for k, v in line.items())
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="these ops alone; `small` for the host times of small calls")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "h200-ops.json")
+    parser.add_argument("--again", action="store_true", help="measures what is on record once more")
+    parser.add_argument("--workers", type=int, default=WORKERS)
+    parser.add_argument("--within", type=float, default=110.0, help="seconds to make lines ready in")
     given = parser.parse_args()
-    found = measure(set(filter(None, given.only.split(","))))
-    if given.json:
-        given.json.write_text(in_lines(found) + "\n", encoding="utf-8")
-    return 1 if any(row.get("wrong") or row.get("failed") for row in found["rows"]) else 0
+    only = set(filter(None, given.only.split(",")))
+    return min(1, measure(given.out, only, again=given.again, workers=given.workers, within=given.within))
 
 
 if __name__ == "__main__":

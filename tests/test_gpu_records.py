@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from kernelworks import ceilings, certificates, readme
 from kernelworks import map as kernel_map
 from kernelworks.bench import limit, predict
+from kernelworks.bench.expecting import expect
 from kernelworks.cli import app
 from kernelworks.contract import Request, spec
 from kernelworks.op import OPS
@@ -147,7 +148,10 @@ def gpu_result(case: str = "8192x4096", **changes: Any) -> BenchResult:
 
 def test_a_prediction_on_a_gpu_comes_from_benches_on_a_gpu() -> None:
     request = rms_norm(8192, 4096)
-    assert predict(OPS["rms_norm"], request, "triton", record(), [gpu_result(cache="warm")]) is None
+    op = OPS["rms_norm"]
+    assert predict(op, request, "torch", record(), [gpu_result(cache="warm")]) is None
+    modelled = predict(op, request, "triton", record(), [gpu_result(cache="warm")])
+    assert modelled == expect(op, request, "triton", record()).seconds
     found = predict(OPS["rms_norm"], request, "triton", record(), [gpu_result()])
     assert found == pytest.approx(limit(OPS["rms_norm"], request, record(), math.inf).seconds / 0.9)
 

@@ -16,6 +16,9 @@ out of date.
 | ``gpu_ops`` | ``h200-ops.json`` | one line an op and pass: how near to a copy, over the best peer |
 | ``gpu_models`` | ``h200-models.json`` | models on the GPU before and after a swap |
 | ``gpu_cases`` | ``h200-ops.json`` | every case on the GPU |
+| ``gpu_times`` | ``h200-ops.json``, ``h200-machine.json`` | what the model of time says of each case beside what it
+took
+|
 | ``ladders`` | ``ladders/**/results.json``, Climbs | one line a ladder and machine: from where to where |
 | ``rooms`` | the kernel map | the ops of each family, with links to their rooms |
 
@@ -41,10 +44,11 @@ from typing import Any
 
 from rich.console import Console
 
+from kernelworks.bench.expecting import compared
 from kernelworks.map import source_hashes
 from kernelworks.ops import FAMILIES
-from kernelworks.records import BenchResult, Diagnosis, from_json
-from kernelworks.report import bench, diagnose, picture, programs, quantity
+from kernelworks.records import BenchResult, Diagnosis, GpuCeilings, from_json
+from kernelworks.report import bench, diagnose, expectations, picture, programs, quantity
 from kernelworks.report.climb import words as climb_words
 from kernelworks.rungs import Climb
 
@@ -312,6 +316,18 @@ def _gpu_cases(root: Path, hashes: Hashes) -> str:
     return "\n".join([*lines, "", *_left_out(changed), *_newer(found, hashes), _provenance(found, name), ""])
 
 
+def _gpu_times(root: Path, hashes: Hashes) -> str:
+    """Predicted anew from the shapes and ceilings on record, whenever the page is written."""
+    name = "h200-ops.json"
+    found, here = _read(root, name), _read(root, "h200-machine.json")
+    if found is None or here is None:
+        return ""
+    rows, changed = _measured(found, hashes)
+    known = from_json(GpuCeilings, json.dumps(here["ceilings"]))
+    lines = expectations.table(compared(rows, known))
+    return "\n".join([*lines, "", *_left_out(changed), _provenance(found, name), ""])
+
+
 def _model_lines(figures: Mapping[str, Any]) -> list[str]:
     """What ``benchmarks/h200_models.py`` measured: a training step, and decoding."""
     lines = []
@@ -384,8 +400,8 @@ PARTS: dict[str, Callable[[Path, Hashes], str]] = {
     "diagnose": _diagnose, "programs": _of_the_suite("programs-cpu.json", *ON_CPU),
     "programs_intel": _of_the_suite("programs-cpu-intel.json", *ON_CPU),
     "gpu_programs": _of_the_suite("programs-cuda.json", "reduce-overhead", *ON_CPU), "models": _models, "ops": _ops,
-    "cases": _cases, "gpu_ops": _gpu_ops, "gpu_models": _gpu_models, "gpu_cases": _gpu_cases, "ladders": _ladders,
-    "rooms": _rooms,
+    "cases": _cases, "gpu_ops": _gpu_ops, "gpu_models": _gpu_models, "gpu_cases": _gpu_cases, "gpu_times": _gpu_times,
+    "ladders": _ladders, "rooms": _rooms,
 }  # fmt: skip
 
 

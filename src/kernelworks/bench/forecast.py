@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from kernelworks import ceilings
+from kernelworks.bench.expecting import expect
 from kernelworks.contract import Request
 from kernelworks.op import Op
 from kernelworks.records import BenchResult, Ceilings, GpuCeilings
@@ -48,11 +49,12 @@ def _share(result: BenchResult, row: str) -> float | None:
 def predict(
     op: Op, request: Request, row: str, known: Ceilings | GpuCeilings, results: Sequence[BenchResult]
 ) -> float | None:
-    """Seconds that a call of one row should take, or None where no like call was measured.
+    """Seconds that a call of one row should take, or None where no like call was measured and no model speaks of it.
 
     T = T_min / share, with the share of the bound that the same row reached, in the same dtype, in the measured case
     whose T_min is nearest (in ratio) and whose threads agree if any do. ``results`` are benches of this kind of
-    machine; those that failed their gate do not count. Cost: some microseconds a result.
+    machine; those that failed their gate do not count. On a GPU a row of ours without such a case takes what
+    ``expect`` makes of its kernels. Cost: some microseconds a result.
     """
     dtype = str(request.dtype).removeprefix("torch.")
     footprint = math.inf if request.device == "cuda" else op.contract.cost(request).bytes
@@ -61,4 +63,8 @@ def predict(
     like = [r for r in results if r.op == op.name and r.dtype == dtype and not r.gate and r.cache == cache]
     like = [r for r in like if r.threads == request.threads] or like
     shares = [(abs(math.log(r.bound_us / (least.seconds * 1e6))), s) for r in like if (s := _share(r, row))]
-    return least.seconds / min(shares)[1] if shares else None
+    if shares:
+        return least.seconds / min(shares)[1]
+    if not isinstance(known, GpuCeilings) or op.row(row).source is None:
+        return None
+    return expect(op, request, row, known).seconds

@@ -1,8 +1,10 @@
 """The race on a GPU: all arms in turn between CUDA events, each call after L2 was filled with other bytes.
 
 As on the CPU the arms are interleaved and their order is turned round every time. The filling reads, so that no arm
-pays for writing back what another one left in L2, and gives the host time to queue the call: what is timed is the GPU's
-work, host time is taken beside it. One arm more is a device copy of as many bytes as the op cannot do without.
+pays for writing back what another one left in L2. What is timed is the GPU's work, and host time is taken beside it:
+the GPU sleeps ahead of each batch for as long as the host would fall behind in it (a backward through autograd takes
+the host longer than many a kernel takes the GPU). One arm more is a device copy of as many bytes as the op cannot do
+without.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ LEAST_ROUNDS, MOST_ROUNDS = 15, 200
 BATCH = 5  # rounds that are queued before the host waits
 WARM_UP = 3
 HOST_CALLS = 64  # fewer than the driver queues before a launch waits for the GPU
+CYCLES = 2e9  # of a second's sleep: no GPU's clock is higher by much
+LONGEST_S = 0.02  # of sleep: what falls further behind is as slow for whoever calls it
 
 
 def race_on_gpu(arms: Mapping[str, Call], *, budget_s: float) -> Race:
@@ -35,10 +39,12 @@ def race_on_gpu(arms: Mapping[str, Call], *, budget_s: float) -> Race:
             call(0)
     samples: dict[str, list[float]] = {name: [] for name in arms}
     order, end = list(arms), time.monotonic() + budget_s * len(arms)
+    behind_s = _behind(arms, evict)
     while len(samples[order[0]]) < MOST_ROUNDS and (
         len(samples[order[0]]) < LEAST_ROUNDS or time.monotonic() < end
     ):  # fmt: skip
         queued: list[tuple[str, Any, Any]] = []
+        torch.cuda._sleep(int(BATCH * behind_s * CYCLES))
         for _ in range(BATCH):
             for name in order:
                 queued.append((name, *_one(arms[name], evict)))
@@ -47,6 +53,17 @@ def race_on_gpu(arms: Mapping[str, Call], *, budget_s: float) -> Race:
         for name, begin, finish in queued:
             samples[name].append(begin.elapsed_time(finish) / 1e3)
     return Race(samples, 0, 0)
+
+
+def _behind(arms: Mapping[str, Call], evict: Evictor) -> float:
+    """Seconds by which the host falls behind the GPU in a round, and a third more."""
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    pairs = [_one(call, evict) for call in arms.values()]
+    host = time.perf_counter() - begin
+    torch.cuda.synchronize()
+    least = min(b.elapsed_time(e) for b, e in pairs) / 1e3  # an arm that waited for its host reads too long
+    return float(min(LONGEST_S / BATCH, max(0.0, 4 / 3 * host - len(pairs) * least)))
 
 
 def _one(call: Call, evict: Evictor) -> tuple[Any, Any]:

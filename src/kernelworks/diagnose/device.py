@@ -100,7 +100,8 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def at_its_bound(self, call: Call, host: float) -> Cost:
-        """What a call costs whose work takes its bound over ``REACHED``. Calls like it take the host ``host``."""
+        """What a call costs that nothing was timed like: as long as its row is expected to take, where a model speaks
+        of it, else its bound over ``REACHED``. Calls like it take the host ``host``."""
 
     @abc.abstractmethod
     def give_back(self) -> None:

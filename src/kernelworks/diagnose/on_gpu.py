@@ -24,7 +24,9 @@ from typing import Any, ClassVar
 
 import torch
 
+from kernelworks.bench.expecting import expect
 from kernelworks.ceilings.bound import Bound, bound, settled
+from kernelworks.choose import choose
 from kernelworks.diagnose.account import COMPUTE, FUSION, MEMORY, UNEXPLAINED, USEFUL
 from kernelworks.diagnose.alone import Alone
 from kernelworks.diagnose.device import REACHED, Device
@@ -38,7 +40,7 @@ from kernelworks.observe.timeline import Cost, Ran, Timeline
 from kernelworks.observe.trace import Call
 from kernelworks.records import GpuCeilings, GpuTime, KernelTime
 from kernelworks.work import Work
-from kernelworks.work.costs import contracted, work
+from kernelworks.work.costs import REFUSED, asked, contracted, work
 from kernelworks.work.operands import Arguments, Operand
 
 __all__ = ["HOST", "PARTS", "SYNCHRONISATION", "Gpu", "innermost", "is_product", "kernels"]
@@ -132,7 +134,10 @@ class Gpu(Device):
         return timed_alone(calls, capture, self.ceilings.l2_bytes, budget_s)
 
     def at_its_bound(self, call: Call, host: float) -> Cost:
-        """One kernel; none for a call that moves no data."""
+        """One kernel; none for a call that moves no data. Of a call of ours the model of its row says what it takes."""
+        ours = _expected(call, self.ceilings)
+        if ours is not None:
+            return Cost(host, (ours,))
         its = work(call)
         if its is None:
             return Cost(host, (self.floor,))
@@ -157,6 +162,19 @@ def _unit(its: Work) -> Work:
     if its.dtype == "float32" and its.flop and torch.backends.cuda.matmul.allow_tf32:
         return dataclasses.replace(its, dtype="tf32")
     return its
+
+
+def _expected(call: Call, ceilings: GpuCeilings) -> float | None:
+    """Seconds that a call of ours takes in the middle of a program; None where torch's own function would run."""
+    found = asked(call, "cuda")
+    if found is None:
+        return None
+    op, request = found
+    try:
+        row = choose(op, request).row
+        return None if row.source is None else expect(op, request, row.name, ceilings, alone=False).seconds
+    except REFUSED:  # arguments that were not recorded, by which a row or its cost is told
+        return None
 
 
 def _limit(ran: Ran, its: Work, far: float, ceilings: GpuCeilings) -> Bound:

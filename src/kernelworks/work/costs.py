@@ -20,7 +20,7 @@ from kernelworks.work.packed import PACKED
 from kernelworks.work.results import results
 from kernelworks.work.schema import by_schema, composed, no_tensors
 
-__all__ = ["contracted", "work"]
+__all__ = ["REFUSED", "asked", "contracted", "work"]
 
 OURS = "kernelworks::"
 REFUSED = (KeyError, IndexError, TypeError, ValueError, AttributeError)  # arguments of another form than is known
@@ -187,14 +187,23 @@ def contracted(name: str) -> tuple[Op, str] | None:
     return None if op is None or pass_ not in op.passes else (op, pass_)
 
 
-def _contracted(call: Call) -> Work | None:
+def asked(call: Call, device: str = "cpu") -> tuple[Op, Request] | None:
+    """The op of ours that a call is of and what it asks for, as of tensors on ``device``; None for any other call."""
     found = contracted(call.name)
     if found is None:
         return None
     op, pass_ = found
     try:
-        args = dict(zip(op.passes[pass_].names, _specs(call, op.passes[pass_].schema), strict=False))
-        return _by_contract(op, Request(op.name, pass_, args, torch.get_num_threads()))
+        args = dict(zip(op.passes[pass_].names, _specs(call, op.passes[pass_].schema, device), strict=False))
+    except REFUSED:
+        return None
+    return op, Request(op.name, pass_, args, torch.get_num_threads())
+
+
+def _contracted(call: Call) -> Work | None:
+    found = asked(call)
+    try:
+        return None if found is None else _by_contract(*found)
     except REFUSED:
         return None
 
@@ -204,7 +213,7 @@ def _by_contract(op: Op, request: Request) -> Work:
     return Work(cost.flop, cost.transcendental, cost.bytes_read, cost.bytes_written, dtype, op.contract.elementary)
 
 
-def _specs(call: Call, schema: str) -> list[Any]:
+def _specs(call: Call, schema: str, device: str) -> list[Any]:
     """The arguments as a contract's cost wants them, a backward's strings as its forward had them; where nobody saw
     them their default stands."""
     arguments = torch._C.parse_schema(schema).arguments
@@ -212,9 +221,9 @@ def _specs(call: Call, schema: str) -> list[Any]:
     specs: list[Any] = []
     for item, argument in zip(Arguments(call).items, arguments, strict=False):
         if isinstance(item, Operand):
-            specs.append(_spec(item))
+            specs.append(_spec(item, device))
         elif isinstance(item, list) and item and isinstance(item[0], Operand):
-            specs.append(tuple(_spec(o) for o in item))
+            specs.append(tuple(_spec(o, device) for o in item))
         elif item is None and argument.name in words:
             specs.append(words[argument.name])
         elif item is None and argument.has_default_value():
@@ -224,5 +233,5 @@ def _specs(call: Call, schema: str) -> list[Any]:
     return specs
 
 
-def _spec(operand: Operand) -> TensorSpec:
-    return TensorSpec(operand.shape, operand.dtype, operand.stride, "cpu")
+def _spec(operand: Operand, device: str) -> TensorSpec:
+    return TensorSpec(operand.shape, operand.dtype, operand.stride, device)

@@ -180,7 +180,7 @@ class _Remedy:
         scene.notes += forecaster.notes()
         if forecast.unknown:
             scene.notes.append(
-                f"{forecast.unknown} calls of ours could not be timed by themselves: predicted from their bound"
+                f"{forecast.unknown} calls of ours could not be timed by themselves: predicted from their shapes"
             )
         return Promise(1 - forecast.share, how="our ops timed one by one", less=self._some(scene, change))
 

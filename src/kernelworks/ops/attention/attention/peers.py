@@ -1,4 +1,5 @@
-"""What attention is raced against: torch's function as models call it, and on a GPU its backends by name."""
+"""What attention is raced against: torch's function as models call it, and on a GPU its backends by name; for what that
+has no word for, FlexAttention."""
 
 from __future__ import annotations
 
@@ -10,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 from kernelworks.ops.peers import Args, Maker
 
-__all__ = ["PEERS", "eager"]
+__all__ = ["PEERS", "by_flex", "eager"]
 
 
 @functools.lru_cache(maxsize=64)
@@ -69,9 +71,44 @@ def _by(backend: SDPBackend, args: Args) -> Callable[[], Any] | None:
     return run if q.dtype in (torch.bfloat16, torch.float16) else None
 
 
+def by_flex(args: Args) -> Callable[[Tensor, Tensor, Tensor], Any] | None:
+    """A window, a softcap or sinks by FlexAttention, compiled; its mask is made here, as one is for all layers. Sinks
+    are what its users make of its logarithms of sums."""
+    causal, window, cap, sinks = (args.get(name) for name in ("causal", "window", "softcap", "sinks"))
+    lq, lk = args["q"].shape[-2], args["k"].shape[-2]
+    if args.get("mask") is not None or args.get("with_lse") or (causal == "bottom_right" and lq != lk):
+        return None
+
+    def sees(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (j <= i) if window is None else (j <= i) & (j > i - window)
+
+    def capped(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return torch.tanh(score / softcap) * softcap
+
+    mask = None if causal is None else create_block_mask(sees, None, None, lq, lk, device=args["q"].device)
+    how = {"scale": args.get("scale"), "enable_gqa": args["q"].shape[1] != args["k"].shape[1], "block_mask": mask}
+    softcap = 1.0 if cap is None else float(cap)
+    score = None if cap is None else capped
+
+    def run(query: Tensor, key: Tensor, value: Tensor) -> Any:
+        if sinks is None:
+            return flex_attention(query, key, value, score_mod=score, **how)
+        out, aux = flex_attention(query, key, value, score_mod=score, return_aux=AuxRequest(lse=True), **how)
+        return out * torch.sigmoid(aux.lse - sinks[:, None]).unsqueeze(-1).to(out.dtype)
+
+    return torch.compile(run, dynamic=False)
+
+
+def _flex(args: Args) -> Callable[[], Any] | None:
+    plain = all(args.get(name) is None for name in ("window", "softcap", "sinks"))
+    run = None if plain else by_flex(args)
+    return None if run is None else functools.partial(run, args["q"], args["k"], args["v"])
+
+
 PEERS: dict[str, dict[str, Maker]] = {
     "cuda": {
         "flash": functools.partial(_by, SDPBackend.FLASH_ATTENTION),
         "cudnn": functools.partial(_by, SDPBackend.CUDNN_ATTENTION),
+        "flex": _flex,
     },
 }

@@ -1,0 +1,63 @@
+"""What the model of time says of calls beside what they took, as lines of Markdown."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Protocol
+
+from kernelworks.report import quantity
+
+__all__ = ["NEAR", "summary", "table"]
+
+NEAR = 0.10  # of the measured time: within that the model holds
+
+
+class Line(Protocol):
+    """A call of ours: microseconds, and ``off``, the share of the measured time that the model says too much."""
+
+    @property
+    def case(self) -> str: ...
+    @property
+    def row(self) -> str: ...
+    @property
+    def bound_us(self) -> float: ...
+    @property
+    def expected_us(self) -> float: ...
+    @property
+    def measured_us(self) -> float: ...
+    @property
+    def waits_on(self) -> str: ...
+    @property
+    def off(self) -> float: ...
+
+
+def summary(lines: Sequence[Line]) -> str:
+    """How near the model came, in a sentence; what the bound alone says beside it."""
+    if not lines:
+        return "No row of ours is on record."
+    near = sum(abs(line.off) <= NEAR for line in lines)
+    middle, bounds = (
+        statistics.median(abs(line.off) for line in lines),
+        statistics.median(1 - line.bound_us / line.measured_us for line in lines),
+    )
+    return (
+        f"Of {len(lines)} cases of our rows {near} were predicted within {quantity.percent(NEAR)}; the model is off by "
+        f"{quantity.percent(middle)} in the median, the bound by {quantity.percent(bounds)}."
+    )
+
+
+def table(lines: Sequence[Line]) -> list[str]:
+    head = [
+        "| case | row | bound, us | predicted, us | took, us | off by | waits on |",
+        "|---|---|---:|---:|---:|---:|---|",
+    ]
+    rows = []
+    for line in lines:
+        figures = (quantity.figures(us) for us in (line.bound_us, line.expected_us, line.measured_us))
+        off = f"{100 * line.off:+.0f}%"
+        rows.append(
+            f"| {line.case} | {line.row} | {' | '.join(figures)} | {off if abs(line.off) <= NEAR else f'**{off}**'} "
+            f"| {line.waits_on} |"
+        )
+    return [summary(lines), "", *head, *rows] if lines else [summary(lines)]

@@ -1,0 +1,194 @@
+"""The record of a GPU's ops, without one: what is timed, workers and their pipes, and a record that goes on."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kernelworks.op import OPS
+
+ROOT = Path(__file__).resolve().parent.parent
+HEAD = {"machine": {"name": "a"}, "versions": {"torch": "2"}, "date": "2026-02-02", "commit": "new", "sources": {}}
+
+
+@pytest.fixture
+def ops(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("h200_ops")
+
+
+@pytest.fixture
+def cases(ops: Any) -> Any:
+    return importlib.import_module("h200_cases")
+
+
+@pytest.mark.parametrize("name", ["relu", "silu_mul", "rms_norm", "softmax", "embedding", "linear"])
+def test_an_op_is_measured_by_its_contract(name: str, ops: Any, cases: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the record has no shapes of its own for it: both passes, ours beside what users write."""
+    monkeypatch.setattr(cases, "compiled", lambda function: function)  # which takes seconds
+    op = OPS[name]
+    case = next(c for c in op.contract.cases if c.gradients and torch.bfloat16 in c.dtypes and "3" in c.name)
+    forward, backward = cases.of_contract(cases.Asked(op, case, "cpu"))
+    for one in (forward, backward):
+        assert {"eager", "ours"} <= one.arms.keys() and (one.bytes or one.flop) and one.shape == case.name
+        want = ops.flat(one.truth())
+        assert all(ops.off(call, want) < 2e-2 for call in one.arms.values()), one.pass_
+        assert op.row(ops.row_of(one)).hash is not None
+        work = ops.work_of(one)
+        assert work["read"] > 0 and work["written"] > 0 and work["dims"]
+
+
+def test_every_op_with_a_row_for_a_gpu_stands_in_the_table(cases: Any) -> None:
+    """Of sizes that fill one; each line once."""
+    found = cases.groups()
+    assert len({str(group) for group in found}) == len(found)
+    rows = {name for name in OPS if any(r.device == "cuda" for r in OPS[name].rows)}
+    assert {group.op for group in found} == rows
+    assert {group.op for group in cases.small_calls()} <= rows
+
+
+def test_calls_that_no_timing_speaks_for_are_raced_before_they_are_timed(
+    ops: Any, cases: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, made, raced = torch.ones(4), [], []
+
+    def group() -> Iterator[Any]:
+        made.append(len(raced))
+        for name in ("gelu", "relu"):
+            arms = {"ours": lambda name=name: raced.append(name)}
+            yield cases.Case(name, "forward", "4", arms, lambda: x, asked=(x,))
+
+    monkeypatch.setattr(ops.kw, "settle", lambda call: call())
+    monkeypatch.setattr(ops, "request_of", lambda case: case.op)
+    monkeypatch.setattr(ops, "choose", lambda op, request: request)
+    monkeypatch.setattr(ops, "known", lambda choice: choice == "relu")
+    monkeypatch.setattr(ops, "timed", lambda case, peak: {"op": case.op, "peak": peak})
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    assert [line["op"] for line in ops.measured(cases.Group("gelu", "4", group), 1.0)] == ["gelu", "relu"]
+    assert raced == ["gelu"] and made == [0, 1]  # and made anew, so that what was found serves gradients too
+
+
+def test_a_peer_that_declines_leaves_the_others(ops: Any) -> None:
+    def no() -> None:
+        raise RuntimeError("No available kernel.\nAborting")
+
+    found, unable = ops.able({"cudnn": no, "ours": lambda: 1, "eager": lambda: 2})
+    assert list(found) == ["ours", "eager"] and unable == {"cudnn": "RuntimeError: No available kernel."}
+    with pytest.raises(RuntimeError, match="no peer runs"):
+        ops.able({"cudnn": no, "ours": lambda: 1})
+    with pytest.raises(RuntimeError, match="No available"):
+        ops.able({"cudnn": lambda: 1, "ours": no})
+
+
+# ---------------------------------------------------------------- workers, and the record
+
+
+class Thread:
+    """A worker's process, as a thread of the test's."""
+
+    def __init__(self, life: Callable[[Any], None], pipe: Any) -> None:
+        threading.Thread(target=life, args=(pipe,), daemon=True).start()
+
+    def kill(self) -> None:
+        pass
+
+
+def working(ops: Any, order: list[Any], hangs: set[int], dies: set[int], prepared: list[int]) -> Callable[..., Any]:
+    def life(pipe: Any) -> None:
+        pipe.send(None)
+        while True:
+            try:
+                what, number, *_ = pipe.recv()
+            except EOFError:
+                return
+            if what == "prepare":
+                prepared.append(number)
+                if number in hangs:
+                    time.sleep(600)
+            elif number in dies:
+                pipe.close()
+                return
+            else:
+                group = order[number]
+                pipe.send({"op": group.op, "pass": "forward", "shape": group.name, "row": "r", "source_hash": "h"})
+            pipe.send(None)
+
+    def started(count: int) -> list[Any]:
+        crew = []
+        for _ in range(count):
+            ours, theirs = multiprocessing.Pipe()
+            crew.append(ops.Worker(Thread(life, theirs), ours))
+        return crew
+
+    return started
+
+
+@pytest.fixture
+def bench(ops: Any, cases: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
+    order = [cases.Group("gelu", str(n), lambda: iter(())) for n in range(6)]
+
+    def arrange(hangs: set[int] = frozenset(), dies: set[int] = frozenset(), **head: Any) -> list[int]:  # type: ignore[assignment]
+        prepared: list[int] = []
+        monkeypatch.setattr(ops, "started", working(ops, order, hangs, dies, prepared))
+        monkeypatch.setattr(ops, "table", lambda: order)
+        monkeypatch.setattr(ops, "head", lambda: {**HEAD, "sources": {"gelu.r": "h"}, **head})
+        monkeypatch.setattr(ops, "copy_rate", lambda: 4000.0)
+        monkeypatch.setattr(ops, "shown", str)
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+        return prepared
+
+    return arrange
+
+
+def test_all_lines_go_on_record_whatever_becomes_of_a_worker(ops: Any, bench: Any, tmp_path: Path) -> None:
+    """One hangs in a compiler, one ends while it measures: the others' lines are there."""
+    file = tmp_path / "ops.json"
+    prepared = bench(hangs={2}, dies={4})
+    assert ops.measure(file, set(), workers=3, within=0.4) == 1
+    assert sorted(prepared) == list(range(6))
+    found = json.loads(file.read_text())
+    assert [row["shape"] for row in found["rows"]] == ["0", "1", "2", "3", "5"] and found["copy_gbs"] == 4000.0
+    assert list(tmp_path.iterdir()) == [file]
+    again = bench()
+    assert ops.measure(file, set(), workers=2, within=5) == 0  # a second call makes what is missing
+    assert again == [4] and len(json.loads(file.read_text())["rows"]) == 6
+
+
+def test_what_is_on_record_of_the_same_sources_is_not_measured_again(ops: Any, bench: Any, tmp_path: Path) -> None:
+    file = tmp_path / "ops.json"
+    bench()
+    ops.measure(file, set(), workers=1, within=5)
+    for head, again, measured in (
+        ({}, False, []),
+        ({}, True, list(range(6))),
+        ({"sources": {"gelu.r": "another"}}, False, list(range(6))),
+        ({"versions": {"torch": "3"}}, False, list(range(6))),
+    ):
+        prepared = bench(**head)
+        ops.measure(file, {"gelu"}, again=again, workers=1, within=5)
+        assert prepared == measured, head
+    prepared = bench()
+    ops.measure(file, {"relu"}, workers=1, within=5)
+    assert prepared == []
+
+
+def test_lines_of_another_commit_keep_its_name(ops: Any, cases: Any, tmp_path: Path) -> None:
+    file = tmp_path / "ops.json"
+    old = {"op": "rope", "pass": "forward", "shape": "1", "ms": {}}
+    file.write_text(json.dumps({**HEAD, "commit": "old and first", "date": "2026-01-01", "rows": [old]}))
+    record = ops.Record(file, HEAD, [group := cases.Group("gelu", "1", lambda: iter(()))])
+    record.add(group, {"op": "gelu", "pass": "forward", "shape": "1"})
+    found = json.loads(file.read_text())
+    assert found["commit"] == "new and old" and [r["commit"] for r in found["rows"]] == ["new", "old"]
+    assert found["rows"][1]["date"] == "2026-01-01"
+    ops.Record(file, {**HEAD, "machine": {"name": "b"}}, []).write()
+    assert json.loads(file.read_text())["rows"] == []  # figures of another machine stand in no table with these
