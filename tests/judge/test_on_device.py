@@ -7,7 +7,7 @@ import math
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from attacked import candidate, problem_in
 from imitated import Imitated
 
 from kernelworks.judge import Budget, judge, physics
-from kernelworks.judge.arm import Arm
+from kernelworks.judge.arm import Arm, Shared
 from kernelworks.judge.device import Host
 from kernelworks.judge.here import Here
 from kernelworks.judge.nursery import Nursery
@@ -74,12 +74,25 @@ def test_what_a_stream_was_left_to_do_is_found(what: str, judged: Callable[[str]
 
 
 def test_kernels_that_run_while_their_process_is_stopped_delay_others() -> None:
-    delays = iter([2e-5, 2e-3, 2e-5, 2e-3, 1.9e-3])
-    arm = types.SimpleNamespace(device=types.SimpleNamespace(delay_s=lambda: next(delays)))
+    delays, ended = iter([2e-5, 2e-3, 2e-5, 2e-3, 1.9e-3, 2e-5, 2e-3, 1.9e-3, 1.8e-3]), list[int]()
+    born = types.SimpleNamespace(end=lambda: ended.append(1))
+    arm = types.SimpleNamespace(device=types.SimpleNamespace(delay_s=lambda: next(delays)), born=born)
+    arm._theirs = lambda: Arm._theirs(cast("Any", arm))
     works: Any = Arm._device_works
     assert works(arm) == ""
     assert works(arm) == ""  # once only: something else was there for a moment
+    assert not ended
     assert "run while it is stopped" in works(arm)
+    with pytest.raises(Shared, match=r"other processes use the GPU: a kernel waits 0\.0018 s"):
+        works(arm)  # goes on when its process has ended
+
+
+def test_a_gpu_that_others_use_gives_no_verdict(
+    judged: Callable[[str], Judgement], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Imitated, "delay_s", lambda self: 2e-3)
+    found = judged("return self.right(x)")
+    assert found.verdict == "undecided" and "other processes use the GPU" in found.reasons[0].said, found.reasons
 
 
 def test_without_a_gpu_there_is_no_verdict_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

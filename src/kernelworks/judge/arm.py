@@ -47,6 +47,10 @@ STOPPED_NS, BRIEFLY_NS = 2_000_000, 50_000
 LEFT_S, OFTEN, DELAYED_S, MOMENT_S = 2e-3, 4, 5e-4, 0.05
 
 
+class Shared(Exception):
+    """Others use the device, so that what a candidate does there cannot be told from what they do."""
+
+
 @dataclass
 class Answer:
     """One hand-over: ``seconds`` a call, and what is wrong with any of its answers."""
@@ -178,6 +182,8 @@ class Arm:
             answer.working = f"left {len(left)} processes of its own"
         elif not answer.working:
             answer.working = self._device_works()
+        elif self.left > OFTEN:
+            self._theirs()
         if answer.raised:
             return answer
         if keep or self.device.apart:  # else nothing can write to them any more
@@ -285,12 +291,22 @@ class Arm:
             answer.raised = f"has events that say {events:.3g} s of {whole_s:.3g} s by the clock"
 
     def _device_works(self) -> str:
-        """Whether the device does something though the process that could ask it to is stopped."""
+        """Whether the device does something though the process that could ask it to is stopped. Raises Shared."""
         delay = self.device.delay_s()
         if delay > DELAYED_S:
             time.sleep(MOMENT_S)
             delay = self.device.delay_s()
-        return f"its kernels run while it is stopped: others wait {delay:.2g} s" if delay > DELAYED_S else ""
+        if delay <= DELAYED_S:
+            return ""
+        self._theirs()
+        return f"its kernels run while it is stopped: others wait {delay:.2g} s"
+
+    def _theirs(self) -> None:
+        """What keeps the device busy ends with this process. Raises Shared."""
+        self.born.end()
+        time.sleep(MOMENT_S)
+        if (left := self.device.delay_s()) > DELAYED_S:
+            raise Shared(f"other processes use the GPU: a kernel waits {left:.2g} s for its turn; judge without them")
 
     def _working(self) -> str:
         """Whether it uses the cores once it has answered. A thread that wants one and never gets it, since others use

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from kernelworks.ceilings import ceilings as measured_ceilings
+from kernelworks.judge.arm import Shared
 from kernelworks.judge.bench import Bench, Budget, NoVerdict
 from kernelworks.judge.device import Host
 from kernelworks.judge.formats import candidate_of
@@ -188,6 +189,8 @@ class Sitting:
                 why = error
             except Ended as error:
                 why = NoVerdict("undecided", f"a process of the judge's own {error}")
+            except Shared as error:
+                why = NoVerdict("undecided", str(error))
             finally:
                 self.bench.dismiss()
         return self._judgement(one, tried, why, time.monotonic() - begin)
