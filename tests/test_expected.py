@@ -8,6 +8,7 @@ import json
 import re
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from kernelworks.bench.expecting import Compared, compared, expect, manner, piece_of, tables
 from kernelworks.ceilings.expected import Manner, Piece, expected, product_of
 from kernelworks.contract import Request, TensorSpec
+from kernelworks.diagnose import on_gpu
+from kernelworks.diagnose.on_gpu import Gpu
+from kernelworks.observe.overhead import Floors
+from kernelworks.observe.trace import Call, Place
 from kernelworks.op import OPS, Op
 from kernelworks.records import GpuCeilings, from_json
 from kernelworks.report import expectations
@@ -195,6 +200,35 @@ def test_timings_that_the_model_was_not_made_from_are_predicted() -> None:
     assert len(off) > 60
     assert statistics.median(map(abs, off)) < 0.06
     assert sum(abs(o) <= expectations.NEAR for o in off) > 0.7 * len(off)
+
+
+# ---------------------------------------------------------------- what a fix promises by
+
+
+@pytest.mark.parametrize(("row", "modelled"), [("triton", True), ("torch", False)])
+def test_a_call_of_ours_that_was_not_timed_is_expected_to_take_what_its_row_takes(
+    row: str, modelled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where torch's own function runs, and of calls of torch's, the bound over what is usual speaks."""
+    op, chosen = OPS["rms_norm"], []
+
+    def choose(op: Op, request: Request, name: str | None) -> Any:
+        chosen.append((request.device, name))
+        return SimpleNamespace(row=op.row(row))
+
+    monkeypatch.setattr(on_gpu, "choose", choose)
+    device = Gpu(HERE, Floors(0.0, 0.0, 0.0, 0.0, 0.0))
+    place = Place("M", "m.py:1", 0, "M", words=(("row", row),))
+    call = Call(
+        "kernelworks::rms_norm", 0, 10, shapes=[[8192, 4096], [4096], [], []], strides=[[4096, 1], [1], [], []],
+        dtypes=[BF16, BF16, None, None], scalars=[None, None, 1e-6, None], place=place,
+    )  # fmt: skip
+    found = device.at_its_bound(call, 2e-6)
+    said = expect(op, asked(op, "x bf16[8192,4096]; weight bf16[4096]"), "triton", HERE, alone=False)
+    assert found.host == 2e-6 and chosen == [("cuda", row)]
+    assert (found.kernels == (said.seconds,)) is modelled and found.kernels[0] > 0
+    theirs = dataclasses.replace(call, name="aten::relu", shapes=[[8192, 4096]], strides=[[4096, 1]], dtypes=[BF16])
+    assert device.at_its_bound(theirs, 2e-6).kernels[0] > 0 and len(chosen) == 1
 
 
 # ---------------------------------------------------------------- the table

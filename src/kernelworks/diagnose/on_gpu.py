@@ -171,7 +171,7 @@ def _expected(call: Call, ceilings: GpuCeilings) -> float | None:
         return None
     op, request = found
     try:
-        row = choose(op, request).row
+        row = choose(op, request, dict(call.place.words).get("row")).row
         return None if row.source is None else expect(op, request, row.name, ceilings, alone=False).seconds
     except REFUSED:  # arguments that were not recorded, by which a row or its cost is told
         return None
