@@ -28,9 +28,10 @@ from kernelworks.ops.attention.varlen_attn.contract import seen_pairs
 from kernelworks.ops.attention.varlen_attn.peers import by_flex
 from kernelworks.plain import leaves
 
-__all__ = ["FILLING", "Asked", "Call", "Case", "Group", "groups", "of_contract", "small_calls"]
+__all__ = ["BOTH", "FILLING", "Asked", "Call", "Case", "Group", "groups", "of_contract", "small_calls"]
 
 BF16 = torch.bfloat16
+BOTH = "forward and backward"
 FILLING = 8 << 20  # bytes: with fewer a GPU is done before its host is
 
 Call = Callable[[], Any]
@@ -244,6 +245,29 @@ def optimizers() -> Iterator[Case]:
     yield Case("adamw_", "forward", "16 of 4096x4096 fp32", arms, lambda: None, bytes=moved, of_peak=True, asked=asked)
 
 
+# ---------------------------------------------------------------- losses
+
+LOSSES = ((4096, 128256), (8192, 50304))  # of logits
+
+
+def loss(m: int, n: int) -> Iterator[Case]:
+    """Loss and gradient together, as a training step has them: a row may make both at once."""
+    op, args = OPS["cross_entropy"], {"logits": random(m, n), "target": torch.randint(0, n, (m,), device="cuda")}
+    logits = args["logits"].requires_grad_()
+    wide = logits.detach().float().requires_grad_()
+    given = tuple({"ignore_index": -100, "reduction": "mean", **args}.get(name) for name in op.passes["forward"].names)
+    eager = functools.partial(F.cross_entropy, target=args["target"])
+    functions = {"eager": eager, "compile": compiled(eager), "ours": lambda x: kw.cross_entropy(x, args["target"])}
+
+    def step(function: Callable[..., Any], x: Tensor) -> Call:
+        return lambda: torch.autograd.grad(function(x), x)
+
+    yield Case(
+        op.name, BOTH, f"{m}x{n}", {name: step(f, logits) for name, f in functions.items()}, step(eager, wide),
+        bytes=2 * logits.nbytes, asked=given,
+    )  # fmt: skip
+
+
 # ---------------------------------------------------------------- by the rooms
 
 
@@ -316,7 +340,7 @@ def by_room(op: Op, case: contract.Case) -> Iterator[Case]:
 
 
 def groups() -> list[Group]:
-    """All of them, in the order of the table. An op that stands in a table above is not timed by its room."""
+    """All of them, in the order of the table. An op whose sizes stand above is not timed by its room."""
     some = functools.partial
     found = [Group("linear", f"{m}x{n}x{k}", some(product, m, n, k, True)) for m, n, k in READING]
     found += [Group("linear", f"{m}x{n}x{k}", some(product, m, n, k, False)) for m, n, k in MULTIPLYING]
@@ -326,6 +350,7 @@ def groups() -> list[Group]:
     found += [Group("varlen_attn", c.name, some(packed, c)) for c in OPS["varlen_attn"].contract.device_bench_cases]
     found.append(Group("adamw_", "16 of 4096x4096", optimizers))
     named = {group.op for group in found}
+    found += [Group("cross_entropy", f"both {m}x{n}", some(loss, m, n)) for m, n in LOSSES]
     for op in (OPS[name] for name in OPS):
         for case in _timed_cases(op):
             if op.name not in named and moved(case) >= FILLING:

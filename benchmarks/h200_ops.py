@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from h200_cases import Call, Case, Group, groups, small_calls
+from h200_cases import BOTH, Call, Case, Group, groups, small_calls
 from torch import Tensor
 
 import kernelworks as kw
@@ -55,6 +55,7 @@ PATIENCE_S = 60.0  # for one group of lines; a worker that takes longer is ended
 HERE = Path(__file__).resolve().parent
 HOW = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]  # what a line was timed by
 
+TRAINING = ("backward", BOTH)
 Line = dict[str, Any]
 
 
@@ -72,7 +73,7 @@ def off(call: Call, want: Tensor) -> float:
 def request_of(case: Case) -> Request:
     """What is asked for by the pass that was timed; a backward's forward is asked for all of its gradients."""
     op, asked = OPS[case.op], case.asked
-    if case.pass_ != "backward":
+    if case.pass_ not in TRAINING:
         return op.request("forward", asked)
     named = zip(op.passes["forward"].names, asked, strict=True)
     wanted = case.wanted or tuple(n for n, v in named if n in op.contract.differentiable and isinstance(v, Tensor))
@@ -83,7 +84,7 @@ def row_of(case: Case) -> str:
     """The row that the dispatcher takes for the pass that was timed; gradients are settled with their forward."""
     op, request = OPS[case.op], request_of(case)
     choice = choose(op, request)
-    if case.pass_ != "backward":
+    if case.pass_ not in TRAINING:
         return choice.row.name
     if choice.backward is None and not choice.together and not choice.native:
         return choose(op, op.backward_of(request)).row.name
@@ -93,7 +94,7 @@ def row_of(case: Case) -> str:
 def work_of(case: Case) -> dict[str, Any]:
     """What the call cannot do without, as its contract counts it, and its dimensions: what a time is predicted from."""
     op, request = OPS[case.op], request_of(case)
-    if case.pass_ == "backward":
+    if case.pass_ in TRAINING:  # of both, what a row that makes them at once cannot do without
         request = op.backward_of(request)
     cost = op.contract.cost(request)
     return {
@@ -170,7 +171,7 @@ def timed(case: Case, peak: float) -> Line:
         "tflops": None if case.bytes else rate, "best": best[1], "over_best": best[0] / ms["ours"], "errors": errors,
         "wrong": wrong(case, errors), "work": work_of(case), "unable": unable,
     }  # fmt: skip
-    if case.pass_ == "backward":
+    if case.pass_ in TRAINING:
         line["wall_ms"] = wall_ms(arms, ms)
     return line
 

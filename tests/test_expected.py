@@ -76,12 +76,12 @@ def test_tiles_come_in_whole_rounds_unless_the_last_is_shared_out() -> None:
 
 def attention(length: int, causal: bool, dim: int = 128, heads: int = 64, window: int = 0) -> Piece:
     pairs = heads * (length * (window or length) / (2 if causal and not window else 1))
-    dims = {"Lq": length, "Lk": length, "D": dim, "rows": heads * length}
+    dims = {"Lq": length, "Lk": length, "D": dim, "H": heads}
     size = 2.0 * heads * length * dim
     return Piece(4 * dim * pairs, pairs, 3 * size, size, "bfloat16", dims)
 
 
-FORWARD = Manner(tiles=({"Lq": 128, "Lk": 128},), each="4 * D", weights="exponentials", rate="clock")
+FORWARD = Manner(tiles=({"Lq": 128, "Lk": 128},), each="4 * D", bands="H", weights="exponentials", rate="clock")
 
 
 def test_blocks_on_an_edge_are_computed_whole() -> None:
@@ -144,7 +144,7 @@ def test_what_a_room_says_is_of_a_row_and_of_dimensions_that_there_are(name: str
     request = op.request("forward", tuple(args.get(n) for n in op.passes["forward"].names))
     dims = op.contract.dims(request)
     assert set(table.get("when", {})) <= set(dims)
-    for words in (*table.get("scratch", ()), table.get("each", "1")):
+    for words in (*table.get("scratch", ()), *(table.get(word, "1") for word in ("each", "bands", "packed"))):
         assert product_of(words, {**dims, "multiprocessors": 132}) > 0
     for tile in table.get("tiles", ()):
         assert len(tile) == 2 and set(tile) <= set(dims)

@@ -19,6 +19,7 @@ fitted to a shape.
 - **weights**, a softmax's: what of them no other group's products hide. Exponentials, 16 a clock and multiprocessor,
   at the rate measured; where it is the whole, for each also two float32 instructions (scale, sum) and one and a half
   at half their rate (maximum, packing two into one): the loops of the ladder ``cuda-attention-hopper`` hold these.
+- **seams**: where what a multiprocessor holds waits for the rest of its row, each turn waits once.
 - **first and last tile**: a kernel of tiles waits once for memory before anything is computed, and puts the last away
   when nothing else is left to do. With a seam between its tiles it waits in each round. A wait is what the smallest
   read took.
@@ -41,6 +42,8 @@ FLOP_A_CLOCK = 4096  # a multiprocessor's matrix units, 16-bit operands: NVIDIA 
 FUNCTIONS_A_CLOCK = 16  # CUDA C++ programming guide, throughput of native arithmetic instructions, 9.0
 FULL, HALF = 2.0, 1.5  # instructions a score at 128 and at 64 lanes a clock beside its exponential
 MANY = 32  # rounds of tiles, of which it matters no more which multiprocessor ends last
+HALFWAY = 0.5  # from a burst to a long run
+BETWEEN_S = 30e-6  # calls that are timed alone lie so far apart, while L2 is filled: the card rests meanwhile
 PRODUCTS = ("bfloat16", "float16")  # what matrix units multiply here; float32 is multiplied outside of them
 
 
@@ -63,8 +66,10 @@ class Manner:
 
     - ``kernels``, and ``scratch``: bytes that go through memory between them, as products of numbers and dimensions.
     - ``tiles`` name two dimensions and what they are cut into, rows first; of several the row takes the quickest.
-      ``each`` is the flop of one pair of those, where the second is passed over block by block. ``shared``: the last
-      turn of tiles is shared out. ``seam``: a tile begins when the one before is done.
+      ``each`` is the flop of one pair of those, where the second is passed over block by block; ``bands`` how many such
+      there are (heads), ``packed`` how many lie one behind the other in the two dimensions, taken to be of one length.
+      ``shared``: the last turn of tiles is shared out. ``seam``: a tile begins when the one before is done.
+    - ``held``: bytes that a multiprocessor has in registers until all of a row is there; memory waits meanwhile.
     - ``weights`` are what of a softmax products wait for: "exponentials", "whole", or nothing.
     - ``rate`` of the products: "clock" where they wait for weights, "burst" where something else of a step holds them
       up too, "power" where nothing does.
@@ -75,10 +80,13 @@ class Manner:
     scratch: tuple[str, ...] = ()
     tiles: tuple[Mapping[str, int], ...] = ()
     each: str = ""
+    bands: str = ""
+    packed: str = ""
     weights: str = ""
     products: float = 1.0
     weighed: float = 1.0
     rate: str = "power"
+    held: int = 0
     shared: bool = False
     seam: bool = False
     source: str = ""
@@ -125,7 +133,7 @@ def _expected(piece: Piece, manner: Manner, tile: Mapping[str, int], ceilings: G
     weights = last * manner.weighed * _weights(piece, manner, ceilings)
     terms = {"start": start * 1e-6, "scratch": memory(scratch / 2, scratch / 2), "weights": weights}
     if piece.dtype in PRODUCTS:
-        terms["products"] = last * manner.products * _products(piece, manner, ceilings)
+        terms["products"] = last * manner.products * _products(piece, manner, ceilings, alone)
     else:
         terms["arithmetic"] = _arithmetic(piece, ceilings)
     core = sum(terms.get(name, 0.0) for name in ("products", "arithmetic", "weights"))
@@ -135,6 +143,9 @@ def _expected(piece: Piece, manner: Manner, tile: Mapping[str, int], ceilings: G
         wait = _latency(ceilings)
         terms["first and last tile"] = wait + _memory(0.0, piece.written / max(rounds, 1.0), ceilings)
         terms["seams"] = (math.ceil(rounds) - 1) * wait if manner.seam else 0.0
+    if manner.held:
+        turns = piece.read / (manner.held * ceilings.multiprocessors)
+        terms["seams"] = turns * _latency(ceilings)
     apart = sum(terms.get(name, 0.0) for name in ("start", "scratch", "first and last tile", "seams"))
     return Expected(apart + beside, terms)
 
@@ -172,9 +183,11 @@ def _tiles(piece: Piece, manner: Manner, tile: Mapping[str, int], ceilings: GpuC
         return 1.0, 1.0
     (rows, high), (columns, wide) = tile.items()
     dims = {name: float(value) for name, value in piece.dims.items()}
-    lines, keys = dims.get("rows", dims[rows]), dims[columns]
-    bands = round(lines / dims[rows])  # heads, of attention
-    down, across = math.ceil(dims[rows] / high), math.ceil(keys / wide)
+    several = product_of(manner.packed, dims) if manner.packed else 1.0
+    long, keys = dims[rows] / several, dims[columns] / several
+    bands = round(product_of(manner.bands, dims)) if manner.bands else 1
+    lines = bands * long
+    down, across = math.ceil(long / high), math.ceil(keys / wide)
     if not manner.each:  # a product of two matrices: every tile is as long
         tiles = down * across
         rounds = tiles / ceilings.multiprocessors
@@ -228,13 +241,15 @@ def _fused(ceilings: GpuCeilings) -> tuple[float, float]:
     return max(found, default=(0.0, 0.0))
 
 
-def _products(piece: Piece, manner: Manner, ceilings: GpuCeilings) -> float:
+def _products(piece: Piece, manner: Manner, ceilings: GpuCeilings, alone: bool) -> float:
     if manner.rate == "clock":
         clock = ceilings.functions["exp"] * 1e9 / FUNCTIONS_A_CLOCK  # of all multiprocessors together
         return piece.flop / (FLOP_A_CLOCK * clock)
     rates = [(r.burst_tflops * 1e12, r.sustained_tflops * 1e12) for r in ceilings.rates if r.dtype == piece.dtype]
     burst, sustained = max(rates, default=(math.inf, math.inf))
-    return piece.flop / (burst if manner.rate == "burst" else (burst + sustained) / 2)
+    least = piece.flop / burst
+    busy = least / (least + BETWEEN_S) if alone else 1.0
+    return least if manner.rate == "burst" else piece.flop / (burst - HALFWAY * busy * (burst - sustained))
 
 
 def _arithmetic(piece: Piece, ceilings: GpuCeilings) -> float:
