@@ -40,16 +40,20 @@ from torch import Tensor
 import kernelworks as kw
 from kernelworks.bench.gpu import copy_of, race_on_gpu
 from kernelworks.bench.results import head as provenance
-from kernelworks.choose import Choice, choose
+from kernelworks.choose import choose, eligible
 from kernelworks.contract import Request
 from kernelworks.layout import in_lines
 from kernelworks.map import source_hashes
 from kernelworks.op import OPS
+from kernelworks.settle.live import Training
+from kernelworks.timings import call_of
 
 GIB = 2**30
 SAME = 3e-3  # how much further from float32 torch than eager an arm may be, normwise: half an ulp of bfloat16
 BUDGET_S = 0.04  # of timing, an arm
-WALL_S, WALLS = 0.02, 3  # of a queue of calls, and how often, an arm
+WARM_S = 0.25  # of turns that are not counted, where power sets the clock: a card from rest would slow down meanwhile
+WALL_S, WALLS = 0.01, 3  # of a queue of calls, and how often, an arm
+RACES_S = 4.0  # for the calls of one group that no timing speaks for
 WORKERS = 8
 PATIENCE_S = 60.0  # for one group of lines; a worker that takes longer is ended, and its lines are said to have failed
 HERE = Path(__file__).resolve().parent
@@ -157,6 +161,8 @@ def timed(case: Case, peak: float) -> Line:
     if case.bytes:
         arms = {"copy": copy_of(min(case.bytes, 2 * GIB)), **arms}
     calls: dict[str, Callable[[int], object]] = {name: (lambda index, call=call: call()) for name, call in arms.items()}
+    if case.flop:
+        race_on_gpu(calls, budget_s=WARM_S / len(calls))
     race = race_on_gpu(calls, budget_s=BUDGET_S)
     ms = {name: 1e3 * race.timed(name).median for name in arms}
     spread = {name: round((t.high - t.low) / t.median, 4) for name in arms for t in (race.timed(name),)}
@@ -215,23 +221,35 @@ def small_line(group: Group) -> Line:
 # ---------------------------------------------------------------- a worker
 
 
-def known(choice: Choice) -> bool:
-    """Whether a timing speaks for the call."""
-    return choice.timing is not None
+def known(case: Case) -> bool:
+    """Whether a timing speaks for this very call."""
+    request = request_of(case)
+    timing = choose(OPS[case.op], request).timing
+    return timing is not None and timing.call == call_of(request)
+
+
+def ways(case: Case) -> Iterator[Call]:
+    """The call by each way that a race would try."""
+    op, request = OPS[case.op], request_of(case)
+    for way in eligible(op, request)[0]:
+        if case.pass_ in TRAINING:
+            yield lambda way=way: Training(op, case.asked).both(way)()
+        else:
+            yield lambda way=way: op(*case.asked, row=way)
 
 
 def settled(group: Group) -> None:
     """Races the group's calls as they are made and called, where no timing speaks for them yet."""
     for case in group.make():
-        if not known(choose(OPS[case.op], request_of(case))):
+        if not known(case):
             with contextlib.suppress(Exception):  # it says so when it is timed
-                kw.settle(case.arms["ours"])
+                kw.settle(case.arms["ours"], budget_s=RACES_S)
 
 
 def prepare(group: Group) -> None:
-    """Compiles and calls every arm once. What fails says so when it is timed."""
+    """Compiles and calls every arm once, and what will be raced. What fails says so when it is timed."""
     for case in group.make():
-        for call in (*case.arms.values(), case.truth):
+        for call in (*case.arms.values(), case.truth, *(() if known(case) else ways(case))):
             with contextlib.suppress(Exception):
                 call()
     torch.cuda.synchronize()
@@ -242,10 +260,11 @@ def measured(group: Group, peak: float) -> Iterator[Line]:
     if group.small:
         yield small_line(group)
         return
-    settled(group)
+    settled(group)  # then all is made anew: what was found serves a backward's forward too
     for case in group.make():
+        begin = time.perf_counter()
         try:
-            yield timed(case, peak)
+            yield {**timed(case, peak), "seconds": round(time.perf_counter() - begin, 2)}
         except Exception as error:  # one case that cannot run must not hide the others
             said = f"{type(error).__name__}: {error}"[:500]
             yield {"op": case.op, "pass": case.pass_, "shape": case.shape, "failed": said}

@@ -1,14 +1,15 @@
 """How long a kernel of ours should take on a GPU, where ``bound`` says how long it must.
 
-    T = start + scratch + max(memory, products + weights) + first and last tile + seams
+    T = start + between kernels + scratch + max(memory, products + weights) + first and last tile + seams
 
 Each term is physics with figures of this machine (``kernelworks machine``); what a row's kernels do beside what its
 contract counts stands in its room's ``times.toml`` (a ``Manner``), with where it was read or measured. Nothing is
 fitted to a shape.
 
-- **start**: between two events an empty kernel takes ``isolated_us``, in a full queue ``launch_us``; each kernel more
-  of the same call takes that again.
-- **scratch**: what goes through memory between a row's kernels.
+- **start**: between two events an empty kernel takes ``isolated_us``, in a full queue ``launch_us``.
+- **between kernels** of one call: a launch, and two waits for memory: what the one made is put away, and the next asks
+  for it.
+- **scratch**: what goes through memory between them.
 - **memory**: compulsory bytes, at the rate of one launch of that size, L2 holding nothing of it. Kernels that only
   stream come within a tenth of that: many warps stand by.
 - **products**: what is computed, with tiles padded to their size and blocks on the edge of a mask whole, by the
@@ -128,10 +129,17 @@ def _expected(piece: Piece, manner: Manner, tile: Mapping[str, int], ceilings: G
     memory = functools.partial(_memory if alone else _steady, ceilings=ceilings)
     dims = {**piece.dims, "multiprocessors": ceilings.multiprocessors}
     scratch = sum(product_of(words, dims) for words in manner.scratch)
-    start = (ceilings.isolated_us if alone else ceilings.launch_us) + (manner.kernels - 1) * ceilings.launch_us
+    start = ceilings.isolated_us if alone else ceilings.launch_us
+    wait = _latency(ceilings)
     last, rounds = _tiles(piece, manner, tile, ceilings)
     weights = last * manner.weighed * _weights(piece, manner, ceilings)
-    terms = {"start": start * 1e-6, "scratch": memory(scratch / 2, scratch / 2), "weights": weights}
+    between = (manner.kernels - 1) * (ceilings.launch_us * 1e-6 + 2 * wait)
+    terms = {
+        "start": start * 1e-6,
+        "between kernels": between,
+        "scratch": memory(scratch / 2, scratch / 2),
+        "weights": weights,
+    }
     if piece.dtype in PRODUCTS:
         terms["products"] = last * manner.products * _products(piece, manner, ceilings, alone)
     else:
@@ -140,13 +148,14 @@ def _expected(piece: Piece, manner: Manner, tile: Mapping[str, int], ceilings: G
     terms["memory"] = memory(piece.read, piece.written)
     beside = max(terms["memory"], core)
     if tile:
-        wait = _latency(ceilings)
         terms["first and last tile"] = wait + _memory(0.0, piece.written / max(rounds, 1.0), ceilings)
         terms["seams"] = (math.ceil(rounds) - 1) * wait if manner.seam else 0.0
     if manner.held:
         turns = piece.read / (manner.held * ceilings.multiprocessors)
-        terms["seams"] = turns * _latency(ceilings)
-    apart = sum(terms.get(name, 0.0) for name in ("start", "scratch", "first and last tile", "seams"))
+        terms["seams"] = turns * wait
+    apart = sum(
+        terms.get(name, 0.0) for name in ("start", "between kernels", "scratch", "first and last tile", "seams")
+    )
     return Expected(apart + beside, terms)
 
 
