@@ -259,6 +259,7 @@ def test_figures_of_changed_source_are_left_out(tmp_path: Path) -> None:
     rows = [
         line("triton", "current"),
         line("triton", "old", op="softmax", over_best=9.99),
+        line("triton", "current", **{"pass": "backward", "wall_ms": {"copy": 0.05, "eager": 0.12, "ours": 0.1}}),
         line("torch", "", op="attention", share_of_copy=None, tflops=612.0, over_best=1.0),
         {"op": "gelu", "pass": "forward", "shape": "1", "failed": "it raised"},
     ]
@@ -270,6 +271,7 @@ def test_figures_of_changed_source_are_left_out(tmp_path: Path) -> None:
     hashes = {"rms_norm.triton": "current", "softmax.triton": "changed since"}
     text = readme.generate(tmp_path, "README.md", hashes)
     assert "| `rms_norm` | forward | triton | 1 | **97%** of a copy of the same bytes | 1.62x |" in text
+    assert "| 100 us, 50% of a copy, 1.20x eager |" in text
     assert "612 TFLOP/s" in text and "driver 1.2" in text
     assert "9.99" not in text
     assert "Left out, since the source changed after it was measured: `softmax.triton`." in text

@@ -249,6 +249,17 @@ def _reached(rows: list[dict[str, Any]]) -> str:
     return f"**{median} TFLOP/s**" + (f" ({least} to {most})" if len(rows) > 1 else "")
 
 
+def _waited(wall: Mapping[str, float] | None) -> str:
+    """Of gradients, whose host time counts: the caller's clock a call in a queue, the copy's and the best other's over
+    it."""
+    if not wall:
+        return ""
+    ours = wall["ours"]
+    best, name = min((ms, name) for name, ms in wall.items() if name not in ("ours", "copy"))
+    share = f", {quantity.percent(wall['copy'] / ours)} of a copy" if "copy" in wall else ""
+    return f"{quantity.figures(1e3 * ours)} us{share}, {quantity.ratio(best / ours)} {name}"
+
+
 def _gpu_ops(root: Path, hashes: Hashes) -> str:
     name = "h200-ops.json"
     found = _read(root, name)
@@ -258,7 +269,7 @@ def _gpu_ops(root: Path, hashes: Hashes) -> str:
     lines = [
         f"And on one {found['machine']['name']}, in bfloat16:",
         "",
-        "| op | pass | row | cases | reached | over the best of torch eager, torch.compile, Liger, cuDNN |",
+        "| op | pass | row | cases | reached | over the best of eager, torch.compile, Liger, cuDNN, FlexAttention |",
         "|---|---|---|---:|---|---:|",
     ]
     kinds = dict.fromkeys(
@@ -292,16 +303,15 @@ def _gpu_cases(root: Path, hashes: Hashes) -> str:
     lines = [
         f"### {found['machine']['name']}",
         "",
-        f"| case | row | {', us | '.join(arms)}, us | ours, us | reached | over the best other |",
-        f"|---|---|{'---:|' * len(arms)}---:|---|---:|",
+        f"| case | row | {', us | '.join(arms)}, us | ours, us | reached | over the best other | as its caller waits |",
+        f"|---|---|{'---:|' * len(arms)}---:|---|---:|---|",
     ]
     for r in rows:
         times = (quantity.figures(1e3 * r["ms"][arm]) if arm in r["ms"] else "" for arm in (*arms, "ours"))
         over = "WRONG" if r["wrong"] else f"{quantity.ratio(r['over_best'])} {r['best']}"
         reached = _reached([r]).replace("**", "")
-        lines.append(
-            f"| {r['op']} {r['pass']} {r['shape']} | {r.get('row') or ''} | {' | '.join(times)} | {reached} | {over} |"
-        )
+        case, waited = f"{r['op']} {r['pass']} {r['shape']}", _waited(r.get("wall_ms"))
+        lines.append(f"| {case} | {r.get('row') or ''} | {' | '.join(times)} | {reached} | {over} | {waited} |")
     calls = found.get("small_calls", [])
     if calls:
         lines += [
