@@ -11,9 +11,8 @@
 | models | a 1B model: training step and decode, eager and swapped | h200-models.json |
 | sanitizer | compute-sanitizer memcheck and racecheck of the GPU rows that the record lacks | h200-sanitizer.json |
 
-On an H200 with 16 cores machine, proofs, ops and models took 13, 91, 73 and 63 s; the sanitizer takes longer than 90 s.
-Ops and sanitizer put each line on record as it is measured, and go on where they stopped when they are called again
-(`--within 100` stops the sanitizer in time).
+Parts that no clock decides (proofs, trust, sanitizer) run beside each other. Ops and sanitizer put each line on record
+as it is made, and go on where they stopped when they are called again (`--within 100` stops the sanitizer in time).
 The parts can be run alone: `h200_ops.py` and `h200_models.py` lie beside this file.
 """
 
@@ -41,6 +40,7 @@ from kernelworks.machine import gpu
 from kernelworks.op import OPS
 
 ROOT = Path(__file__).resolve().parent.parent
+UNTIMED = ("proofs", "trust", "sanitizer")
 
 
 def proofs_part() -> dict[str, Any]:
@@ -64,6 +64,13 @@ def proofs_part() -> dict[str, Any]:
     return {"rows": results, "certificates": [vars(c) for c in found]}
 
 
+def rounds(names: list[str]) -> list[list[str]]:
+    """The parts in their order, those that no clock decides all together where the first of them stands."""
+    beside = [name for name in names if name in UNTIMED]
+    first = beside[:1]
+    return [beside if name in UNTIMED else [name] for name in names if name not in UNTIMED or [name] == first]
+
+
 def script(command: list[str], output: Path) -> dict[str, Any]:
     subprocess.run([sys.executable, *command], check=True, stdout=sys.stderr)
     found: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
@@ -77,7 +84,7 @@ def main() -> int:
         "--only", default="", help="these ops alone, for `trust`, `ops` (`small` for its small calls) and `sanitizer`"
     )
     parser.add_argument("--limit", type=float, default=150, help="seconds that one run of `sanitizer` may take")
-    parser.add_argument("--within", type=float, default=3600, help="seconds after which `sanitizer` ends")
+    parser.add_argument("--within", type=float, default=180, help="seconds after which `sanitizer` ends")
     parser.add_argument("--tools", default="", help="memcheck or racecheck alone, for `sanitizer`")
     parser.add_argument("--again", action="store_true", help="lets `ops` and `sanitizer` make what is on record anew")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
@@ -114,18 +121,29 @@ def main() -> int:
         "machine": machine_part, "proofs": proofs_part, "trust": lambda: h200_trust.measure(only), "ops": ops_part,
         "models": models_part, "sanitizer": sanitizer_part,
     }  # fmt: skip
-    failed = 0
-    for name in given.parts.split(","):
+    unknown = sorted(set(given.parts.split(",")) - parts.keys())
+    if unknown:
+        parser.error(f"--parts takes {', '.join(parts)}; got {', '.join(unknown)}")
+
+    def put_on_record(name: str) -> int:
         begin = time.perf_counter()
         try:
             record = {**head(), **parts[name]()}
         except Exception as error:  # the other parts still run; the exit code says that one did not
             print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
-            failed = 1
-            continue
+            return 1
         record["seconds"] = round(time.perf_counter() - begin, 1)
-        (given.out / f"h200-{name}.json").write_text(in_lines(record) + "\n", encoding="utf-8")
+        file = given.out / f"h200-{name}.json"
+        scratch = file.with_suffix(f".{os.getpid()}")
+        scratch.write_text(in_lines(record) + "\n", encoding="utf-8")
+        scratch.replace(file)
         print(f"{name}: {record['seconds']} s -> {given.out.name}/h200-{name}.json", flush=True)
+        return 0
+
+    failed = 0
+    for together in rounds(given.parts.split(",")):
+        with concurrent.futures.ThreadPoolExecutor(len(together)) as pool:
+            failed |= max(pool.map(put_on_record, together))
     return failed
 
 

@@ -190,3 +190,10 @@ def test_lines_of_another_commit_keep_its_name(ops: Any, cases: Any, tmp_path: P
     assert found["rows"][1]["date"] == "2026-01-01"
     ops.Record(file, {**HEAD, "machine": {"name": "b"}}, []).write()
     assert json.loads(file.read_text())["rows"] == []  # figures of another machine stand in no table with these
+
+
+def test_parts_that_no_clock_decides_run_beside_each_other(ops: Any) -> None:
+    whole = importlib.import_module("h200")
+    names = ["machine", "proofs", "trust", "ops", "models", "sanitizer"]
+    assert whole.rounds(names) == [["machine"], ["proofs", "trust", "sanitizer"], ["ops"], ["models"]]
+    assert whole.rounds(["ops"]) == [["ops"]] and whole.rounds(["sanitizer", "ops"]) == [["sanitizer"], ["ops"]]
