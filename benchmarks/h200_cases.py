@@ -71,8 +71,18 @@ def random(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
     return torch.randn(*shape, device="cuda").to(dtype)
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(function, dynamic=False)
+@functools.cache
+def compiled(op: str) -> Callable[..., Any]:
+    """torch.compile of what users write for an op, its arguments by place. One function for a worker's life: a line
+    that is made again finds what was compiled for its shapes."""
+    return torch.compile(written(op), dynamic=False)
+
+
+@functools.cache
+def written(op: str) -> Callable[..., Any]:
+    """What users write for an op, its arguments by place."""
+    eager, names = baselines.eager(OPS[op]), OPS[op].passes["forward"].names
+    return lambda *given: eager(**dict(zip(names, given, strict=True)))
 
 
 def when_called(make: Callable[[], Call]) -> Call:
@@ -136,6 +146,10 @@ PLAIN: dict[str, Any] = {
 }  # fmt: skip
 
 
+def no_peer(*given: Tensor) -> Tensor:
+    raise RuntimeError("the peer has no such call")
+
+
 def torchs(backend: SDPBackend, **how: Any) -> Callable[..., Tensor]:
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with sdpa_kernel(backend):
@@ -189,28 +203,42 @@ def prefill(b: int, h: int, kv: int, length: int, dim: int, causal: bool) -> Ite
     yield from both_passes(shape, (q, k, v), peers, {"causal": "top_left" if causal else None})
 
 
-def special(name: str, b: int, h: int, kv: int, length: int, dim: int, told: dict[str, Any]) -> Iterator[Case]:
-    """What scaled_dot_product_attention has no word for, causal, beside FlexAttention."""
-    q, k, v = random(b, h, length, dim), random(b, kv, length, dim), random(b, kv, length, dim)
-    given = {"causal": "top_left"} | told
+@functools.cache
+def flex_of(name: str, b: int, h: int, kv: int, length: int, dim: int) -> tuple[dict[str, Any], Callable[..., Any]]:
+    """What is given to ours, and FlexAttention with the same, compiled once."""
+    given = {"causal": "top_left"} | next(told for named, *_, told in SPECIAL if named == name)
     if given.get("sinks"):
         given["sinks"] = random(h)
-    flex = functools.cache(lambda: attention_by_flex({**PLAIN, **given, "q": q, "k": k, "v": v}))
-    peers = {"flex": lambda q, k, v: flex()(q, k, v)}
-    yield from both_passes(f"{name} {b}x{h}x{length}x{dim}", (q, k, v), peers, given)
+    shapes = {"q": random(b, h, length, dim), "k": random(b, kv, length, dim)}
+    flex = attention_by_flex({**PLAIN, **given, **shapes})
+    assert flex is not None
+    return given, flex
+
+
+def special(name: str, b: int, h: int, kv: int, length: int, dim: int) -> Iterator[Case]:
+    """What scaled_dot_product_attention has no word for, causal, beside FlexAttention."""
+    q, k, v = random(b, h, length, dim), random(b, kv, length, dim), random(b, kv, length, dim)
+    given, flex = flex_of(name, b, h, kv, length, dim)
+    yield from both_passes(f"{name} {b}x{h}x{length}x{dim}", (q, k, v), {"flex": flex}, given)
+
+
+@functools.cache
+def packed_flex(name: str) -> Callable[..., Any] | None:
+    op = OPS["varlen_attn"]
+    return by_flex(Asked(op, next(c for c in op.contract.device_bench_cases if c.name == name)).args)
 
 
 def packed(case: contract.Case) -> Iterator[Case]:
     """Sequences of many lengths: torch's function for them, FlexAttention with a mask of documents, ours."""
+    flex = packed_flex(case.name) or no_peer
     op = OPS["varlen_attn"]
     asked = Asked(op, case)
     args, (q, k, v), rest = asked.args, asked.given[:3], asked.given[3:]
     ends = (args["cu_seq_q"].tolist(), args["cu_seq_k"].tolist())
     lengths = zip(*([b - a for a, b in pairwise(e)] for e in ends), strict=True)
     flop = 4.0 * q.shape[1] * q.shape[2] * sum(seen_pairs(*pair, args["window_size"]) for pair in lengths)
-    flex = functools.cache(functools.partial(by_flex, args))
     peers: dict[str, Callable[..., Any]] = {
-        "torch": lambda q, k, v: asked.eager(q, k, v, *rest), "flex": lambda q, k, v: flex()(q, k, v),
+        "torch": lambda q, k, v: asked.eager(q, k, v, *rest), "flex": lambda q, k, v: flex(q, k, v),
         "ours": lambda q, k, v: op(q, k, v, *rest),
     }  # fmt: skip
     wide = [t.float() for t in (q, k, v)]
@@ -257,7 +285,10 @@ def loss(m: int, n: int) -> Iterator[Case]:
     wide = logits.detach().float().requires_grad_()
     given = tuple({"ignore_index": -100, "reduction": "mean", **args}.get(name) for name in op.passes["forward"].names)
     eager = functools.partial(F.cross_entropy, target=args["target"])
-    functions = {"eager": eager, "compile": compiled(eager), "ours": lambda x: kw.cross_entropy(x, args["target"])}
+    whole = compiled(op.name)
+    functions = {
+        "eager": eager, "compile": lambda x: whole(x, *given[1:]), "ours": lambda x: kw.cross_entropy(x, args["target"])
+    }  # fmt: skip
 
     def step(function: Callable[..., Any], x: Tensor) -> Call:
         return lambda: torch.autograd.grad(function(x), x)
@@ -289,7 +320,7 @@ class Asked:
         self.places = [i for i, n in enumerate(self.names) if n in wants and isinstance(self.given[i], Tensor)]
 
     def eager(self, *given: Any) -> Any:
-        return baselines.eager(self.op)(**dict(zip(self.names, given, strict=True)))
+        return written(self.op.name)(*given)
 
     def back(self, function: Callable[..., Any], given: tuple[Any, ...]) -> Call:
         """The backward of a function with these arguments."""
@@ -322,7 +353,7 @@ def of_contract(asked: Asked) -> Iterator[Case]:
     first called."""
     op, given, shape = asked.op, asked.given, asked.case.name
     eager = asked.eager
-    functions = {"eager": eager, "ours": op} | ({"compile": compiled(eager)} if baselines.generated(op) else {})
+    functions = {"eager": eager, "ours": op} | ({"compile": compiled(op.name)} if baselines.generated(op) else {})
     made = {n: make(asked.args) for n, make in baselines.peers(op, asked.device).items()}
     arms: dict[str, Call] = {name: (lambda f=f: f(*given)) for name, f in functions.items()}
     arms |= {name: call for name, call in made.items() if call is not None}
@@ -346,7 +377,7 @@ def groups() -> list[Group]:
     found += [Group("linear", f"{m}x{n}x{k}", some(product, m, n, k, False)) for m, n, k in MULTIPLYING]
     found += [Group("attention", f"decode {b}x{n}", some(decode, b, h, n)) for b, h, n in DECODE]
     found += [Group("attention", "x".join(map(str, line)), some(prefill, *line)) for line in PREFILL]
-    found += [Group("attention", line[0], some(special, *line)) for line in SPECIAL]
+    found += [Group("attention", line[0], some(special, *line[:6])) for line in SPECIAL]
     found += [Group("varlen_attn", c.name, some(packed, c)) for c in OPS["varlen_attn"].contract.device_bench_cases]
     found.append(Group("adamw_", "16 of 4096x4096", optimizers))
     named = {group.op for group in found}

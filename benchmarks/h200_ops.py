@@ -1,6 +1,6 @@
 """How the GPU rows stand against a device copy of the same bytes and the strongest peers, in one run.
 
-    python benchmarks/h200_ops.py [--only rms_norm,softmax] [--out FILE] [--again] [--workers 8]
+    python benchmarks/h200_ops.py [--only rms_norm,softmax] [--out FILE] [--again] [--workers 14]
 
 ``h200_cases.py`` beside this says what is timed. Workers make ready a share of the lines each, all at once: they
 compile every arm and call it. Then the lines are measured one by one, by the worker that has them ready, while the
@@ -54,7 +54,7 @@ BUDGET_S = 0.04  # of timing, an arm
 WARM_S = 0.25  # of turns that are not counted, where power sets the clock: a card from rest would slow down meanwhile
 WALL_S, WALLS = 0.01, 3  # of a queue of calls, and how often, an arm
 RACES_S = 4.0  # for the calls of one group that no timing speaks for
-WORKERS = 8
+WORKERS = max(2, (os.cpu_count() or 4) - 2)
 PATIENCE_S = 60.0  # for one group of lines; a worker that takes longer is ended, and its lines are said to have failed
 HERE = Path(__file__).resolve().parent
 HOW = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]  # what a line was timed by
