@@ -35,6 +35,20 @@ def filled(x, out=None):
     return rms_norm.forward(x, w, 1e-6, None, out=out)
 
 assert replayed(filled, (x,)) is None  # a replay would miss the fill
+g, wanted = rows(5, 48, 4), [True, True, False]
+given = (g, None, x, w, 1e-6, None, wanted)
+assert replayed(rms_norm.backward, given) is None  # two launches, with a tensor between them
+run = replayed(rms_norm.backward, given, most=2)
+for seed in (5, 6):
+    g, z, v = rows(5, 48, seed), rows(5, 48, seed + 9), rows(1, 48, seed + 20)[0]
+    again = run(g, None, z, v, 1e-6, None, wanted)
+    for got, want in zip(again, rms_norm.backward(g, None, z, v, 1e-6, None, wanted), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+kept = torch.zeros(5, 48)
+def with_state(grad, x):  # what lives on between calls is no tensor of the call's own
+    return rms_norm.backward(grad, None, kept, w, 1e-6, None, wanted)
+assert replayed(with_state, (g, x), most=2) is None
 print("all hold")
 """
 

@@ -1,8 +1,8 @@
-"""A row's call, worked out once: for calls that look alike, allocate the outputs and launch, with nothing in between.
+"""A row's call, worked out once: for calls that look alike, allocate and launch, with nothing in between.
 
 A row's ``forward`` in Python derives strides, grid and configuration from its arguments, 2 to 4 us of host time. All of
 that follows from dtypes, shapes, strides and scalars, which are the same for all calls of one plan. So the call is run
-once and recorded; where it was one launch whose tensors are inputs and outputs, code is made that does only that.
+once and recorded; where all it did was to allocate and to launch, code is made that does only that.
 """
 
 from __future__ import annotations
@@ -28,24 +28,28 @@ PLACING = frozenset((
 
 
 class _Seen(TorchDispatchMode):
-    """Notes operators that are more than an allocation or a view: a replay would miss them."""
+    """Notes operators that are more than an allocation or a view, which a replay would miss, and what was allocated."""
 
     sees_kernelworks = True
 
     def __init__(self) -> None:
         TorchDispatchMode.__init__(self)
         self.others: set[str] = set()
+        self.made: list[Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
         if name not in PLACING:
             self.others.add(name)
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if "empty" in name:
+            self.made.append(result)
+        return result
 
 
-def replayed(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any] | None:
+def replayed(function: Callable[..., Any], args: tuple[Any, ...], *, most: int = 1) -> Callable[..., Any] | None:
     """``function`` for arguments that differ from ``args`` in data and alignment only; None where it does anything but
-    one launch on its inputs and outputs (copies, temporary tensors, several launches). Runs the function once.
+    up to ``most`` launches on its inputs, its outputs and what it allocates between them. Runs the function once.
     """
     seen = _Seen()
     with recording() as launches, torch.no_grad(), seen:
@@ -53,9 +57,8 @@ def replayed(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..
     if seen.others:
         return None
     results = result if isinstance(result, tuple) else (result,)
-    if len(launches) != 1 or not all(isinstance(r, Tensor) and r.is_contiguous() for r in results):
+    if not 1 <= len(launches) <= most or not all(isinstance(r, Tensor) and r.is_contiguous() for r in results):
         return None  # a caller's own `out` is contiguous, so a launch for another layout would not fit it
-    launch, grid, arguments = launches[0]
     places: dict[int, str] = {}
     for letter, tensors in (("a", args), ("o", results)):
         for i, tensor in enumerate(tensors):
@@ -64,24 +67,40 @@ def replayed(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..
             if tensor.data_ptr() in places:  # two inputs in one place, or an output that is an input
                 return None
             places[tensor.data_ptr()] = f"{letter}{i}"
-    given = [places.get(a.data_ptr()) for a in arguments if isinstance(a, Tensor)]
-    written = {f"o{i}" for i, r in enumerate(results) if r.numel()}
-    if None in given or not written <= set(given) or launch.scratches:
+    between: dict[str, Tensor] = {}
+    for made in seen.made if most > 1 else ():
+        if made.numel() and made.is_contiguous() and made.data_ptr() not in places:
+            name = places[made.data_ptr()] = f"t{len(between)}"
+            between[name] = made
+    steps = []
+    for launch, grid, arguments in launches:
+        given = [places.get(a.data_ptr()) for a in arguments if isinstance(a, Tensor)]
+        if None in given or launch.scratches:
+            return None
+        steps.append((launch.prepared(grid, *arguments), [g for g in given if g]))
+    named = {name for _, given in steps for name in given}
+    if not {f"o{i}" for i, r in enumerate(results) if r.numel()} <= named:
         return None
-    return _compiled(launch.prepared(grid, *arguments), args, result, [g for g in given if g])
+    return _compiled(steps, args, result, {name: made for name, made in between.items() if name in named})
 
 
-def _compiled(again: Callable[..., None], args: tuple[Any, ...], result: Any, given: list[str]) -> Callable[..., Any]:
+def _compiled(
+    steps: list[tuple[Callable[..., None], list[str]]], args: tuple[Any, ...], result: Any, between: dict[str, Tensor]
+) -> Callable[..., Any]:
     """The code: allocate, launch, return."""
     results = result if isinstance(result, tuple) else (result,)
-    scope: dict[str, Any] = {"again": again, "empty": torch.empty, "empty_like": torch.empty_like}
+    scope: dict[str, Any] = {"empty": torch.empty, "empty_like": torch.empty_like}
     names = [f"o{i}" for i in range(len(results))]
     single = not isinstance(result, tuple)
     lines = [f"def run({', '.join(f'a{i}' for i in range(len(args)))}, out=None):", "    if out is None:"]
     for name, made in zip(names, results, strict=True):
         lines.append(f"        {name} = {_allocation(name, made, args, scope)}")
     lines += ["    else:", f"        {'o0' if single else ', '.join(names) + ','} = out"]
-    lines += [f"    again({', '.join(given)})", f"    return {'o0' if single else f'({chr(44).join(names)},)'}"]
+    lines += [f"    {name} = {_allocation(name, made, args, scope)}" for name, made in between.items()]
+    for i, (again, given) in enumerate(steps):
+        scope[f"again{i}"] = again
+        lines.append(f"    again{i}({', '.join(given)})")
+    lines.append(f"    return {'o0' if single else f'({chr(44).join(names)},)'}")
     exec("\n".join(lines), scope)
     run: Callable[..., Any] = scope["run"]
     return run

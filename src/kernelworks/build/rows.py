@@ -131,12 +131,13 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 def triton_row(
     room: Path, *, guard: Guard | None = None, passes: tuple[str, ...] = ("forward", "backward"), name: str = "triton",
-    inner: str = "float32", in_place: bool = False,
+    inner: str = "float32", in_place: bool = False, launches: int = 1,
 ) -> Row:  # fmt: skip
     """The row of a room's ``triton.py``, whose ``forward(*args, out=None)`` and ``backward`` launch its kernels.
 
     ``prepare_forward(*args)`` may return what serves calls like this one with less work in Python (see ``Row``);
-    without it a small call of one launch is recorded and replayed, but for an op that works ``in_place``.
+    without it a small call of one launch is recorded and replayed, but for an op that works ``in_place``. A room whose
+    choices hang on no address says more ``launches``: calls of any size that make up to as many are replayed.
     The module is imported when the row is loaded. Its hash covers triton.py, what it imports of ``tile/`` and of the
     room's other ``triton_*.py``, and the row's configurations in tuning.toml.
     """
@@ -151,7 +152,7 @@ def triton_row(
         toolchain=triton_toolchain,
         passes=passes,
         device="cuda",
-        prepare=functools.partial(_prepare_triton, module, in_place),
+        prepare=functools.partial(_prepare_triton, module, in_place, launches),
         inner=inner,
     )
 
@@ -275,16 +276,18 @@ def _prepare(module: str, pass_: str, args: tuple[Any, ...]) -> Callable[..., An
     return prepare(*args) if prepare else None
 
 
-def _prepare_triton(module: str, in_place: bool, pass_: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
-    """What the room prepares, else a replay of the call where it is one launch. Small tensors only: an extra run costs
-    nothing there, and there the host's time is what a caller waits for."""
+def _prepare_triton(
+    module: str, in_place: bool, launches: int, pass_: str, args: tuple[Any, ...]
+) -> Callable[..., Any] | None:
+    """What the room prepares, else a replay of the call where its launches are few. Of one launch small tensors only:
+    an extra run costs nothing there, and there the host's time is what a caller waits for."""
     prepared = _prepare(module, pass_, args)
-    small = all(a.numel() <= SMALL for a in args if isinstance(a, torch.Tensor))
+    small = launches > 1 or all(a.numel() <= SMALL for a in args if isinstance(a, torch.Tensor))
     if prepared is not None or in_place or not small or environment.interpreting():
         return prepared
     from kernelworks.build.replay import replayed  # imports Triton
 
-    return replayed(_load_triton(module, pass_), args)
+    return replayed(_load_triton(module, pass_), args, most=launches)
 
 
 def _decline_gpu(guard: Guard | None, request: Request) -> str | None:

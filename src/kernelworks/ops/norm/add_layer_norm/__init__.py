@@ -50,4 +50,4 @@ def add_layer_norm(
     return both
 
 
-OP = FORM.op(CONTRACT, ahead=[triton_row(Path(__file__).parent, guard=fits_tile)], mutants=MUTANTS)
+OP = FORM.op(CONTRACT, ahead=[triton_row(Path(__file__).parent, guard=fits_tile, launches=2)], mutants=MUTANTS)

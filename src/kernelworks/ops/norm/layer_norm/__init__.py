@@ -80,7 +80,7 @@ def layer_norm(
 
 
 ROOM = Path(__file__).parent
-TRITON = triton_row(ROOM, guard=fits_registers)
+TRITON = triton_row(ROOM, guard=fits_registers, launches=2)
 HOPPER = cuda_row(
     ROOM, source="sm90_backward.cu", name="sm90_backward", guard=sm90_backward.guard, passes=("backward",)
 )

@@ -102,7 +102,7 @@ def rms_norm(
     return OP.call(x, weight, eps, residual, out, row)
 
 
-OP = FORM.op(CONTRACT, ahead=[triton_row(Path(__file__).parent, guard=fits_registers)], mutants=MUTANTS)
+OP = FORM.op(CONTRACT, ahead=[triton_row(Path(__file__).parent, guard=fits_registers, launches=2)], mutants=MUTANTS)
 OP.pattern = "norm"
 
 
