@@ -8,7 +8,7 @@
 | proofs | every GPU row proved, one process an op; certificates are written to the cache | h200-proofs.json |
 | trust | odd tensors and derivatives of every kind through each op, beside torch's functions | h200-trust.json |
 | ops | each op beside a device copy of the same bytes, torch eager, torch.compile, Liger and cuDNN | h200-ops.json |
-| models | a 1B model: training step and decode, eager and swapped | h200-models.json |
+| models | a 1B model: training step and decode, eager, swapped, captured, compiled | h200-models.json |
 | sanitizer | compute-sanitizer memcheck and racecheck of the GPU rows that the record lacks | h200-sanitizer.json |
 
 Parts that no clock decides (proofs, trust, sanitizer) run beside each other. Ops and sanitizer put each line on record

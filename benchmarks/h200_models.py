@@ -1,20 +1,23 @@
-"""A whole model on a GPU, as it is and swapped: one training step, decoding, answers, memory.
+"""A whole model on a GPU, as it is, swapped, captured, and under torch.compile: training, decoding, answers, memory.
 
-    python benchmarks/h200_models.py [--parts train,decode,validate,compile,opcheck] [--json FILE] [--tiny]
+    python benchmarks/h200_models.py [--parts train,decode,validate,compile,opcheck] [--json FILE] [--within S] [--tiny]
 
 The model is shaped as Qwen3 (transformers, random weights, bfloat16): 16 layers of width 2048, 16 + 8 heads of 128, an
 MLP of 6144, 128256 tied classes, 1.07 billion parameters.
 
-- train: forward, backward and AdamW (fused) on 8 x 2048 tokens; time by events, and the peak of allocated memory.
-- decode: greedy, after a prompt of 512 tokens, batch 1 and 32; tokens a second of wall time.
+- train: forward, backward and AdamW (fused) on 8 x 2048 tokens; wall time, and the peak of allocated memory.
+- decode: greedy, after a prompt of 512 tokens, batch 1 and 32; tokens a second of wall time. ``swapped`` has the cache
+  that grows, as eager has; ``swapped and captured`` one of fixed size (``kw.swap(model)``, ``kw.capture(model)``).
 - validate: a model of the same widths with two layers, against itself in float64: logits, 32 greedy tokens, loss and
   gradients of a step, and the parameters after four steps of SGD.
-- compile: that model's training step under ``torch.compile(fullgraph=True)``.
+- compile: that model's training step under ``torch.compile(fullgraph=True)``, as it is and swapped.
 - opcheck: ``torch.library.opcheck`` of every op on the GPU.
 
-Both arms are the same model, swapped and given back in turn, in alternating order; medians over the rounds. Before
-the first round `swap(settle=)` times what the record does not know of this machine yet, as a user would have it.
-``--tiny`` runs the same code on a toy model, on the CPU where there is no GPU.
+train and decode are several processes (``model_arms.py``), one for each program and mode of torch.compile: all of them
+compile beside each other, and as soon as one is ready it times its arms, in turns of that process and alternating
+order, while the others are halted. The other parts are run beside them, as no clock decides them. What ``--within``
+leaves no time for is told as cut off. Before the first round `swap(settle=)` times what the record does not know of
+this machine yet, as a user would have it. ``--tiny`` runs the same code on a toy model, on the CPU too.
 """
 
 from __future__ import annotations
@@ -22,9 +25,10 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
+import json
 import os
-import statistics
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -36,6 +40,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 import transformers
+from side_by_side import RESULT, Entry, Heard, Started, Task, end_on_sigterm, side_by_side
 from torch import Tensor, nn
 
 from kernelworks.layout import in_lines
@@ -46,6 +51,8 @@ from kernelworks.op import OPS, Op
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 ARMS = ("eager", "swapped")
+PROMPT = 512
+ARMS_OF = Path(__file__).resolve().with_name("model_arms.py")
 
 
 def qwen3(layers: int, tiny: bool, dtype: torch.dtype = torch.bfloat16) -> nn.Module:
@@ -92,13 +99,10 @@ def settle(model: nn.Module, run: Callable[[], Any]) -> None:
     done = swap(model, settle=run, verbose=False)
     done.undo()
     model.zero_grad(set_to_none=True)
-    print(f"  (settled in {time.perf_counter() - begin:.1f} s: {str(done.settled).splitlines()[-1]})", flush=True)
-
-
-def rounds(count: int) -> Iterator[tuple[int, str]]:
-    for i in range(count):
-        for name in ARMS if i % 2 == 0 else ARMS[::-1]:
-            yield i, name
+    print(
+        f"  (settled in {time.perf_counter() - begin:.1f} s: {str(done.settled).splitlines()[-1]})",
+        file=sys.stderr, flush=True,
+    )  # fmt: skip
 
 
 def peak(run: Callable[[], Any]) -> float:
@@ -123,77 +127,82 @@ def milliseconds(run: Callable[[], Any]) -> float:
 
 # ---------------------------------------------------------------- speed
 
-
-def train(tiny: bool) -> dict[str, Any]:
-    model = qwen3(2 if tiny else 16, tiny).train()
-    rows, length = (2, 64) if tiny else (8, 2048)
-    ids = tokens(model, rows, length)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
-
-    def step() -> None:
-        model(input_ids=ids, labels=ids).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    settle(model, step)
-    times: dict[str, list[float]] = {name: [] for name in ARMS}
-    memory: dict[str, float] = {}
-    for _, name in rounds(3):
-        with arm(name, model):
-            step()
-            memory[name] = max(memory.get(name, 0.0), peak(step))
-            times[name] += [milliseconds(step), milliseconds(step)]
-    ms = {name: statistics.median(found) for name, found in times.items()}
-    logits = rows * length * model.config.vocab_size * 2 / 1e9
-    parameters = sum(p.numel() for p in model.parameters())
-    print(
-        f"train {rows}x{length}, {parameters / 1e9:.2f}B: eager {ms['eager']:.1f} ms {memory['eager']:.2f} GB, "
-        f"swapped {ms['swapped']:.1f} ms {memory['swapped']:.2f} GB; speedup over eager "
-        f"{ms['eager'] / ms['swapped']:.2f}, logits {logits:.2f} GB"
-    )
-    return {
-        "parameters": parameters, "rows": rows, "length": length, "ms": ms, "all_ms": times, "peak_gb": memory,
-        "logits_gb": logits,
-    }  # fmt: skip
+# A program, and how it is compiled beside the arms that all have: first what torch's users are told to take.
+TASKS: dict[str, tuple[Task, ...]] = {
+    "decode": (
+        ("decode-32", "static-reduce-overhead"), ("decode-1", "static-reduce-overhead"),
+        ("decode-1", "dynamic-default"),
+    ),
+    "train": (("train", "default"), ("train", "max-autotune-no-cudagraphs")),
+}  # fmt: skip
+TOGETHER = 5  # processes
+THREADS = "4"  # of one's compiler
 
 
-def decode(tiny: bool) -> list[dict[str, Any]]:
-    model = qwen3(2 if tiny else 16, tiny).eval()
-    prompt, new = (16, 12) if tiny else (512, 48)
-    found = []
-    for batch in (1, 2 if tiny else 32):
-        ids = tokens(model, batch, prompt)
+def speed(parts: list[str], more: list[str], within: float, record: dict[str, Any]) -> None:
+    """Whatever is asked for, in processes side by side; what came of each is written into ``record`` at once."""
+    begin = time.monotonic()
+    rest = ",".join(part for part in parts if part in PARTS)
+    tasks = [task for part in ("decode", "train") if part in parts for task in TASKS[part]]
+    tasks = [*tasks[:2], *tasks[3:4], *([("answers", rest)] if rest else []), *tasks[2:3], *tasks[4:]]
+    entries: dict[Task, Any] = {}
 
-        def run(ids: Tensor = ids) -> tuple[float, Tensor]:
-            output = model(input_ids=ids, use_cache=True, logits_to_keep=1)
-            past, chosen = output.past_key_values, [output.logits.argmax(-1)]
-            for i in range(new):
-                if i == 8:  # the first tokens bind and warm up
-                    synchronize()
-                    begin = time.perf_counter()
-                output = model(input_ids=chosen[-1], past_key_values=past, use_cache=True)
-                chosen.append(output.logits.argmax(-1))
-            synchronize()
-            return (time.perf_counter() - begin) / (new - 8), torch.cat(chosen, 1)
+    def start(task: Task, heard: Heard) -> Started:
+        folder = Path(tempfile.mkdtemp(prefix=f"{task[0]}-"))
+        if task[0] == "answers":
+            command = [
+                sys.executable,
+                __file__,
+                "--here",
+                "--parts",
+                task[1],
+                "--json",
+                str(folder / RESULT),
+                *more[:1],
+            ]
+        else:
+            command = [
+                sys.executable,
+                str(ARMS_OF),
+                *task,
+                str(folder / RESULT),
+                *more,
+            ]
+        environment = {"TORCHINDUCTOR_COMPILE_THREADS": THREADS}
+        return Started(command, folder, within, heard=heard, environment=environment)
 
-        seconds: dict[str, list[float]] = {name: [] for name in ARMS}
-        texts: dict[str, Tensor] = {}
-        with torch.inference_mode():
-            settle(model, run)
-            for _, name in rounds(1 if tiny else 4):
-                with arm(name, model):
-                    took, texts[name] = run()
-                    seconds[name].append(took)
-        ms = {name: statistics.median(took) * 1e3 for name, took in seconds.items()}
-        same = int((texts["eager"] == texts["swapped"]).long().cumprod(1).sum()) / batch
-        rate = {name: batch / value * 1e3 for name, value in ms.items()}
-        print(
-            f"decode batch {batch}: eager {rate['eager']:.0f} tokens/s ({ms['eager']:.2f} ms a token), swapped "
-            f"{rate['swapped']:.0f} ({ms['swapped']:.2f}); speedup over eager {ms['eager'] / ms['swapped']:.2f}; "
-            f"the first {same:.0f} of {new + 1} tokens are the same"
-        )
-        found.append({"batch": batch, "prompt": prompt, "ms_a_token": ms, "tokens_a_second": rate, "same_first": same})
-    return found
+    def tell(task: Task, entry: Entry | None) -> None:
+        found = entry or {"failed": f"cut off after {time.monotonic() - begin:.0f} s"}
+        if task[0] == "answers":
+            record.update({name: value for name, value in found.items() if name in PARTS} or {"answers": found})
+            print(f"{task[1]}: {found.get('failed', json.dumps(found))[:1500]}", flush=True)
+        else:
+            entries[task] = found
+            print(f"{' '.join(task)}: {found.get('failed') or in_words(found)}", flush=True)
+            record.update(together(entries))
+
+    side_by_side(tasks, start, end=begin + within, together=TOGETHER, tell=tell)
+
+
+def in_words(entry: dict[str, Any]) -> str:
+    ms = entry.get("ms") or entry["ms_a_token"]
+    took = ", ".join(f"{name} {value:.2f} ms" for name, value in ms.items())
+    name = "logits_apart" if "logits_apart" in entry else "loss"
+    beside = ", ".join(f"{arm} {value:.5g}" for arm, value in entry[name].items())
+    return f"{took}; {name}: {beside}; compiled in {entry['compile_s']:.0f} s"
+
+
+def together(entries: dict[Task, Any]) -> dict[str, Any]:
+    """One record for each program: its first mode's, and what the other modes took beside the same arms."""
+    found: dict[str, dict[str, Any]] = {}
+    known = [task for tasks in TASKS.values() for task in tasks if task in entries]
+    for task in sorted(known, key=lambda task: "failed" in entries[task]):
+        entry = entries[task]
+        one = found.setdefault(task[0], {**entry, "modes": {}})
+        took = {name: entry[name] for name in ("ms", "ms_a_token", "compile_s", "failed") if name in entry}
+        one["modes"][task[1]] = took
+    decoding = [found[name] for name in ("decode-1", "decode-32") if name in found]
+    return {**({"train": found["train"]} if "train" in found else {}), **({"decode": decoding} if decoding else {})}
 
 
 # ---------------------------------------------------------------- answers
@@ -259,7 +268,7 @@ def compiled(tiny: bool) -> dict[str, Any]:
     rows, length = (2, 64) if tiny else (8, 2048)
     ids = tokens(model, rows, length)
     settle(model, lambda: model(input_ids=ids, labels=ids, use_cache=False).loss.backward())
-    found: dict[str, Any] = {"ms": {}, "loss": {}, "gradient_norm": {}}
+    found: dict[str, Any] = {"loss": {}, "gradient_norm": {}}
     for name in ARMS:
         torch._dynamo.reset()
         with arm(name, model):
@@ -275,15 +284,10 @@ def compiled(tiny: bool) -> dict[str, Any]:
                 torch.stack([p.grad.float().norm() for p in model.parameters() if p.grad is not None]).norm()
             )
             model.zero_grad(set_to_none=True)
-            times = []
-            for _ in range(2 if tiny else 6):
-                times.append(milliseconds(step))
-                model.zero_grad(set_to_none=True)
-            found["ms"][name] = statistics.median(times)
     print(
-        f"compiled with fullgraph, 2 layers, {rows}x{length}: {found['ms']['eager']:.1f} ms as it is, "
-        f"{found['ms']['swapped']:.1f} swapped; loss {found['loss']['eager']:.5f}, {found['loss']['swapped']:.5f}; "
-        f"gradient norm {found['gradient_norm']['eager']:.5f}, {found['gradient_norm']['swapped']:.5f}"
+        f"compiled with fullgraph, 2 layers, {rows}x{length}: loss {found['loss']['eager']:.5f} as it is, "
+        f"{found['loss']['swapped']:.5f} swapped; gradient norm {found['gradient_norm']['eager']:.5f}, "
+        f"{found['gradient_norm']['swapped']:.5f}"
     )
     return found
 
@@ -337,15 +341,31 @@ def opcheck(tiny: bool) -> dict[str, str]:
 
 
 PARTS: dict[str, Callable[[bool], Any]] = {
-    "train": train, "decode": decode, "validate": answers, "compile": compiled, "opcheck": opcheck,
+    "validate": answers, "compile": compiled, "opcheck": opcheck,
 }  # fmt: skip
+
+
+def here(parts: list[str], tiny: bool, record: dict[str, Any]) -> None:
+    """In this process, one after the other."""
+    for name in parts:
+        try:
+            record[name] = PARTS[name](tiny)
+        except Exception as error:  # the other parts still run; the record says which did not
+            record[name] = {"failed": f"{type(error).__name__}: {str(error)[:500]}"}
+            print(f"{name} failed: {record[name]['failed']}")
+        gc.collect()
+        if GPU:
+            torch.cuda.empty_cache()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--parts", default=",".join([*TASKS, *PARTS]))
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--tiny", action=argparse.BooleanOptionalAction, default=False)
+    parser.add_argument("--profile", type=Path, help="a file for the device's time by kernel, of each arm")
+    parser.add_argument("--within", type=float, default=112.0, help="seconds that all of it may take")
+    parser.add_argument("--here", action="store_true", help="in this process, what no clock decides")
     given = parser.parse_args()
     if not GPU and not given.tiny:
         raise SystemExit("there is no GPU here: --tiny runs the same code on a toy model")
@@ -353,21 +373,19 @@ def main() -> int:
         "torch": str(torch.__version__),
         "transformers": transformers.__version__,
     }
-    record: dict[str, Any] = {"gpu": torch.cuda.get_device_name() if GPU else "none", "versions": versions}
-    for name in given.parts.split(","):
-        begin = time.perf_counter()
-        try:
-            record[name] = PARTS[name](given.tiny)
-        except Exception as error:  # the other parts still run; the record says which did not
-            record[name] = {"failed": f"{type(error).__name__}: {str(error)[:500]}"}
-            print(f"{name} failed: {record[name]['failed']}")
-        print(f"  ({name}: {time.perf_counter() - begin:.1f} s)", flush=True)
-        gc.collect()
-        if GPU:
-            torch.cuda.empty_cache()
-        if given.json:
-            given.json.write_text(in_lines(record) + "\n", encoding="utf-8")
-    return 1 if any("failed" in found for found in record.values()) else 0
+    record: dict[str, Any] = {} if given.here else {
+        "gpu": torch.cuda.get_device_name() if GPU else "none", "versions": versions
+    }  # fmt: skip
+    if given.here:
+        here(given.parts.split(","), given.tiny, record)
+    else:
+        end_on_sigterm()
+        profile = ["--profile", str(given.profile.resolve())] if given.profile else []
+        speed(given.parts.split(","), [f"--{'' if given.tiny else 'no-'}tiny", *profile], given.within, record)
+    if given.json:
+        given.json.write_text(in_lines(record) + "\n", encoding="utf-8")
+    found = [each for value in record.values() for each in (value if isinstance(value, list) else [value])]
+    return 1 if not given.here and any("failed" in each for each in found if isinstance(each, dict)) else 0
 
 
 if __name__ == "__main__":

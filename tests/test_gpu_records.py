@@ -297,7 +297,14 @@ def test_models_are_shown_while_no_gpu_row_has_changed(tmp_path: Path) -> None:
         "| training step, 1.20B parameters, 8 x 2048 tokens | 900 ms, 50.0 GB | 600 ms, 45.5 GB | **1.50x** |" in text
     )
     assert "| decode, batch 32, a token | 20.0 ms | 10.0 ms | **2.00x** |" in text
+    modes = {"default": {"ms": {"eager": 900.0, "swapped": 600.0, "default": 720.0}}, "another": {"failed": "cut off"}}
+    steps = {"eager": 20.0, "swapped": 10.0, "swapped and captured": 5.0, "reduce-overhead, static cache": 6.0}
+    run = {"batch": 32, "ms_a_token": steps, "modes": {"static-reduce-overhead": {"ms_a_token": steps}}}
+    record["figures"] = {"train": {**step, "modes": modes}, "decode": [run]}
+    (results / "h200-models.json").write_text(json.dumps(record))
     newer = readme.generate(tmp_path, "README.md", {"rms_norm.triton": "current", "rms_norm.sm90": "since"})
+    assert "| decode, batch 32, a token | 20.0 ms | 5.00 ms, and captured | **4.00x** |" in newer
+    assert "training step 720 ms, ours 1.20x over `default`; decode, batch 32 6.00 ms, ours 1.20x over `reduce" in newer
     assert "1.50x" in newer and "Measured before" in newer and "`rms_norm.sm90`." in newer
     assert "Measured before" not in text
     text = readme.generate(tmp_path, "README.md", {"rms_norm.triton": "changed"})

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kernelworks.bench import bench
     from kernelworks.compile import compile_report
     from kernelworks.diagnose import apply, diagnose
+    from kernelworks.diagnose.capture import Captured, capture
     from kernelworks.diagnose.fixing import Fix, fix
     from kernelworks.explanation import explain
     from kernelworks.judge import judge
@@ -33,16 +34,17 @@ __version__ = "0.1.0"
 
 # Where the names are that are no op's.
 _HOMES = {
-    "AdamW": "optim", "Fix": "diagnose.fixing", "Machine": "machine", "Search": "searches",
-    "Settled": "records", "Swap": "models",
-    "apply": "diagnose.plan", "bench": "bench", "compile_report": "compile", "diagnose": "diagnose",
-    "explain": "explanation", "fix": "diagnose.fixing", "judge": "judge", "machine": "machine", "prove": "prove",
+    "AdamW": "optim", "Captured": "diagnose.capture", "Fix": "diagnose.fixing", "Machine": "machine",
+    "Search": "searches", "Settled": "records", "Swap": "models",
+    "apply": "diagnose.plan", "bench": "bench", "capture": "diagnose.capture", "compile_report": "compile",
+    "diagnose": "diagnose", "explain": "explanation", "fix": "diagnose.fixing", "judge": "judge",
+    "machine": "machine", "prove": "prove",
     "search": "search", "settle": "settle", "swap": "models",
 }  # fmt: skip
 
 __all__ = [
-    "AdamW", "Fix", "Machine", "Search", "Settled", "Swap", "__version__", "apply", "bench", "compile_report",
-    "diagnose", "explain", "fix", "judge", "machine", "nn", "prove", "search", "settle", "swap",
+    "AdamW", "Captured", "Fix", "Machine", "Search", "Settled", "Swap", "__version__", "apply", "bench", "capture",
+    "compile_report", "diagnose", "explain", "fix", "judge", "machine", "nn", "prove", "search", "settle", "swap",
 ]  # fmt: skip
 __all__ += ops.NAMES  # type checkers have them from what is generated
 

@@ -338,6 +338,10 @@ def _gpu_times(root: Path, hashes: Hashes) -> str:
     return "\n".join([*lines, "", *_left_out(changed), _provenance(found, name), ""])
 
 
+CAPTURED = "swapped and captured"
+OURS = ("swapped", CAPTURED)
+
+
 def _model_lines(figures: Mapping[str, Any]) -> list[str]:
     """What ``benchmarks/h200_models.py`` measured: a training step, and decoding."""
     lines = []
@@ -352,7 +356,24 @@ def _model_lines(figures: Mapping[str, Any]) -> list[str]:
         eager, ours = (quantity.seconds(ms[arm] / 1e3) for arm in ("eager", "swapped"))
         what = f"decode, batch {run['batch']}, a token"
         lines.append(f"| {what} | {eager} | {ours} | **{quantity.ratio(ms['eager'] / ms['swapped'])}** |")
-    return lines
+        if CAPTURED in ms:
+            ours = f"{quantity.seconds(ms[CAPTURED] / 1e3)}, and captured"
+            lines.append(f"| {what} | {eager} | {ours} | **{quantity.ratio(ms['eager'] / ms[CAPTURED])}** |")
+    return [*lines, *_beside_compiled(figures)]
+
+
+def _beside_compiled(figures: Mapping[str, Any]) -> list[str]:
+    """The same beside what torch.compile made of the model, each mode in turns with ours in one process."""
+    found = []
+    for run in [each for each in (figures.get("train"), *figures.get("decode", ())) if each]:
+        what = f"decode, batch {run['batch']}" if "batch" in run else "training step"
+        for took in run.get("modes", {}).values():
+            ms = took.get("ms") or took.get("ms_a_token") or {}
+            ours = min((ms[arm] for arm in OURS if arm in ms), default=None)
+            for mode in ms.keys() - {"eager", *OURS}:
+                ratio = f"{quantity.ratio(ms[mode] / ours)} over `{mode}`" if ours is not None else ""
+                found.append(f"{what} {quantity.seconds(ms[mode] / 1e3)}, ours {ratio}")
+    return ["", f"Under torch.compile: {'; '.join(found)}."] if found else []
 
 
 def _gpu_models(root: Path, hashes: Hashes) -> str:

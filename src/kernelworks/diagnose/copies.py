@@ -21,7 +21,18 @@ from torch import Tensor, nn
 
 from kernelworks.plain import version_of
 
-__all__ = ["NARROW", "State", "as_made", "changed", "duplicate", "moved_parameters", "seeded", "wide", "widened"]
+__all__ = [
+    "NARROW",
+    "State",
+    "as_made",
+    "changed",
+    "duplicate",
+    "keeps",
+    "moved_parameters",
+    "seeded",
+    "wide",
+    "widened",
+]
 
 AS_THEY_ARE = (
     str, bytes, int, float, complex, bool, type(None), type, torch.dtype, torch.device, torch.Size, FunctionType,
@@ -134,7 +145,8 @@ class State:
     Memory: a copy of its tensors; of parameters only where they hold less than a gigabyte.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, *beside: Any) -> None:
+        """``beside``: objects that its calls are given, and may write into."""
         self._large = sum(p.nbytes for p in module.parameters()) > MOST_BYTES
         self._spaces: list[tuple[Any, dict[str, Any]]] = []
         self._contents: list[tuple[Any, Any]] = []
@@ -145,6 +157,8 @@ class State:
             self._spaces.append((each, dict(each.__dict__)))
             for value in each.__dict__.values():
                 self._see(value)
+        for each in beside:
+            self._see(each)
 
     def _see(self, value: Any, depth: int = 0) -> None:
         if isinstance(value, Tensor):
@@ -158,9 +172,9 @@ class State:
         elif isinstance(value, CONTAINERS):
             self._contents.append((value, copy.copy(value)))
             for item in value.values() if isinstance(value, dict) else value:
-                if isinstance(item, Tensor) or _keeps(item):
+                if isinstance(item, Tensor) or keeps(item):
                     self._see(item, depth)
-        elif depth < DEEPEST and _keeps(value) and id(value) not in self._objects and len(self._objects) < MOST_OBJECTS:
+        elif depth < DEEPEST and keeps(value) and id(value) not in self._objects and len(self._objects) < MOST_OBJECTS:
             self._objects.add(id(value))
             self._spaces.append((value, dict(value.__dict__)))
             for item in value.__dict__.values():
@@ -208,7 +222,7 @@ def as_made(tensor: Tensor) -> contextlib.AbstractContextManager[None]:
     return torch.inference_mode(tensor.is_inference())
 
 
-def _keeps(value: Any) -> bool:
+def keeps(value: Any) -> bool:
     """Whether it is a plain object of attributes. Those of the standard library (a lock, a queue, a logger) and of
     torch's have users of their own."""
     if isinstance(value, (*AS_THEY_ARE, Tensor)) or not isinstance(getattr(value, "__dict__", None), dict):

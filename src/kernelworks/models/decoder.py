@@ -31,6 +31,7 @@ from kernelworks.contract import FLOATS
 from kernelworks.models import attention, calls
 from kernelworks.models.gates import learn
 from kernelworks.models.identify import prove
+from kernelworks.models.one_token import Branches, branches, capturing, fixed_layer, write
 from kernelworks.models.rebind import same_code
 from kernelworks.models.rotary import known_rotary, still_rotary
 from kernelworks.models.shipped import FORWARDS, TORCHS, comes_with, forward_of, unwrapped
@@ -86,7 +87,8 @@ class Bound:
     stream, and for results that nobody keeps.
     """
 
-    __slots__ = (*_CALLS, "decoding", "pair", "steady", "value_row")
+    __slots__ = (*_CALLS, "branches", "decoding", "pair", "steady", "value_row")
+    branches: Branches | None  # of a step of one token that is captured
     before: Call
     q: Call
     k: Call
@@ -110,7 +112,7 @@ class Bound:
         for name, op in _CALLS.items():
             setattr(self, name, bind(self, name, op))
         self.decoding = {} if bind is _at_first_use else None
-        self.pair, self.value_row, self.steady = None, (None, torch.Size()), steady
+        self.pair, self.value_row, self.steady, self.branches = None, (None, torch.Size()), steady, None
 
     def decoding_row(self, query: Tensor, key: Tensor, value: Tensor) -> Call | None:
         """The row of attention from single queries to every key. Each token brings a new number of keys, so rows are
@@ -240,13 +242,17 @@ class Parts:
         gradients = _grad_enabled()
         if gradients or transformed() or observed() or not is_plain(hidden_states, cos, sin):
             return _OPEN
-        steady, device = hidden_states.shape[1] == 1, hidden_states.get_device()
+        device, one = hidden_states.get_device(), hidden_states.shape[1] == 1
+        captured = one and capturing(device)
+        steady = one and not captured  # what a graph writes lies in its own memory: it may outlive what is bound here
         key: tuple[Any, ...] = (
             hidden_states.shape, hidden_states.stride(), hidden_states.dtype, device, cos.shape, cos.stride(),
             sin.stride(), _get_threads(), generation(),
         )  # fmt: skip
         if steady:
             key = (*key, _get_ident(), _inference_mode(), _stream(device) if device >= 0 else 0)
+        elif captured:
+            key = (*key, "captured")
         known = self.bound.get(key)
         # the same parameter may have been given other memory: `parameter.data = ...`
         lies = [None if w is None else (w.stride(), w.is_neg()) for w in weights]
@@ -257,6 +263,7 @@ class Parts:
         if len(self.bound) >= MOST_SHAPES:
             self.bound.clear()
         bound = Bound(_at_first_use, steady=steady)
+        bound.branches = branches(device) if captured else None
         self.bound[key] = bound, weights, lies
         return bound
 
@@ -298,25 +305,17 @@ def _in_one_piece(
     cos, sin = turns
     module, eps = parts.attention, parts.epsilons
     call = parts.calls_for(hidden_states, weights, cos, sin)
-    q_weight, q_bias, k_weight, k_bias, v_weight, v_bias, o_weight, o_bias = weights[:8]
-    gate_weight, gate_bias, up_weight, up_bias, down_weight, down_bias = weights[8:14]
+    o_weight, o_bias, down_weight, down_bias = *weights[6:8], *weights[12:14]
     batch, length, _ = hidden_states.shape
     # of a single token, [B, L, heads, D] and [B, heads, L, D] are the same bytes
     heads = (batch, -1, 1, module.head_dim) if length == 1 else (batch, length, -1, module.head_dim)
 
-    pair = call.pair  # before the calls below may set it for the next token
     x = call.before(hidden_states, weights[14], eps[0], None)
-    query = call.q(x, q_weight, q_bias).view(heads)
-    key = call.k(x, k_weight, k_bias).view(heads)
-    value = call.v(x, v_weight, v_bias).view(heads)
-    if len(eps) == 4:
-        query = call.q_norm(query, weights[16], eps[2], None)
-        key = call.k_norm(key, weights[17], eps[3], None)
-    if length != 1:
-        query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-    query, key = call.rope(query, key, cos, sin, False)
-    if past is not None:
-        key, value = attention.extended(past, key, value, module.layer_idx, pair)
+    fixed = fixed_layer(past, module.layer_idx) if length == 1 and call is not _OPEN else None
+    if fixed is not None:
+        query, key, value = _with_fixed_cache(call, parts, weights, x, heads, cos, sin, fixed)
+    else:
+        query, key, value = _with_cache(call, parts, weights, x, heads, cos, sin, past)
     dropout = module.attention_dropout if module.training else 0.0
     row = call.decoding_row(query, key, value) if length == 1 and attention_mask is None and not dropout else None
     if row is not None:
@@ -328,9 +327,81 @@ def _in_one_piece(
     attended = call.o(attended.reshape(batch, length, -1), o_weight, o_bias)
 
     x, residual = call.after_attention(attended, weights[15], eps[1], hidden_states)
-    x = call.silu_mul(call.gate(x, gate_weight, gate_bias), call.up(x, up_weight, up_bias))
+    x = _gated(call, weights, x, fixed)
     output: Tensor = residual + call.down(x, down_weight, down_bias)
     return output
+
+
+def _with_cache(
+    call: Bound, parts: Parts, weights: list[Any], x: Tensor, heads: tuple[int, ...], cos: Tensor, sin: Tensor,
+    past: Any,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Queries, and the keys and values that they see: with those of a cache ahead, where there is one."""
+    module, eps = parts.attention, parts.epsilons
+    q_weight, q_bias, k_weight, k_bias, v_weight, v_bias = weights[:6]
+    pair = call.pair  # before the calls below may set it for the next token
+    query = call.q(x, q_weight, q_bias).view(heads)
+    key = call.k(x, k_weight, k_bias).view(heads)
+    value = call.v(x, v_weight, v_bias).view(heads)
+    if len(eps) == 4:
+        query = call.q_norm(query, weights[16], eps[2], None)
+        key = call.k_norm(key, weights[17], eps[3], None)
+    if x.shape[1] != 1:
+        query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    query, key = call.rope(query, key, cos, sin, False)
+    if past is not None:
+        key, value = attention.extended(past, key, value, module.layer_idx, pair)
+    return query, key, value
+
+
+def _with_fixed_cache(
+    call: Bound, parts: Parts, weights: list[Any], x: Tensor, heads: tuple[int, ...], cos: Tensor, sin: Tensor,
+    layer: Any,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The same of one token, for a cache of fixed size: its new length is written by ``_gated``."""
+    eps, fork = parts.epsilons, call.branches
+    q_weight, q_bias, k_weight, k_bias, v_weight, v_bias = weights[:6]
+
+    def made(name: str, norm: str, weight: Any, bias: Any, scale: int) -> Tensor:
+        found: Tensor = getattr(call, name)(x, weight, bias).view(heads)
+        return getattr(call, norm)(found, weights[16 + scale], eps[2 + scale], None) if len(eps) == 4 else found
+
+    if fork is None:
+        key = made("k", "k_norm", k_weight, k_bias, 1)
+        write(layer.values, layer, call.v(x, v_weight, v_bias).view(heads))
+        query = made("q", "q_norm", q_weight, q_bias, 0)
+    else:
+        fork.fork()
+        with fork.beside(0):
+            key = made("k", "k_norm", k_weight, k_bias, 1)
+        with fork.beside(1):
+            write(layer.values, layer, call.v(x, v_weight, v_bias).view(heads))
+        query = made("q", "q_norm", q_weight, q_bias, 0)
+        fork.join()
+    query, key = call.rope(query, key, cos, sin, False)
+    write(layer.keys, layer, key)
+    return query, layer.keys, layer.values
+
+
+def _gated(call: Bound, weights: list[Any], x: Tensor, fixed: Any) -> Tensor:
+    """What the MLP's last product takes; and one token more in a layer of fixed size."""
+    gate_weight, gate_bias, up_weight, up_bias = weights[8:12]
+    fork = call.branches
+    if fork is not None:
+        fork.fork()
+        with fork.beside(0):
+            up = call.up(x, up_weight, up_bias)
+        with fork.beside(1):
+            if fixed is not None:
+                fixed.cumulative_length.add_(1)
+        gate = call.gate(x, gate_weight, gate_bias)
+        fork.join()
+    else:
+        if fixed is not None:
+            fixed.cumulative_length.add_(1)
+        gate, up = call.gate(x, gate_weight, gate_bias), call.up(x, up_weight, up_bias)
+    product: Tensor = call.silu_mul(gate, up)
+    return product
 
 
 # ---------------------------------------------------------------- recognising

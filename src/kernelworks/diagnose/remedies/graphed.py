@@ -17,6 +17,7 @@ import functools
 import threading
 import traceback
 import weakref
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,14 @@ from kernelworks.diagnose.remedies.other_data import (
 from kernelworks.diagnose.remedies.recorder import Recorder
 from kernelworks.diagnose.remedies.remedy import Impossible
 from kernelworks.diagnose.remedies.returned import Returned
+from kernelworks.diagnose.remedies.written_objects import can_be_written, marks, tensors_in
 from kernelworks.observe.budget import Over
 from kernelworks.plain import version_of
 
 __all__ = ["FORMS", "Graphed", "Pools"]
 
 FORMS = 4  # of calls, that are captured for a module
+MOST_BYTES = 4 << 30  # of what is written in the objects that a call is given, that a graph is held against
 FOLDERS = (Path(torch.__file__).resolve().parent, Path(__file__).resolve().parents[2])  # torch's and ours
 
 
@@ -102,6 +105,8 @@ class _Graph:
 
     def __init__(self, module: nn.Module, args: Any, kwargs: Any, pools: Pools) -> None:
         flat, self.spec = pytree.tree_flatten((args, kwargs))
+        self.objects = [value for value in flat if can_be_written(value)]  # until it is captured
+        self.of = tuple(weakref.ref(value) for value in self.objects)
         self.module, self.pools, self.recorder = module, pools, pools.recorder
         self.where = [i for i, value in enumerate(flat) if isinstance(value, Tensor)]
         self.training = torch.is_grad_enabled()
@@ -123,7 +128,8 @@ class _Graph:
         self.number = len(pools.graphs)
         pools.graphs.append(weakref.ref(self))
         self.before = Held(module, self.recorder.takes)
-        state = State(module)  # which the runs ahead of the capture change
+        self.marks = self._marks(self.objects)
+        state = State(module, *self.objects)  # which the runs ahead of the capture change
         caching = torch.is_autocast_cache_enabled()
         torch.clear_autocast_cache()
         torch.set_autocast_cache_enabled(False)  # a weight that was cast outside a graph is stale in it
@@ -133,13 +139,27 @@ class _Graph:
         finally:
             torch.set_autocast_cache_enabled(caching)
             state.restore()
+            self.objects, self.flat = [], [None if can_be_written(value) else value for value in self.flat]
+
+    def _marks(self, objects: Sequence[Any]) -> list[Any]:
+        return [marks(value, self.recorder.takes) for value in objects]
 
     def _captured(self, state: State) -> None:
         recorder, versions = self.recorder, [version_of(t) for t in self.inputs]
-        recorder.warm(self._once)
+
+        def once() -> None:
+            """As if it were the first time: a cache that every run went on with would soon be full."""
+            if self.objects:
+                state.restore()
+            self._once()
+            self._stays()
+
+        recorder.warm(once)
         if versions != [version_of(t) for t in self.inputs]:
             raise Impossible("it writes into its inputs")
-        self.mode = self._rehearsed()
+        self.mode = self._rehearsed(state)
+        if self.objects:
+            state.restore()
         self.held = Held(self.module, recorder.takes)  # what the first run of all makes and keeps is read where it lies
         try:
             with self.mode:
@@ -156,27 +176,41 @@ class _Graph:
             raise Impossible(f"it puts another tensor in the place of one that it holds, or another number ({other})")
         if self.held.grown():
             raise Impossible(f"it keeps something of each call ({self.held.grown()})")
+        self._stays()
         state.restore()
         self._hold_against(state)
 
-    def _rehearsed(self) -> contextlib.AbstractContextManager[Any]:
+    def _stays(self) -> None:
+        for value, before in zip(self.objects, self.marks, strict=True):
+            if marks(value, self.recorder.takes) != before:
+                raise Impossible(f"it puts other tensors or numbers into what it is given ({type(value).__name__})")
+
+    def _rehearsed(self, state: State) -> contextlib.AbstractContextManager[Any]:
         """Runs it as it will be captured, which tells what the host waits for; what stands in for what the host
-        makes."""
+        makes. And once more with that, since what is settled at a first call so is no part of a graph."""
         mode, before = HostMade(), host_numbers()
 
-        def once() -> None:
-            with mode, self.recorder.rehearsal():
-                self._once()
+        def rehearse(beside: contextlib.AbstractContextManager[Any]) -> None:
+            def once() -> None:
+                with beside, self.recorder.rehearsal():
+                    self._once()
+
+            if self.objects:
+                state.restore()
+            self.recorder.warm(once, 1)
 
         try:
-            self.recorder.warm(once, 1)
+            rehearse(mode)
         except RuntimeError as error:
             self.said = _wait(error)  # the capture will tell: what asks in other ways whether it is one goes on there
         else:
             if not same_numbers(before, host_numbers()):
                 raise Impossible("the host draws random numbers in it")
         mode.learning = False
-        return mode if mode.kept else contextlib.nullcontext()
+        found = mode if mode.kept else contextlib.nullcontext()
+        with contextlib.suppress(RuntimeError):
+            rehearse(found)
+        return found
 
     def _record(self) -> None:
         self.forward_graph = self.recorder(self.pools.forward)
@@ -207,7 +241,7 @@ class _Graph:
         return self.module._call_impl(*args, **kwargs)
 
     def _forward(self) -> Sequence[Tensor]:
-        self.answer = Returned(self._called(self.inputs), self.answer, self.inputs)
+        self.answer = Returned(self._called(self.inputs), self.answer, self.inputs, self.objects)
         return [o.detach() for o in self.live]
 
     def _backward(self) -> Sequence[Tensor | None]:
@@ -233,14 +267,23 @@ class _Graph:
         was."""
         return not self.waits and self.pools.clear(self) and not self.before.other()
 
-    def __call__(self, tensors: Sequence[Tensor]) -> Any:
+    def stands(self, objects: Sequence[Any]) -> bool:
+        """Whether what it is given to write into is what it was captured with, and as it was."""
+        same = all(ref() is value for ref, value in zip(self.of, objects, strict=True))
+        return same and self._marks(objects) == self.marks
+
+    @property
+    def alive(self) -> bool:
+        return all(ref() is not None for ref in self.of)
+
+    def __call__(self, tensors: Sequence[Tensor], objects: Sequence[Any] = ()) -> Any:
         assert self.answer is not None
         if self.backward_graph is None:
-            return self.answer.again(self.replayed(tensors))
+            return self.answer.again(self.replayed(tensors), objects)
         needed = [t for t in self.wanted if not any(t is i for i in self.inputs)]
         replay: Any = _Replay.apply  # without annotations
         outputs = replay(self, len(tensors), *tensors, *needed)
-        return self.answer.again(outputs)
+        return self.answer.again(outputs, objects)
 
     @torch.no_grad()
     def replayed(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -292,20 +335,26 @@ class _Graph:
             with seeded():
                 outputs = self.replayed(given)
                 assert self.answer is not None
-                found: list[Tensor | None] = [*Returned(self.answer.again(outputs)).all]
+                answer = Returned(self.answer.again(outputs, self.objects), objects=self.objects)
+                found: list[Tensor | None] = [*answer.all, *self._written()]
                 if self.backward_graph is not None:
                     found += self.gradients_of([pattern(o) for o in outputs])
             return found
         finally:
             state.restore()
 
+    def _written(self) -> list[Tensor]:
+        """What stands in the objects by now."""
+        held = [t for value in self.objects for t in tensors_in(value)]
+        return [t.detach().clone() for t in held] if sum(t.nbytes for t in held) <= MOST_BYTES else []
+
     def _runs(self, given: Sequence[Tensor], state: State) -> list[Tensor | None]:
         """The module itself."""
         inputs = [t.clone().requires_grad_(s.requires_grad) for t, s in zip(given, self.inputs, strict=True)]
         try:
             with seeded():
-                made = Returned(self._called(inputs), self.answer, inputs)
-                found: list[Tensor | None] = [t.detach().clone() for t in made.all]
+                made = Returned(self._called(inputs), self.answer, inputs, self.objects)
+                found: list[Tensor | None] = [*(t.detach().clone() for t in made.all), *self._written()]
                 if self.backward_graph is not None:
                     some = [t for t in made.tensors if t.requires_grad]
                     place = {id(s): t for s, t in zip(self.inputs, inputs, strict=True)}
@@ -338,28 +387,67 @@ class _Replay(torch.autograd.Function):
 
 
 class Graphed:
-    """What is called in a module's place: its graphs, by form of call, and the module itself for every other call."""
+    """What is called in a module's place: its graphs, by form of call, and the module itself for every other call.
 
-    def __init__(self, module: nn.Module, recorder: type[Recorder] = Recorder, pools: Pools | None = None) -> None:
+    With ``objects`` calls are captured too that are given an object to write into, a cache of fixed size: a graph for
+    each such object, which is let go with it.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        recorder: type[Recorder] = Recorder,
+        pools: Pools | None = None,
+        *,
+        objects: bool = False,
+    ) -> None:
         self.module, self.recorder = weakref.ref(module), recorder
         self.pools = pools if pools is not None else Pools(recorder)
         self.graphs: dict[Any, _Graph | None] = {}  # None: of such a call nothing can be captured
+        self.forms: set[Any] = set()  # that were captured
+        self.failed: Counter[Any] = Counter()  # captures, by what kinds of objects the call was given
+        self._last: Any = None
         self.why = ""  # the last capture failed
+        self.objects = objects
         self._spaces = [vars(part) for part in module.modules()]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module = self.module()
         assert module is not None
         flat, spec = pytree.tree_flatten((args, kwargs))
-        form = self._form(flat, spec)
+        objects: list[Any] = []
+        form = self._form(flat, spec, objects)
         if form is None or self.recorder.busy():
             return module._call_impl(*args, **kwargs)
-        if form not in self.graphs and len(self.graphs) < FORMS:
-            self.graphs[form] = self._captured(module, args, kwargs)
-        graph = self.graphs.get(form)
-        if graph is None or not graph.free:
+        graph = self._graph(module, form, objects, args, kwargs)
+        if graph is None or not graph.free or not graph.stands(objects):
             return module._call_impl(*args, **kwargs)
-        return graph([value for value in flat if isinstance(value, Tensor)])
+        return graph([value for value in flat if isinstance(value, Tensor)], objects)
+
+    def _graph(self, module: nn.Module, form: Any, objects: Sequence[Any], args: Any, kwargs: Any) -> _Graph | None:
+        """The one of a call, captured where there is room for one more."""
+        key = (form, *map(id, objects)) if objects else form
+        again, self._last = not objects or key == self._last, key
+        known = self.graphs.get(key)
+        if known is not None and known.alive:
+            return known
+        # a cache is another one to a graph once its first tokens have given it its tensors
+        kind = (form, *(t.shape for value in objects for t in tensors_in(value))) if objects else form
+        if kind in self.graphs or not again:  # a prompt is one call, a step is followed by its like
+            return None
+        self.graphs = {each: graph for each, graph in self.graphs.items() if graph is None or graph.alive}
+        served, given = sum(graph is not None for graph in self.graphs.values()), tuple(map(type, objects))
+        new = kind not in self.forms and len(self.forms) + self.failed[given] >= FORMS
+        if served >= FORMS or new:
+            return None
+        found = self._captured(module, args, kwargs)
+        if found is None:
+            self.failed[given] += 1
+            self.graphs[kind] = None
+        else:
+            self.forms.add(kind)
+            self.graphs[key] = found
+        return found
 
     def _captured(self, module: nn.Module, args: Any, kwargs: Any) -> _Graph | None:
         try:
@@ -370,8 +458,9 @@ class Graphed:
             self.why = _first_line(error)
             return None
 
-    def _form(self, flat: Sequence[Any], spec: Any) -> Any:
-        """What calls that one graph can serve have in common; None for a call that none can."""
+    def _form(self, flat: Sequence[Any], spec: Any, objects: list[Any]) -> Any:
+        """What calls that one graph can serve have in common; None for a call that none can. ``objects``: gets those
+        that the call is given to write into."""
         said: list[Any] = []
         for value in flat:
             if isinstance(value, Tensor):
@@ -381,6 +470,9 @@ class Graphed:
                 said.append((value.shape, value.stride(), value.dtype, wants))
             elif isinstance(value, PLAIN):
                 said.append((type(value), value))
+            elif self.objects and can_be_written(value):
+                said.append(type(value))
+                objects.append(value)
             else:
                 return None
         kinds = ("cuda", "cpu")

@@ -7,7 +7,7 @@ import enum
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType, GeneratorType, MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -18,12 +18,21 @@ from kernelworks.diagnose.remedies.remedy import Impossible
 __all__ = ["Returned"]
 
 
+class _Given(NamedTuple):
+    """An object that the call was given, by its place among them."""
+
+    number: int
+
+
 class Returned:
     """``tensors`` are those that the call made, each once; what it returned ``before`` too is the same object each time
-    and stays so, but for what it was ``given``."""
+    and stays so, but for what it was ``given``. Of the ``objects`` that it was given it keeps none."""
 
-    def __init__(self, value: Any, before: Returned | None = None, given: Sequence[Tensor] = ()) -> None:
-        self._flat, self._spec = pytree.tree_flatten(value)
+    def __init__(
+        self, value: Any, before: Returned | None = None, given: Sequence[Tensor] = (), objects: Sequence[Any] = ()
+    ) -> None:
+        flat, self._spec = pytree.tree_flatten(value)
+        self._flat = [next((_Given(i) for i, one in enumerate(objects) if one is item), item) for item in flat]
         self._seen: dict[int, Any] = {}
         for item in self._flat:
             changed(item, lambda tensor: tensor, self._seen)
@@ -46,12 +55,15 @@ class Returned:
         if not self.tensors:
             raise Impossible("it returns no tensor")
 
-    def again(self, tensors: Sequence[Tensor]) -> Any:
-        """The same with these in the places of ``tensors``."""
+    def again(self, tensors: Sequence[Tensor], objects: Sequence[Any] = ()) -> Any:
+        """The same with these in the places of ``tensors``, and of the objects that the call was given."""
         seen = dict(self._shared)
         for old, tensor in zip(self.tensors, tensors, strict=True):
             seen[id(old)] = (tensor, old)
-        return pytree.tree_unflatten([changed(item, _as_it_is, seen) for item in self._flat], self._spec)
+        flat = [
+            objects[item.number] if isinstance(item, _Given) else changed(item, _as_it_is, seen) for item in self._flat
+        ]
+        return pytree.tree_unflatten(flat, self._spec)
 
     @property
     def all(self) -> list[Tensor]:
