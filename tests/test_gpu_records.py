@@ -300,7 +300,8 @@ def test_models_are_shown_while_no_gpu_row_has_changed(tmp_path: Path) -> None:
     modes = {"default": {"ms": {"eager": 900.0, "swapped": 600.0, "default": 720.0}}, "another": {"failed": "cut off"}}
     steps = {"eager": 20.0, "swapped": 10.0, "swapped and captured": 5.0, "reduce-overhead, static cache": 6.0}
     run = {"batch": 32, "ms_a_token": steps, "modes": {"static-reduce-overhead": {"ms_a_token": steps}}}
-    record["figures"] = {"train": {**step, "modes": modes}, "decode": [run]}
+    cut = {"failed": "cut off after 112 s", "modes": {"static-reduce-overhead": {"failed": "cut off after 112 s"}}}
+    record["figures"] = {"train": {**step, "modes": modes}, "decode": [cut, run]}
     (results / "h200-models.json").write_text(json.dumps(record))
     newer = readme.generate(tmp_path, "README.md", {"rms_norm.triton": "current", "rms_norm.sm90": "since"})
     assert "| decode, batch 32, a token | 20.0 ms | 5.00 ms, and captured | **4.00x** |" in newer

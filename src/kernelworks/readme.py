@@ -346,12 +346,14 @@ def _model_lines(figures: Mapping[str, Any]) -> list[str]:
     """What ``benchmarks/h200_models.py`` measured: a training step, and decoding."""
     lines = []
     step = figures.get("train")
-    if step:
+    if step and "ms" in step:
         ms, peak = step["ms"], step["peak_gb"]
         eager, ours = (f"{quantity.seconds(ms[arm] / 1e3)}, {peak[arm]:.1f} GB" for arm in ("eager", "swapped"))
         what = f"training step, {step['parameters'] / 1e9:.2f}B parameters, {step['rows']} x {step['length']} tokens"
         lines.append(f"| {what} | {eager} | {ours} | **{quantity.ratio(ms['eager'] / ms['swapped'])}** |")
     for run in figures.get("decode", ()):
+        if "ms_a_token" not in run:  # cut off, which the record says
+            continue
         ms = run["ms_a_token"]
         eager, ours = (quantity.seconds(ms[arm] / 1e3) for arm in ("eager", "swapped"))
         what = f"decode, batch {run['batch']}, a token"
