@@ -130,6 +130,17 @@ def test_a_graph_goes_with_its_cache_and_makes_room() -> None:
     assert not captured.active and captured.forms == 0
 
 
+def test_generate_with_a_static_cache_is_served() -> None:
+    model, ids = llama().eval(), torch.tensor([[3, 7, 4], [5, 9, 8]])
+    greedy = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
+    want = model.generate(ids, **greedy)
+    with swap_beside(model, frozenset(), every=True), Captured(model, Taped) as captured:
+        for _ in range(2):
+            Taped.replays = 0
+            got = model.generate(ids, cache_implementation="static", disable_compile=True, **greedy)
+            assert torch.equal(got, want) and Taped.replays >= 6, captured.why
+
+
 @torch.no_grad()
 def test_a_cache_that_counts_on_the_host_is_none_for_a_graph() -> None:
     model = sliding().eval()
