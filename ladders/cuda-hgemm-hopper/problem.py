@@ -86,5 +86,5 @@ PROBLEM = Problem(
     bytes=lambda size: 2.0 * (size["M"] * size["K"] + size["N"] * size["K"] + size["M"] * size["N"]),
     peers={"cuBLAS": cublas},
     said={"cuBLAS": "torch.mm(A, B.t(), out=C)"},
-    lessons="src/kernelworks/ops/linear/linear/blocked.cuh",
+    lessons="src/kernelworks/tile/blocked.cuh",
 )

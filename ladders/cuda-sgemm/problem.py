@@ -63,7 +63,7 @@ PROBLEM = Problem(
     bound=bound,
     flop=lambda size: 2.0 * size["M"] * size["N"] * size["K"],
     bytes=lambda size: 4.0 * (size["M"] * size["K"] + size["K"] * size["N"] + size["M"] * size["N"]),
-    lessons="src/kernelworks/ops/linear/linear/shares.cuh",
+    lessons="src/kernelworks/tile/shares.cuh",
     peers={"cuBLAS": cublas},
     said={"cuBLAS": "torch.mm(A, B, out=C) in float32, tf32 off"},
 )

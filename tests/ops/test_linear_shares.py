@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kernelworks.build.cuda import TILE
 from kernelworks.ops.linear.linear import sm90
 
-ROOM = Path(sm90.__file__).parent
 # Clusters in turn: for every piece a line "p tile begin end cluster ...", for every sum it adds "a tile cluster".
 PROGRAM = r"""
 #include <algorithm>
@@ -50,7 +50,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert compiler is not None, "the rows in C++ need a compiler too"
     folder = tmp_path_factory.mktemp("shares")
     (folder / "shares.cpp").write_text(PROGRAM)
-    command = [compiler, "-std=c++20", "-O1", "-w", f"-I{ROOM}", str(folder / "shares.cpp"), "-o", str(folder / "run")]
+    command = [compiler, "-std=c++20", "-O1", "-w", f"-I{TILE}", str(folder / "shares.cpp"), "-o", str(folder / "run")]
     subprocess.run(command, check=True)
     return folder / "run"
 

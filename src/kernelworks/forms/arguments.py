@@ -17,7 +17,8 @@ import torch
 from kernelworks.contract import ABSENT, FLOATS, need_dtype, need_same, need_tensor
 
 __all__ = [
-    "Argument", "Arguments", "Classes", "Dim", "Error", "Flag", "Floats", "Like", "Lines", "Matrix", "Number", "Vector",
+    "Argument", "Arguments", "Classes", "Dim", "Error", "Flag", "Floats", "Like", "Lines", "Matrix", "Multiplied",
+    "Number", "Vector",
     "Whole", "Word", "check_of", "errors_of", "reduced", "right_of", "said", "tensors", "words",
 ]  # fmt: skip
 
@@ -187,6 +188,37 @@ class Matrix:
 
     def __str__(self) -> str:
         return f"[N, K] of {self.other}'s dtype, K its last dimension, any strides"
+
+
+@dataclass(frozen=True)
+class Multiplied:
+    """A tensor of the shape of ``x weight^T``, x's dtype and device, any strides."""
+
+    schema = "Tensor"
+    x: str
+    weight: str
+
+    def _shape(self, given: Given) -> list[int]:
+        return [*given[self.x].shape[:-1], given[self.weight].shape[0]]
+
+    def check(self, name: str, value: Any, given: Given) -> None:
+        need_tensor(name, value)
+        need_same(name, value, self.x, given[self.x])
+        shape = self._shape(given)
+        if list(value.shape) != shape:
+            raise ValueError(f"{name} must have the result's shape {shape}, got {list(value.shape)}")
+
+    def right(self, given: Given) -> Any:
+        return torch.ones(self._shape(given))
+
+    def wrong(self, name: str, given: Given) -> Iterator[Wrong]:
+        right = self.right(given)
+        yield f"{name} is None", None, TypeError, f"{name} must be a torch.Tensor"
+        yield f"{name} of another dtype", right.half(), TypeError, f"{name} must have {self.x}'s dtype"
+        yield f"{name} of another shape", right[1:], ValueError, f"{name} must have the result's shape"
+
+    def __str__(self) -> str:
+        return f"a tensor of the shape of {self.x} {self.weight}^T, of its dtype and device, any strides"
 
 
 @dataclass(frozen=True)

@@ -69,12 +69,12 @@ def gradients_like(x: Tensor, weight: Tensor, needs: Sequence[bool]) -> Gradient
     )
 
 
-def bucket(few: int) -> Callable[[Request], dict[str, Any]]:
+def bucket(few: int, weight: str = "weight") -> Callable[[Request], dict[str, Any]]:
     """Rows up to ``few`` one by one, for there the number itself says which kernel is quickest; and how N and K are
-    aligned, which tiles and vector loads depend on."""
+    aligned, which tiles and vector loads depend on. ``weight`` is the argument that they are read from."""
 
     def more(request: Request) -> dict[str, Any]:
-        d = _dims(request)
+        d = _dims(request, weight)
         aligned = next((step for step in (64, 8) if d["N"] % step == 0 and d["K"] % step == 0), 1)
         return {"aligned": aligned} | ({"M": d["M"]} if d["M"] <= few else {})
 
@@ -294,9 +294,9 @@ def _flushed(x: Tensor, weight: Tensor) -> Tensor:
     return lost + 2 * x.shape[-1] * SMALLEST_NORMAL
 
 
-def _dims(request: Request) -> dict[str, int]:
-    x, weight = request.args["x"], request.args["weight"]
-    return {"M": math.prod(x.shape[:-1]), "N": weight.shape[0], "K": weight.shape[1]}
+def _dims(request: Request, weight: str = "weight") -> dict[str, int]:
+    x, matrix = request.args["x"], request.args[weight]
+    return {"M": math.prod(x.shape[:-1]), "N": matrix.shape[0], "K": matrix.shape[1]}
 
 
 def _cost(request: Request) -> Cost:

@@ -30,6 +30,10 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "linear": (
         "linear",
+        "linear_add",
+        "linear_gelu",
+        "linear_silu_mul",
+        "rms_norm_linear",
     ),
     "lookup": (
         "embedding",

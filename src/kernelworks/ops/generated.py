@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from kernelworks.ops.attention.attention import attention as attention
     from kernelworks.ops.attention.varlen_attn import varlen_attn as varlen_attn
     from kernelworks.ops.linear.linear import linear as linear
+    from kernelworks.ops.linear.linear_add import linear_add as linear_add
+    from kernelworks.ops.linear.linear_gelu import linear_gelu as linear_gelu
+    from kernelworks.ops.linear.linear_silu_mul import linear_silu_mul as linear_silu_mul
+    from kernelworks.ops.linear.rms_norm_linear import rms_norm_linear as rms_norm_linear
     from kernelworks.ops.lookup.embedding import embedding as embedding
     from kernelworks.ops.norm.add_layer_norm import add_layer_norm as add_layer_norm
     from kernelworks.ops.norm.layer_norm import layer_norm as layer_norm
@@ -34,10 +38,14 @@ if TYPE_CHECKING:
         "gelu_mul",
         "layer_norm",
         "linear",
+        "linear_add",
         "linear_cross_entropy",
+        "linear_gelu",
+        "linear_silu_mul",
         "log_softmax",
         "relu",
         "rms_norm",
+        "rms_norm_linear",
         "rope",
         "silu_mul",
         "softmax",
@@ -73,6 +81,22 @@ SCHEMAS = {
     "linear": {
         "forward": "linear(Tensor x, Tensor weight, Tensor? bias, str? row=None) -> Tensor",
         "backward": "linear_backward(Tensor grad_output, Tensor x, Tensor weight, bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "linear_add": {
+        "forward": "linear_add(Tensor x, Tensor weight, Tensor residual, Tensor? bias, str? row=None) -> Tensor",
+        "backward": "linear_add_backward(Tensor grad_output, Tensor x, Tensor weight, Tensor residual, Tensor? bias, bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "linear_gelu": {
+        "forward": "linear_gelu(Tensor x, Tensor weight, Tensor? bias, str approximate, str? row=None) -> Tensor",
+        "backward": "linear_gelu_backward(Tensor grad_output, Tensor x, Tensor weight, Tensor? bias, str approximate, bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "linear_silu_mul": {
+        "forward": "linear_silu_mul(Tensor x, Tensor gate_weight, Tensor up_weight, str? row=None) -> Tensor",
+        "backward": "linear_silu_mul_backward(Tensor grad_output, Tensor x, Tensor gate_weight, Tensor up_weight, bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor)",
+    },
+    "rms_norm_linear": {
+        "forward": "rms_norm_linear(Tensor x, Tensor weight, Tensor? bias, float eps, str? row=None) -> Tensor",
+        "backward": "rms_norm_linear_backward(Tensor grad_output, Tensor x, Tensor weight, Tensor? bias, float eps, bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor)",
     },
     "embedding": {
         "forward": "embedding(Tensor ids, Tensor weight, str? row=None) -> Tensor",

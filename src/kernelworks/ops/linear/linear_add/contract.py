@@ -1,0 +1,51 @@
+"""What linear_add promises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from kernelworks.cases import normal
+from kernelworks.contract import UNIT_ROUNDOFF
+from kernelworks.forms.arguments import Matrix, Multiplied, Vector
+from kernelworks.forms.epilogue import Epilogue
+from kernelworks.forms.product import X
+from kernelworks.ops.linear.linear.contract import FORM as LINEAR
+
+__all__ = ["CONTRACT", "FORM", "reference"]
+
+U32 = UNIT_ROUNDOFF[torch.float32]
+
+
+def reference(product: Any, x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None) -> Tensor:
+    sums: Tensor = product(x, weight)
+    sums = sums if bias is None else sums + bias
+    return sums + residual
+
+
+def inside(form: Epilogue, args: dict[str, Any], dtype: torch.dtype) -> Tensor:
+    """The sum's error, and one rounding of what comes of it."""
+    sums, off = form.summed(args, "weight", args["bias"])
+    # The residual may meet the sum before or after the bias.
+    largest: Tensor = (sums + args["residual"]).abs() + off + (0.0 if args["bias"] is None else args["bias"].abs())
+    return off + U32 * largest
+
+
+def others(generator: Generator, dtype: torch.dtype, shape: tuple[int, ...]) -> dict[str, Any]:
+    return {"residual": normal(generator, dtype, *shape), "bias": normal(generator, dtype, shape[-1])}
+
+
+FORM = Epilogue(
+    room=__file__,
+    formula="output = x weight^T + bias + residual",
+    source="torch.addmm; He et al., Deep Residual Learning, 2015 (arXiv:1512.03385)",
+    arguments={"x": X, "weight": Matrix("x"), "residual": Multiplied("x", "weight"), "bias": Vector("weight", 0)},
+    reference=reference,
+    inside=inside,
+    others=others,
+    chain=LINEAR.chain,
+    flop=2,
+)
+CONTRACT = FORM.contract

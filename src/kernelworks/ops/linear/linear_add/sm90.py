@@ -1,0 +1,33 @@
+"""linear_add for 16-bit elements on Hopper: the product in tiles, the residual through the ring of operands."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.build.cuda import Kernel
+from kernelworks.contract import Request
+from kernelworks.ops.linear.linear.epilogue import declined, kernel_of, multiply
+
+__all__ = ["forward", "guard"]
+
+SOURCE = Path(__file__).with_suffix(".cu")
+
+
+def guard(request: Request) -> str | None:
+    """Why these kernels do not take a request, or None."""
+    return declined(request)
+
+
+@functools.cache
+def _kernel(dtype: torch.dtype) -> Kernel:
+    return kernel_of(SOURCE, "add", dtype)
+
+
+def forward(x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None, out: Any = None) -> Any:
+    output = x.new_empty((*x.shape[:-1], weight.shape[0])) if out is None else out
+    return multiply(_kernel(x.dtype), output, x, weight, bias=bias, residual=residual)

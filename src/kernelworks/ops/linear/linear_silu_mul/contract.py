@@ -1,0 +1,59 @@
+"""What linear_silu_mul promises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from kernelworks.contract import UNIT_ROUNDOFF
+from kernelworks.forms.arguments import Like, Matrix
+from kernelworks.forms.epilogue import FLUSHED, SMALLEST, Epilogue, moved
+from kernelworks.forms.product import X
+from kernelworks.ops.linear.linear.contract import FORM as LINEAR
+
+__all__ = ["CONTRACT", "FORM", "reference"]
+
+U32 = UNIT_ROUNDOFF[torch.float32]
+SATURATED = 105.0  # beyond it e^-|gate| is 0 in float32
+
+
+def _silu(v: Tensor) -> Tensor:
+    return v * torch.sigmoid(v)
+
+
+def reference(product: Any, x: Tensor, gate_weight: Tensor, up_weight: Tensor) -> Tensor:
+    output: Tensor = _silu(product(x, gate_weight)) * product(x, up_weight)
+    return output
+
+
+def inside(form: Epilogue, args: dict[str, Any], dtype: torch.dtype) -> Tensor:
+    """Both sums' errors, and those of silu_mul of the largest that the two may be."""
+    gate, off = form.summed(args, "gate_weight")
+    up, up_off = form.summed(args, "up_weight")
+    value, spread, most = _silu(gate), moved(_silu, gate, off), up.abs() + up_off
+    steep = (gate.abs() + off).clamp(max=SATURATED)
+    relative = 8.0 + 2.0 * steep * torch.sigmoid(off - gate)
+    tail = (1.0 + most) * (SMALLEST + 2 * FLUSHED * steep)
+    return spread * most + value.abs() * up_off + U32 * relative * (value.abs() + spread) * most + tail
+
+
+def others(generator: Generator, dtype: torch.dtype, shape: tuple[int, ...]) -> dict[str, Any]:
+    return {}
+
+
+FORM = Epilogue(
+    room=__file__,
+    formula="output = silu(x gate_weight^T) (x up_weight^T)",
+    source="Shazeer, GLU Variants Improve Transformer, 2020 (arXiv:2002.05202)",
+    arguments={"x": X, "gate_weight": Matrix("x"), "up_weight": Like("gate_weight")},
+    weights=("gate_weight", "up_weight"),
+    reference=reference,
+    inside=inside,
+    others=others,
+    chain=LINEAR.chain,
+    flop=20,
+    functions=1,
+)
+CONTRACT = FORM.contract
