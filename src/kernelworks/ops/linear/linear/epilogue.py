@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,9 +47,7 @@ def _lies(stride: tuple[int, ...]) -> bool:
 
 def kernel_of(source: Path, name: str, dtype: torch.dtype) -> Kernel:
     """The kernel of an epilogue, in the type of its operands."""
-    return Kernel(
-        source, f"{name}_{_suffix(dtype)}", threads=384, shared=BLOCKED_SHARED, cluster=CLUSTER, overlap=True
-    )
+    return Kernel(source, f"{name}_{_suffix(dtype)}", threads=384, shared=BLOCKED_SHARED, cluster=CLUSTER, overlap=True)
 
 
 def rows_of(x: Tensor) -> Tensor:
