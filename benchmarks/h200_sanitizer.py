@@ -46,6 +46,10 @@ NAMED: dict[str, str] = {
     "none N=33, 1 flows in;3x300001 mean",
     "layer_norm.sm90_backward": "701x4608@bfloat16;700x5120@float16;300x8192@float16;901x16384@bfloat16;"
     "mean 1e4, 500x16384@bfloat16;600x6144@bfloat16;301x12000@float16",
+    "linear_add.sm90": "M=300 N=528 K=264;M=17 N=72 K=200",
+    "linear_gelu.sm90": "none, M=300 N=528 K=264;tanh, M=300 N=528 K=264",
+    "linear_silu_mul.sm90": "M=300 N=528 K=264;M=17 N=72 K=200",
+    "rms_norm_linear.sm90": "M=300 N=528 K=264;M=17 N=72 K=200",
     "linear.sm90": "M=300 N=520 K=264;M=8 N=1001 K=264;M=11 N=1000 K=1032;"
     "M=1 N=1000 K=1032;M=1 N=1 K=4096;M=1 N=1001 K=14344;M=2 N=4099 K=2056;M=2 N=521 K=8200;M=4 N=523 K=8200;"
     "M=1 N=28672 K=8192;M=5 N=520 K=4616;M=8 N=4096 K=4096",
