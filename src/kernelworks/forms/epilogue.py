@@ -216,10 +216,10 @@ class Epilogue(Room):
 
     def op(
         self, contract: Contract, composite: Callable[..., Any], *, ahead: Sequence[Row] = (),
-        mutants: Sequence[Mutant] = (),
+        mutants: Sequence[Mutant] = (), aten: Callable[..., Any] | None = None,
     ) -> Op:  # fmt: skip
         """The op: ``composite(*args)`` is how a user writes it in torch, ``ahead`` are its rows on other devices, best
-        first; ``mutants`` are the room's own."""
+        first; ``mutants`` are the room's own, ``aten`` its operators where calling it does not tell."""
         forward, backward = self.passes()
 
         def composed(*args: Any, **named: Any) -> Any:
@@ -227,8 +227,8 @@ class Epilogue(Room):
 
         op = Op(
             contract, [*ahead, *python_rows(contract, forward, backward, composed, lambda: op)], room=self.room,
-            forward=forward, backward=backward, composite=composed, native=composite, aten=aten_of(composite),
-            mutants=(*self._mutants(), *mutants),
+            forward=forward, backward=backward, composite=composed, native=composite,
+            aten=aten or aten_of(composite), mutants=(*self._mutants(), *mutants),
         )  # fmt: skip
         op.form = self
         return op

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch.nn.functional as F
 
+from kernelworks.aten import aten
 from kernelworks.build.rows import cuda_row
 from kernelworks.ops.linear.rms_norm_linear.contract import CONTRACT, FORM
 from kernelworks.ops.linear.rms_norm_linear.mutants import MUTANTS
@@ -47,4 +48,6 @@ OP = FORM.op(
     lambda x, weight, bias, eps: F.linear(F.rms_norm(x, (x.shape[-1],), None, eps), weight, bias),
     ahead=[cuda_row(Path(__file__).parent, guard=guard)],
     mutants=MUTANTS,
+    # Torch has operators for both; of the norm's it calls the inner one, which returns the scale as well.
+    aten=lambda x, weight, bias, eps: aten("linear", aten("rms_norm", x, (x.shape[-1],), None, eps), weight, bias),
 )
