@@ -1,6 +1,7 @@
-"""Puts this machine's timings into the package: ``python benchmarks/timed.py`` after ``kernelworks settle ...`` here.
+"""Puts the cache's timings into the package: ``python benchmarks/timed.py`` after ``kernelworks settle ...``.
 
-What the cache holds takes the place of what shipped for the same call. Timings of noisy hours or another format, and of
+Of every kind of machine that the cache knows (one may have been brought here from another machine): what it holds takes
+the place of what shipped for the same call. Timings of noisy hours or another format, and of
 rows whose source or toolchain is another one by now, are left out.
 """
 
@@ -11,7 +12,6 @@ import argparse
 import kernelworks  # noqa: F401  fills OPS
 from kernelworks import environment, timings
 from kernelworks.build import BuildError
-from kernelworks.machine import has_gpu, place_of
 from kernelworks.op import OPS
 from kernelworks.timings import Timing
 
@@ -31,11 +31,10 @@ def current(timing: Timing) -> bool:
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    for place in {place_of(device) for device in ("cpu", *(["cuda"] if has_gpu() else []))}:
+    for folder in sorted(p for p in environment.cache_dir("timings").glob("*") if p.is_dir()):
         found: dict[tuple[object, ...], Timing] = {}
-        shipped = timings.shipped_path(place)
-        files = [shipped, *sorted((environment.cache_dir("timings") / place).glob("*.json"))]
-        for path in filter(lambda path: path.is_file(), files):
+        place, shipped = folder.name, timings.shipped_path(folder.name)
+        for path in filter(lambda path: path.is_file(), [shipped, *sorted(folder.glob("*.json"))]):
             for timing in timings._read(path)[0]:
                 if not timing.noisy and current(timing):
                     found[timing.op, timing.key] = timing
