@@ -1,14 +1,14 @@
 """What ``h200_ops.py`` times, and beside whom: groups of lines, each made when its turn comes.
 
 What an op is timed on, its room says: the contract's cases for a GPU, ``peers.py``, what users write. Beside those
-stand the tables below: products, attention, packed sequences and AdamW, in sizes that no proof tries or against peers
-that no room has. A line more is a row more in one of them.
+stand the tables below: products, attention, packed sequences, blocks and AdamW, in sizes that no proof tries or against
+peers that no room has. A line more is a row more in one of them.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -24,8 +24,10 @@ from kernelworks import contract
 from kernelworks.bench import baselines
 from kernelworks.op import OPS, Op
 from kernelworks.ops.attention.attention.peers import by_flex as attention_by_flex
+from kernelworks.ops.attention.block_sparse_attention.contract import pairs_of
+from kernelworks.ops.attention.block_sparse_attention.peers import by_flex as of_blocks
 from kernelworks.ops.attention.varlen_attn.contract import seen_pairs
-from kernelworks.ops.attention.varlen_attn.peers import by_flex
+from kernelworks.ops.attention.varlen_attn.peers import by_flex as of_sequences
 from kernelworks.plain import leaves
 
 __all__ = ["BOTH", "FILLING", "Asked", "Call", "Case", "Group", "groups", "of_contract", "small_calls"]
@@ -222,21 +224,31 @@ def special(name: str, b: int, h: int, kv: int, length: int, dim: int) -> Iterat
     yield from both_passes(f"{name} {b}x{h}x{length}x{dim}", (q, k, v), {"flex": flex}, given)
 
 
+FLEX = {"varlen_attn": of_sequences, "block_sparse_attention": of_blocks}
+
+
 @functools.cache
-def packed_flex(name: str) -> Callable[..., Any] | None:
-    op = OPS["varlen_attn"]
-    return by_flex(Asked(op, next(c for c in op.contract.device_bench_cases if c.name == name)).args)
+def sparse_flex(name: str, case: str) -> Callable[..., Any] | None:
+    op = OPS[name]
+    return FLEX[name](Asked(op, next(c for c in op.contract.device_bench_cases if c.name == case)).args)
 
 
-def packed(case: contract.Case) -> Iterator[Case]:
-    """Sequences of many lengths: torch's function for them, FlexAttention with a mask of documents, ours."""
-    flex = packed_flex(case.name) or no_peer
-    op = OPS["varlen_attn"]
+def pairs_in(op: Op, args: Mapping[str, Any]) -> int:
+    """How many pairs of a query and a key are seen, over all heads: of sequences, or of blocks."""
+    if op.name == "varlen_attn":
+        ends = (args["cu_seq_q"].tolist(), args["cu_seq_k"].tolist())
+        lengths = zip(*([b - a for a, b in pairwise(e)] for e in ends), strict=True)
+        return args["query"].shape[1] * sum(seen_pairs(*pair, args["window_size"]) for pair in lengths)
+    batch, heads, queries, _ = args["query"].shape
+    return pairs_of(args["block_mask"], batch, heads, queries, args["key"].shape[2], args["is_causal"])
+
+
+def sparse(op: Op, case: contract.Case) -> Iterator[Case]:
+    """Sequences of many lengths, or blocks: torch's function for them, FlexAttention with the same mask, ours."""
+    flex = sparse_flex(op.name, case.name) or no_peer
     asked = Asked(op, case)
     args, (q, k, v), rest = asked.args, asked.given[:3], asked.given[3:]
-    ends = (args["cu_seq_q"].tolist(), args["cu_seq_k"].tolist())
-    lengths = zip(*([b - a for a, b in pairwise(e)] for e in ends), strict=True)
-    flop = 4.0 * q.shape[1] * q.shape[2] * sum(seen_pairs(*pair, args["window_size"]) for pair in lengths)
+    flop = 4.0 * q.shape[-1] * pairs_in(op, args)
     peers: dict[str, Callable[..., Any]] = {
         "torch": lambda q, k, v: asked.eager(q, k, v, *rest), "flex": lambda q, k, v: flex(q, k, v),
         "ours": lambda q, k, v: op(q, k, v, *rest),
@@ -378,7 +390,8 @@ def groups() -> list[Group]:
     found += [Group("attention", f"decode {b}x{n}", some(decode, b, h, n)) for b, h, n in DECODE]
     found += [Group("attention", "x".join(map(str, line)), some(prefill, *line)) for line in PREFILL]
     found += [Group("attention", line[0], some(special, *line[:6])) for line in SPECIAL]
-    found += [Group("varlen_attn", c.name, some(packed, c)) for c in OPS["varlen_attn"].contract.device_bench_cases]
+    for op in (OPS[name] for name in FLEX):
+        found += [Group(op.name, c.name, some(sparse, op, c)) for c in op.contract.device_bench_cases]
     found.append(Group("adamw_", "16 of 4096x4096", optimizers))
     named = {group.op for group in found}
     found += [Group("cross_entropy", f"both {m}x{n}", some(loss, m, n)) for m, n in LOSSES]

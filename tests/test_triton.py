@@ -33,6 +33,10 @@ SPILLS: dict[tuple[str, str], int] = {
     # The same sweeps at a head_dim of 128; of 256 for gradients of keys, where larger tiles spill 1888.
     ("varlen_attn", "_packed"): 96,
     ("varlen_attn", "_packed_keys"): 312,
+    # attention's sweeps over lists, the same cuts.
+    ("block_sparse_attention", "_listed"): 56,
+    ("block_sparse_attention", "_listed_keys"): 344,
+    ("block_sparse_attention", "_listed_queries"): 16,
     # Rows of 12000 elements and more, kept in registers so that they are read once.
     ("add_layer_norm", "_backward"): 144,
     ("layer_norm", "_backward"): 1040,

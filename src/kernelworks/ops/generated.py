@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.activation.relu import relu as relu
     from kernelworks.ops.activation.silu_mul import silu_mul as silu_mul
     from kernelworks.ops.attention.attention import attention as attention
+    from kernelworks.ops.attention.block_sparse_attention import block_sparse_attention as block_sparse_attention
     from kernelworks.ops.attention.varlen_attn import varlen_attn as varlen_attn
     from kernelworks.ops.linear.linear import linear as linear
     from kernelworks.ops.linear.linear_add import linear_add as linear_add
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         "add_layer_norm",
         "argmax",
         "attention",
+        "block_sparse_attention",
         "cross_entropy",
         "embedding",
         "gelu",
@@ -73,6 +75,10 @@ SCHEMAS = {
     "attention": {
         "forward": "attention(Tensor q, Tensor k, Tensor v, str? causal, int? window, float? scale, Tensor? mask, bool with_lse, float? softcap, Tensor? sinks, str? row=None) -> (Tensor, Tensor)",
         "backward": "attention_backward(Tensor grad_output, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, str? causal, int? window, float? scale, Tensor? mask, bool[] needs, float? softcap, Tensor? sinks, str? row=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "block_sparse_attention": {
+        "forward": "block_sparse_attention(Tensor query, Tensor key, Tensor value, Tensor block_mask, bool is_causal, float? scale, bool enable_gqa, bool with_lse, str? row=None) -> (Tensor, Tensor)",
+        "backward": "block_sparse_attention_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor output, Tensor lse, Tensor block_mask, bool is_causal, float? scale, bool enable_gqa, bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor)",
     },
     "varlen_attn": {
         "forward": "varlen_attn(Tensor query, Tensor key, Tensor value, Tensor cu_seq_q, Tensor cu_seq_k, int max_q, int max_k, float? scale, int[] window_size, bool enable_gqa, bool with_lse, str? row=None) -> (Tensor, Tensor)",

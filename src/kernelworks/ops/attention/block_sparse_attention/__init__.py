@@ -1,0 +1,182 @@
+"""Attention with a mask of blocks: which blocks of 128 queries see which blocks of 128 keys."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from kernelworks.build.rows import cuda_row, python_row, triton_row
+from kernelworks.contract import Request, Row
+from kernelworks.op import Op, Pass
+from kernelworks.ops.attention.block_sparse_attention.contract import CONTRACT
+from kernelworks.ops.attention.block_sparse_attention.mutants import MUTANTS
+from kernelworks.ops.attention.block_sparse_attention.sm90 import guard as sm90_guard
+from kernelworks.ops.attention.block_sparse_attention.sm90_backward import guard as sm90_backward_guard
+from kernelworks.ops.attention.block_sparse_attention.torch_rows import (
+    by_reference,
+    by_torch,
+    composite,
+    native,
+    torch_backward,
+)
+from kernelworks.ops.layout import new_output
+from kernelworks.spelling import Array
+
+__all__ = ["OP", "block_sparse_attention"]
+
+ROOM = Path(__file__).parent
+
+
+@overload
+def block_sparse_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    block_mask: Array,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    with_lse: Literal[False] = False,
+    out: Array | None = None,
+    row: str | None = None,
+) -> Array: ...
+@overload
+def block_sparse_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    block_mask: Array,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    with_lse: Literal[True],
+    out: tuple[Array, Array] | None = None,
+    row: str | None = None,
+) -> tuple[Array, Array]: ...
+def block_sparse_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    block_mask: Any,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    with_lse: bool = False,
+    out: Any = None,
+    row: str | None = None,
+) -> Any:
+    """Attention of the blocks that a mask names; on a GPU, blocks that it does not name cost nothing.
+
+    ``output[i] = sum_j p[i, j] value[j]`` with ``p[i, :] = softmax(scale query[i] . key[j])`` over the keys j with
+    ``block_mask[..., i // 128, j // 128]``, and with ``is_causal`` of those the keys j <= i. A query that sees no key
+    gives 0 (and takes no gradient), where softmax alone would give NaN.
+
+    Args:
+        query: [B, H, Lq, D], float32, bfloat16 or float16; D from 1 to 256. Any strides: [B, L, H, D] storage is read
+            in place; only a last dimension that is not contiguous costs a copy.
+        key, value: [B, Hkv, Lk, D] of query's dtype; H must be a multiple of Hkv, and query head h reads head
+            h // (H / Hkv).
+        block_mask: bool [1|B, 1|H, ceil(Lq / 128), ceil(Lk / 128)], True where a block of 128 queries sees a block of
+            128 keys; the last ones may be short. ``BlockMask.to_dense() > 0`` of FlexAttention's with BLOCK_SIZE 128,
+            where its blocks are whole or cut by causal alone.
+        is_causal: query i sees keys j <= i only: blocks ahead of the diagonal are as if they were not named, those on
+            it are cut. The first query stands at the first key, as in ``scaled_dot_product_attention``.
+        scale: what scores are multiplied by; 1 / sqrt(D) by default.
+        enable_gqa: must be said where Hkv is less than H.
+        with_lse: returns ``(output, lse)``; lse [B, H, Lq], float32, is the logarithm of the softmax's denominator
+            (-inf where no key is seen). It is not differentiable.
+        out: where to write: a tensor like query of any strides, or a pair with a contiguous float32 [B, H, Lq].
+        row: the name of one implementation; by default the dispatcher chooses.
+
+    Returns:
+        [B, H, Lq, D] of query's dtype, laid out as [B, Lq, H, D].
+
+    A value that is not finite may show in the output of a query that does not see it.
+
+    Error bound: ``attention``'s with the same mask: u |output| for the last rounding, and sum_j p |value| times 2^-24
+    ((D + 4) sum |q||k| scale + 8 max_j of that + 10 Lk/64 + 200), about. Everything is computed in float32.
+    Cost: 4 D flop and one exponential per pair of a named block (torch's row on a CPU: per pair); reads query, key,
+    value and the mask and writes output once.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``row`` cannot run.
+    Source: torch.nn.attention.flex_attention (BlockMask); Child et al. 2019, arXiv:1904.10509; Dao et al. 2022,
+    arXiv:2205.14135.
+    """
+    return OP.call(query, key, value, block_mask, is_causal, scale, enable_gqa, with_lse, out, row)
+
+
+def _triton_guard(request: Request) -> str | None:
+    query = request.args["query"]
+    if query.dtype == torch.float32 and query.shape[3] > 128:
+        return "float32 tiles of more than 128 numbers a row do not fit the registers"
+    return None
+
+
+@functools.cache
+def _triton() -> Row:
+    return triton_row(ROOM, inner="input", guard=_triton_guard)
+
+
+def _hopper() -> Row:
+    """Hopper's forward, over the lists that Triton's kernels make, whose hash is in its own."""
+    row = cuda_row(ROOM, guard=sm90_guard)
+    return replace(row, inner="input", hash=lambda: sha256((row.hash() + _triton().hash()).encode()).hexdigest())
+
+
+def _hopper_backward() -> Row:
+    """Hopper's gradients after Triton's forward, which its certificate speaks for too."""
+    row = cuda_row(
+        ROOM, source="sm90_backward.cu", name="sm90_backward", guard=sm90_backward_guard, passes=("forward", "backward")
+    )
+    return replace(row, inner="input", hash=lambda: sha256((row.hash() + _triton().hash()).encode()).hexdigest())
+
+
+# ---------------------------------------------------------------- torch.library
+
+
+def _fake(query: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    return new_output(query), query.new_empty(query.shape[:3] if args[-1] else (0,), dtype=torch.float32)
+
+
+def _fake_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *args: Any) -> tuple[Tensor, ...]:
+    return tuple(t.new_empty(t.shape) for t in (query, key, value))
+
+
+TENSORS = "Tensor query, Tensor key, Tensor value"
+OPTIONS = "Tensor block_mask, bool is_causal, float? scale, bool enable_gqa"
+
+OP = Op(
+    CONTRACT,
+    [
+        _hopper(),
+        _triton(),
+        _hopper_backward(),
+        python_row("torch", by_torch, torch_backward),
+        python_row("reference", by_reference, functools.partial(torch_backward, exact=True)),
+    ],
+    room=__file__,
+    forward=Pass(
+        f"block_sparse_attention({TENSORS}, {OPTIONS}, bool with_lse, str? row=None) -> (Tensor, Tensor)", _fake
+    ),
+    backward=Pass(
+        f"block_sparse_attention_backward(Tensor grad_output, {TENSORS}, Tensor output, Tensor lse, {OPTIONS}, "
+        "bool[] needs, str? row=None) -> (Tensor, Tensor, Tensor)",
+        _fake_backward,
+        returns=("query", "key", "value"),
+    ),
+    composite=composite,
+    native=native,
+    mutants=MUTANTS,
+    # torch wants a fixed number of outputs: without lse the second one is empty.
+    to_torch=lambda result, query, *args: result if args[-1] else (result, query.new_empty(0, dtype=torch.float32)),
+    to_record=lambda *args: (*args[:-1], True),  # the backward wants lse
+    from_torch=lambda result, query, *args: result if args[-1] else result[0],
+)

@@ -1,0 +1,233 @@
+"""What block_sparse_attention promises: attention with a mask of blocks, in the terms of ``attention``'s contract."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.contract import Contract, Cost, Request, describe, need_dtype, need_same, need_tensor
+from kernelworks.ops.attention.attention.contract import MAX_DIM, seen_pairs
+from kernelworks.ops.attention.attention.contract import bound as bound_of_masked
+from kernelworks.ops.attention.attention.contract import gradient_bound as gradient_bound_of_masked
+from kernelworks.ops.attention.attention.contract import reference as attention_of_masked
+from kernelworks.ops.attention.block_sparse_attention.cases import (
+    BENCH_CASES,
+    BLOCK,
+    CASES,
+    DEVICE_BENCH_CASES,
+    DEVICE_CASES,
+)
+
+__all__ = ["BLOCK", "CONTRACT", "blocks_of", "causal_of", "masked", "pairs_of", "reference"]
+
+SHORT = {"query": "q", "key": "k", "value": "v"}  # attention's names
+
+
+# ---------------------------------------------------------------- arguments
+
+
+def blocks_of(length: int) -> int:
+    """How many blocks of 128 tokens; the last one may be short."""
+    return -(-length // BLOCK)
+
+
+def _check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        need_tensor(name, tensor)
+        need_dtype(name, tensor)
+        if len(tensor.shape) != 4:
+            raise ValueError(f"{name} must have four dimensions [B, H, L, D], got {describe(tensor)}")
+    need_same("key", key, "query", query)
+    need_same("value", value, "query", query)
+    batch, heads, _, dim = query.shape
+    if not 1 <= dim <= MAX_DIM:
+        raise ValueError(f"query must have a head_dim of 1 to {MAX_DIM}, its last dimension; got {describe(query)}")
+    if key.shape[0] != batch or key.shape[3] != dim:
+        raise ValueError(f"key must have query's batch {batch} and head_dim {dim}, got {describe(key)}")
+    if key.shape[1] < 1 or heads % key.shape[1] != 0:
+        raise ValueError(f"key must have a number of heads that divides query's {heads}, got {describe(key)}")
+    if key.shape[1] != heads and not enable_gqa:
+        raise ValueError(
+            f"key must have query's {heads} heads, or enable_gqa=True say that heads share one; got {describe(key)}"
+        )
+    if tuple(value.shape) != tuple(key.shape):
+        raise ValueError(f"value must have key's shape {list(key.shape)}, got {list(value.shape)}")
+
+
+def check(
+    query: Any, key: Any, value: Any, block_mask: Any, is_causal: Any = False, scale: Any = None,
+    enable_gqa: Any = False, with_lse: Any = False,
+) -> None:  # fmt: skip
+    for name, truth in (("is_causal", is_causal), ("enable_gqa", enable_gqa), ("with_lse", with_lse)):
+        if not isinstance(truth, bool):
+            raise TypeError(f"{name} must be a bool, got {describe(truth)}")
+    _check_tensors(query, key, value, enable_gqa)
+    need_tensor("block_mask", block_mask)
+    if block_mask.dtype != torch.bool:
+        raise TypeError(f"block_mask must have dtype bool (True: the block is seen), got {describe(block_mask)}")
+    batch, heads, queries, _ = query.shape
+    want = (batch, heads, blocks_of(queries), blocks_of(key.shape[2]))
+    shape = tuple(block_mask.shape)
+    if len(shape) != 4 or any(n not in (1, m) for n, m in zip(shape[:2], want, strict=False)) or shape[2:] != want[2:]:
+        raise ValueError(
+            f"block_mask must have shape {list(want)}, or 1 in the first two: a truth for each block of {BLOCK} "
+            f"queries and {BLOCK} keys; got {list(shape)}"
+        )
+    if torch.device(block_mask.device).type != torch.device(query.device).type:
+        raise ValueError(f"block_mask must be on query's device {query.device}, got {block_mask.device}")
+    if scale is not None:
+        if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+            raise TypeError(f"scale must be a float or None, got {describe(scale)}")
+        if not math.isfinite(scale):
+            raise ValueError(f"scale must be finite, got {scale}")
+
+
+# ---------------------------------------------------------------- the definition
+
+
+def masked(block_mask: Tensor, queries: int, keys: int) -> Tensor:
+    """[1|B, 1|H, Lq, Lk]: the truth of each pair's block."""
+    rows = block_mask.repeat_interleave(BLOCK, 2)[:, :, :queries]
+    return rows.repeat_interleave(BLOCK, 3)[..., :keys]
+
+
+def causal_of(is_causal: bool) -> str | None:
+    """The word of attention."""
+    return "top_left" if is_causal else None
+
+
+def _as_attention(args: dict[str, Any]) -> dict[str, Any]:
+    """The same as a call of attention with a mask of pairs."""
+    query, key = args["query"], args["key"]
+    return {
+        "q": query, "k": key, "v": args["value"], "causal": causal_of(args.get("is_causal", False)), "window": None,
+        "scale": args.get("scale"), "mask": masked(args["block_mask"], query.shape[2], key.shape[2]), "softcap": None,
+        "sinks": None,
+    }  # fmt: skip
+
+
+def reference(
+    query: Tensor, key: Tensor, value: Tensor, block_mask: Tensor, is_causal: bool = False, scale: float | None = None,
+    enable_gqa: bool = False, with_lse: bool = False,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    args = {"query": query, "key": key, "value": value, "block_mask": block_mask}
+    found: tuple[Tensor, ...] = attention_of_masked(
+        **_as_attention(args | {"is_causal": is_causal, "scale": scale}), with_lse=with_lse
+    )
+    return found
+
+
+# ---------------------------------------------------------------- bounds
+
+
+def bound(
+    args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype, inner: str = "float32"
+) -> tuple[Tensor, ...]:
+    """Attention's own."""
+    return bound_of_masked(_as_attention(args), outputs, dtype, inner)
+
+
+def gradient_bound(
+    args: dict[str, Any], grads: tuple[Tensor, ...], gradients: dict[str, Tensor], dtype: torch.dtype,
+    inner: str = "float32",
+) -> dict[str, Tensor]:  # fmt: skip
+    """Attention's own."""
+    given = {SHORT[name]: gradient for name, gradient in gradients.items()}
+    found = gradient_bound_of_masked(_as_attention(args), grads, given, dtype, inner)
+    return {name: found[SHORT[name]] for name in gradients}
+
+
+# ---------------------------------------------------------------- cost
+
+
+def pairs_of(block_mask: Tensor, batch: int, heads: int, queries: int, keys: int, is_causal: bool) -> int:
+    """How many (query, key) pairs are seen, over all heads. Reads the mask: for benchmarks."""
+    seen = masked(block_mask, queries, keys)
+    if is_causal:
+        seen = seen & torch.ones(queries, keys, dtype=torch.bool, device=seen.device).tril()
+    times = (batch // max(block_mask.shape[0], 1)) * (heads // max(block_mask.shape[1], 1))
+    return int(seen.sum()) * times
+
+
+def cost(request: Request) -> Cost:
+    """As if every block were seen that causal leaves: which ones are, shapes do not say."""
+    query, key, value, blocks = (request.args[name] for name in ("query", "key", "value", "block_mask"))
+    batch, heads, queries, dim = query.shape
+    causal = causal_of(request.args["is_causal"])
+    pairs = batch * heads * seen_pairs(queries, key.shape[2], causal, None)
+    read = query.nbytes + key.nbytes + value.nbytes + blocks.nbytes
+    if request.pass_ == "backward":  # five products of 2 D flop a pair; reads grad and output besides
+        lse = 4.0 * batch * heads * queries
+        return Cost(10.0 * dim * pairs, pairs, read + 2 * query.nbytes + lse, query.nbytes + key.nbytes + value.nbytes)
+    return Cost(4.0 * dim * pairs, pairs, read, query.nbytes)
+
+
+def dims(request: Request) -> dict[str, int]:
+    query, key = request.args["query"], request.args["key"]
+    return {
+        "B": query.shape[0], "H": query.shape[1], "Hkv": key.shape[1], "Lq": query.shape[2], "Lk": key.shape[2],
+        "D": query.shape[3], "causal": int(request.args["is_causal"]), "lse": int(request.args.get("with_lse", True)),
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------- errors
+
+
+def _with(**changed: Any) -> Callable[[], dict[str, Any]]:
+    def make() -> dict[str, Any]:
+        tensors = {"query": torch.ones(2, 4, 3, 8), "key": torch.ones(2, 2, 130, 8), "value": torch.ones(2, 2, 130, 8)}
+        return tensors | {"block_mask": torch.ones(1, 4, 1, 2, dtype=torch.bool), "enable_gqa": True} | changed
+
+    return make
+
+
+def _blocks(*shape: int) -> Tensor:
+    return torch.ones(*shape, dtype=torch.bool)
+
+
+ERRORS = (
+    ("query is not a tensor", _with(query=[1.0]), TypeError, "query must be a torch.Tensor"),
+    ("key of another dtype", _with(key=torch.ones(2, 2, 130, 8).half()), TypeError, "key must have query's dtype"),
+    ("three dimensions", _with(query=torch.ones(4, 3, 8)), ValueError, "query must have four dimensions"),
+    ("head_dim too large", _with(query=torch.ones(2, 4, 3, 257)), ValueError, "query must have a head_dim of 1 to 256"),
+    ("another head_dim", _with(key=torch.ones(2, 2, 130, 9)), ValueError, "key must have query's batch 2 and head_dim"),
+    ("heads that do not divide", _with(query=torch.ones(2, 3, 3, 8)), ValueError, "divides query's 3"),
+    ("grouped heads unsaid", _with(enable_gqa=False), ValueError, "or enable_gqa=True say"),
+    ("another length of value", _with(value=torch.ones(2, 2, 129, 8)), ValueError, "value must have key's shape"),
+    ("no mask", _with(block_mask=None), TypeError, "block_mask must be a torch.Tensor"),
+    ("additive mask", _with(block_mask=torch.zeros(1, 1, 1, 2)), TypeError, "block_mask must have dtype bool"),
+    ("mask of pairs", _with(block_mask=_blocks(1, 1, 3, 130)), ValueError, "block_mask must have shape [2, 4, 1, 2]"),
+    ("mask of no batch", _with(block_mask=_blocks(4, 1, 2)), ValueError, "block_mask must have shape [2, 4, 1, 2]"),
+    ("mask of one block", _with(block_mask=_blocks(1, 1, 1, 1)), ValueError, "block_mask must have shape [2, 4, 1, 2]"),
+    ("mask of keys' heads", _with(block_mask=_blocks(1, 2, 1, 2)), ValueError, "block_mask must have shape"),
+    ("causal as a word", _with(is_causal="top_left"), TypeError, "is_causal must be a bool"),
+    ("scale that is no number", _with(scale="1"), TypeError, "scale must be a float"),
+    ("infinite scale", _with(scale=math.inf), ValueError, "scale must be finite"),
+)
+
+CONTRACT = Contract(
+    name="block_sparse_attention",
+    family="attention",
+    arithmetic="products",
+    formula="output = softmax(scale query key^T, over the keys of the blocks that a query's block sees) value; 0 for a "
+    "query that sees none",
+    source="torch.nn.attention.flex_attention (BlockMask); Child et al., Sparse Transformers, 2019 (arXiv:1904.10509)",
+    outputs=("output", "lse"),
+    differentiable=("query", "key", "value"),
+    check=check,
+    reference=reference,
+    bound=bound,
+    gradient_bound=gradient_bound,
+    cost=cost,
+    dims=dims,
+    bucket=lambda request: {"D": request.args["query"].shape[3]},  # each has kernels of its own, in torch as here
+    cases=CASES,
+    bench_cases=BENCH_CASES,
+    device_cases=DEVICE_CASES,
+    device_bench_cases=DEVICE_BENCH_CASES,
+    errors=ERRORS,
+)
