@@ -1,6 +1,6 @@
 """Every figure on record for a GPU, measured anew in one command.
 
-    python benchmarks/h200.py [--parts machine,proofs,trust,ops,models,sanitizer] [--only rms_norm] [--out FOLDER]
+    python benchmarks/h200.py [--parts machine,proofs,trust,ops,blocks,models,sanitizer] [--only rms_norm] [--out DIR]
 
 | part | what it does | file |
 |---|---|---|
@@ -8,6 +8,7 @@
 | proofs | every GPU row proved, one process an op; certificates are written to the cache | h200-proofs.json |
 | trust | odd tensors and derivatives of every kind through each op, beside torch's functions | h200-trust.json |
 | ops | each op beside a device copy of the same bytes, torch eager, torch.compile, Liger and cuDNN | h200-ops.json |
+| blocks | attention of named blocks, beside FlexAttention and beside our rate for all blocks | h200-blocks.json |
 | models | a 1B model: training step and decode, eager, swapped, captured, compiled | h200-models.json |
 | sanitizer | compute-sanitizer memcheck and racecheck of the GPU rows that the record lacks | h200-sanitizer.json |
 
@@ -79,7 +80,7 @@ def script(command: list[str], output: Path) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default="machine,proofs,trust,ops,models,sanitizer")
+    parser.add_argument("--parts", default="machine,proofs,trust,ops,blocks,models,sanitizer")
     parser.add_argument(
         "--only", default="", help="these ops alone, for `trust`, `ops` (`small` for its small calls) and `sanitizer`"
     )
@@ -98,6 +99,10 @@ def main() -> int:
         done = subprocess.run([sys.executable, *command], check=True, capture_output=True, text=True)
         scratch.write_text(done.stdout, encoding="utf-8")
         return {"ceilings": json.loads(done.stdout)}
+
+    def blocks_part() -> dict[str, Any]:
+        scratch = given.out / "h200-blocks.json"
+        return script([str(ROOT / "benchmarks" / "h200_blocks.py"), "--out", str(scratch)], scratch)
 
     def models_part() -> dict[str, Any]:
         scratch = given.out / "h200-models.json"
@@ -119,7 +124,7 @@ def main() -> int:
 
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "machine": machine_part, "proofs": proofs_part, "trust": lambda: h200_trust.measure(only), "ops": ops_part,
-        "models": models_part, "sanitizer": sanitizer_part,
+        "blocks": blocks_part, "models": models_part, "sanitizer": sanitizer_part,
     }  # fmt: skip
     unknown = sorted(set(given.parts.split(",")) - parts.keys())
     if unknown:

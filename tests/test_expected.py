@@ -186,13 +186,16 @@ def asked(op: Op, call: str) -> Request:
     return Request(op.name, "forward", args)
 
 
+UNSAID = ("varlen_attn", "block_sparse_attention", "adamw_")  # what they compute shapes do not say
+
+
 def test_timings_that_the_model_was_not_made_from_are_predicted() -> None:
     """Races of an H200 in queues: most within a tenth. What is left out is not of one tensor's sizes: lists, packed
-    sequences; and what misses is named where it is told (docs/results.md)."""
+    sequences, named blocks; and what misses is named where it is told (docs/results.md)."""
     known, off = h200(), []
     shipped = json.loads((ROOT / "src/kernelworks/timed/sm_90-nvidia_h200.json").read_text(encoding="utf-8"))
     for timing in shipped["timings"]:
-        plain = timing["op"] not in ("varlen_attn", "adamw_") and " by [" not in timing["call"]
+        plain = timing["op"] not in UNSAID and " by [" not in timing["call"]
         if timing["pass_"] == "forward" and plain and timing["whole"]["ours_us"] >= FILLS_US:
             op = OPS[timing["op"]]
             said = expect(op, asked(op, timing["call"]), timing["way"], known, alone=False)

@@ -250,6 +250,7 @@ def environment_readers(root: Path, files: list[str]) -> list[str]:
 
 # Where an op is named outside its room, since the module's subject is that op, or what stands for it elsewhere.
 NAMES_OPS = {
+    "benchmarks/h200_blocks.py": "one op's rate beside that of another",
     "benchmarks/h200_cases.py": "the shapes of the figures on record that no proof tries",
     "benchmarks/h200_ops.py": "an op's error that its own kind of truth has",
     "benchmarks/timed_on_record.py": "the same, as timings",

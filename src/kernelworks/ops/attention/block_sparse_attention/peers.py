@@ -18,7 +18,8 @@ __all__ = ["PEERS", "by_flex", "flex_mask"]
 
 @functools.cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(function, dynamic=False)
+    # Whole or not at all: beyond dynamo's recompile_limit it would run unfused, a hundred times slower, with a warning.
+    return torch.compile(function, dynamic=False, fullgraph=True)
 
 
 def _listed(seen: Tensor) -> tuple[Tensor, Tensor]:
