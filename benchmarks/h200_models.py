@@ -93,8 +93,9 @@ def arm(name: str, model: nn.Module) -> Iterator[None]:
         yield
 
 
-def settle(model: nn.Module, run: Callable[[], Any]) -> None:
-    """Times the calls of ``run`` that no timing on record decides, so that the rounds race what a user would have."""
+def settle(model: nn.Module, run: Callable[[], Any]) -> list[str]:
+    """Times the calls of ``run`` that no timing on record decides, so that the rounds race what a user would have: the
+    rows that they take, on whose sources the figures hang."""
     begin = time.perf_counter()
     done = swap(model, settle=run, verbose=False)
     done.undo()
@@ -103,6 +104,8 @@ def settle(model: nn.Module, run: Callable[[], Any]) -> None:
         f"  (settled in {time.perf_counter() - begin:.1f} s: {str(done.settled).splitlines()[-1]})",
         file=sys.stderr, flush=True,
     )  # fmt: skip
+    calls = done.settled.calls if done.settled else ()
+    return sorted({f"{call.op}.{row}" for call in calls for row in call.taken.split("+") if row not in ("", "torch")})
 
 
 def peak(run: Callable[[], Any]) -> float:

@@ -111,7 +111,7 @@ def train(mode: str, tiny: bool, rounds: int, profile: Path | None) -> dict[str,
     synchronize()
     compile_s = time.perf_counter() - began - (halted_s() - halted)
     wait_for_turn()
-    settle(model, step)
+    rows_taken = settle(model, step)
 
     names = ["eager", "swapped", mode]
     found: dict[str, Any] = {"ms": {}, "all_ms": {name: [] for name in names}, "peak_gb": {}, "loss": {}}
@@ -136,6 +136,7 @@ def train(mode: str, tiny: bool, rounds: int, profile: Path | None) -> dict[str,
         "length": length,
         "logits_gb": logits,
         "compile_s": compile_s,
+        "rows_taken": rows_taken,
     }
 
 
@@ -223,7 +224,7 @@ def decode(batch: int, mode: str, tiny: bool, rounds: int, profile: Path | None)
         synchronize()
         compile_s = time.perf_counter() - began - (halted_s() - halted)
         wait_for_turn()
-        settle(model, lambda: (run(), run(cache=run.fixed)))
+        rows_taken = settle(model, lambda: (run(), run(cache=run.fixed)))
         for i, name in in_turns(rounds, list(arms)):
             around, call = arms[name]
             with around():
@@ -244,7 +245,7 @@ def decode(batch: int, mode: str, tiny: bool, rounds: int, profile: Path | None)
         "tokens_a_second": {name: batch / value * 1e3 for name, value in ms.items()},
         "same_first": {n: int((texts["eager"] == t).long().cumprod(1).sum()) / batch for n, t in texts.items()},
         "logits_apart": {n: apart(x, want, texts[n][:, 0] == texts["eager"][:, 0]) for n, x in logits.items()},
-        "compile_s": compile_s,
+        "compile_s": compile_s, "rows_taken": rows_taken,
     }  # fmt: skip
 
 

@@ -308,6 +308,12 @@ def test_models_are_shown_while_no_gpu_row_has_changed(tmp_path: Path) -> None:
     assert "training step 720 ms, ours 1.20x over `default`; decode, batch 32 6.00 ms, ours 1.20x over `reduce" in newer
     assert "1.50x" in newer and "Measured before" in newer and "`rms_norm.sm90`." in newer
     assert "Measured before" not in text
+    record["sources"] = {"rms_norm.triton": "current", "softmax.triton": "old"}
+    record["figures"] = {"train": {**step, "rows_taken": ["rms_norm.triton"]}, "decode": [cut]}
+    (results / "h200-models.json").write_text(json.dumps(record))
+    now = {"rms_norm.triton": "current", "softmax.triton": "new"}
+    assert "1.50x" in readme.generate(tmp_path, "README.md", now)  # no program called what changed
+    assert "1.50x" not in readme.generate(tmp_path, "README.md", now | {"rms_norm.triton": "new"})
     text = readme.generate(tmp_path, "README.md", {"rms_norm.triton": "changed"})
     assert "1.50x" not in text and "Left out" in text
 

@@ -351,6 +351,9 @@ def _model_lines(figures: Mapping[str, Any]) -> list[str]:
         eager, ours = (f"{quantity.seconds(ms[arm] / 1e3)}, {peak[arm]:.1f} GB" for arm in ("eager", "swapped"))
         what = f"training step, {step['parameters'] / 1e9:.2f}B parameters, {step['rows']} x {step['length']} tokens"
         lines.append(f"| {what} | {eager} | {ours} | **{quantity.ratio(ms['eager'] / ms['swapped'])}** |")
+        if CAPTURED in ms:
+            ours = f"{quantity.seconds(ms[CAPTURED] / 1e3)}, {peak[CAPTURED]:.1f} GB, and captured"
+            lines.append(f"| {what} | {eager} | {ours} | **{quantity.ratio(ms['eager'] / ms[CAPTURED])}** |")
     for run in figures.get("decode", ()):
         if "ms_a_token" not in run:  # cut off, which the record says
             continue
@@ -378,12 +381,19 @@ def _beside_compiled(figures: Mapping[str, Any]) -> list[str]:
     return ["", f"Under torch.compile: {'; '.join(found)}."] if found else []
 
 
+def _took(figures: Mapping[str, Any]) -> set[str] | None:
+    """The rows that the programs called; None where the record does not say."""
+    runs = [run for run in (figures.get("train"), *figures.get("decode", ())) if run and "failed" not in run]
+    return {row for run in runs for row in run["rows_taken"]} if all("rows_taken" in run for run in runs) else None
+
+
 def _gpu_models(root: Path, hashes: Hashes) -> str:
     name = "h200-models.json"
     found = _read(root, name)
     if found is None:
         return ""
-    changed = [row for row, was in found.get("sources", {}).items() if was != hashes.get(row)]
+    took, sources = _took(found.get("figures", {})), found.get("sources", {})
+    changed = [row for row in sources if (took is None or row in took) and sources[row] != hashes.get(row)]
     lines = [f"| on one {found['machine']['name']}, bfloat16 | torch eager | after `kw.swap` | speedup over eager |"]
     lines += ["|---|---:|---:|---:|", *_model_lines(found.get("figures", {})), ""]
     return "\n".join(
