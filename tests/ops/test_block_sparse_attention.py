@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -105,6 +106,19 @@ def test_the_peer_is_given_whole_blocks() -> None:
     assert mask.full_kv_indices[0, 0, 2, 0] == 1
     mask = peers.flex_mask(blocks, 384, 384, False)
     assert mask.kv_num_blocks.tolist() == [[[0, 0, 0]]] and mask.full_kv_num_blocks.tolist() == [[[2, 3, 2]]]
+
+
+def test_the_pages_example_runs() -> None:
+    example = re.search(r"^```python\n(.*?)^```", (OP.room / "README.md").read_text("utf-8"), re.M | re.S)
+    assert example is not None
+    found: dict[str, Any] = {}
+    exec(example.group(1), found)
+    q, k, v, at = (found[name] for name in ("query", "key", "value", "document"))
+    causal = torch.ones(len(at), len(at), dtype=torch.bool).tril()
+    want = kw.attention(q, k, v, mask=(causal & (at[:, None] == at))[None, None])
+    torch.testing.assert_close(found["of_documents"], want)
+    near = found["window"].repeat_interleave(128, 0).repeat_interleave(128, 1)
+    torch.testing.assert_close(found["of_window"], kw.attention(q, k, v, mask=(causal & near)[None, None]))
 
 
 def test_compiled_whole() -> None:

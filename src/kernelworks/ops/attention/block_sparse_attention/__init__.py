@@ -87,7 +87,7 @@ def block_sparse_attention(
             h // (H / Hkv).
         block_mask: bool [1|B, 1|H, ceil(Lq / 128), ceil(Lk / 128)], True where a block of 128 queries sees a block of
             128 keys; the last ones may be short. ``BlockMask.to_dense() > 0`` of FlexAttention's with BLOCK_SIZE 128,
-            where its blocks are whole or cut by causal alone.
+            where its blocks are whole or cut by causal alone: what else is cut within would be taken as whole.
         is_causal: query i sees keys j <= i only: blocks ahead of the diagonal are as if they were not named, those on
             it are cut. The first query stands at the first key, as in ``scaled_dot_product_attention``.
         scale: what scores are multiplied by; 1 / sqrt(D) by default.

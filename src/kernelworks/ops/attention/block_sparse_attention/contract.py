@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kernelworks.contract import Contract, Cost, Request, describe, need_dtype, need_same, need_tensor
+from kernelworks.contract import Contract, Cost, Request, TensorSpec, describe, need_dtype, need_same, need_tensor
 from kernelworks.ops.attention.attention.contract import MAX_DIM, seen_pairs
 from kernelworks.ops.attention.attention.contract import bound as bound_of_masked
 from kernelworks.ops.attention.attention.contract import gradient_bound as gradient_bound_of_masked
@@ -66,6 +67,11 @@ def check(
         if not isinstance(truth, bool):
             raise TypeError(f"{name} must be a bool, got {describe(truth)}")
     _check_tensors(query, key, value, enable_gqa)
+    if not isinstance(block_mask, (Tensor, TensorSpec)) and hasattr(block_mask, "to_dense"):
+        raise TypeError(
+            f"block_mask must be a torch.Tensor: of FlexAttention's BlockMask with BLOCK_SIZE {BLOCK}, where blocks "
+            f"are whole or cut by causal alone, its to_dense() > 0; got {type(block_mask).__name__}"
+        )
     need_tensor("block_mask", block_mask)
     if block_mask.dtype != torch.bool:
         raise TypeError(f"block_mask must have dtype bool (True: the block is seen), got {describe(block_mask)}")
@@ -73,9 +79,10 @@ def check(
     want = (batch, heads, blocks_of(queries), blocks_of(key.shape[2]))
     shape = tuple(block_mask.shape)
     if len(shape) != 4 or any(n not in (1, m) for n, m in zip(shape[:2], want, strict=False)) or shape[2:] != want[2:]:
+        said = ", a truth for each pair: that is attention's mask" if shape[-2:] == (queries, key.shape[2]) else ""
         raise ValueError(
             f"block_mask must have shape {list(want)}, or 1 in the first two: a truth for each block of {BLOCK} "
-            f"queries and {BLOCK} keys; got {list(shape)}"
+            f"queries and {BLOCK} keys; got {list(shape)}{said}"
         )
     if torch.device(block_mask.device).type != torch.device(query.device).type:
         raise ValueError(f"block_mask must be on query's device {query.device}, got {block_mask.device}")
@@ -199,8 +206,14 @@ ERRORS = (
     ("grouped heads unsaid", _with(enable_gqa=False), ValueError, "or enable_gqa=True say"),
     ("another length of value", _with(value=torch.ones(2, 2, 129, 8)), ValueError, "value must have key's shape"),
     ("no mask", _with(block_mask=None), TypeError, "block_mask must be a torch.Tensor"),
+    ("FlexAttention's mask", _with(block_mask=SimpleNamespace(to_dense=None)), TypeError, "BLOCK_SIZE 128"),
     ("additive mask", _with(block_mask=torch.zeros(1, 1, 1, 2)), TypeError, "block_mask must have dtype bool"),
-    ("mask of pairs", _with(block_mask=_blocks(1, 1, 3, 130)), ValueError, "block_mask must have shape [2, 4, 1, 2]"),
+    (
+        "mask of pairs",
+        _with(block_mask=_blocks(1, 1, 3, 130)),
+        ValueError,
+        "a truth for each pair: that is attention's mask",
+    ),
     ("mask of no batch", _with(block_mask=_blocks(4, 1, 2)), ValueError, "block_mask must have shape [2, 4, 1, 2]"),
     ("mask of one block", _with(block_mask=_blocks(1, 1, 1, 1)), ValueError, "block_mask must have shape [2, 4, 1, 2]"),
     ("mask of keys' heads", _with(block_mask=_blocks(1, 2, 1, 2)), ValueError, "block_mask must have shape"),
