@@ -23,6 +23,7 @@ from kernelworks.ops.attention.attention.mutants import MUTANTS
 from kernelworks.ops.attention.attention.sm90 import guard as sm90_guard
 from kernelworks.ops.attention.attention.sm90_backward import guard as sm90_backward_guard
 from kernelworks.ops.attention.attention.sm90_backward_wide import guard as sm90_backward_wide_guard
+from kernelworks.ops.attention.attention.sm90_decode import guard as sm90_decode_guard
 from kernelworks.ops.attention.attention.torch_rows import (
     as_new_output,
     by_reference,
@@ -237,9 +238,13 @@ def _rows() -> list[Row]:
     return rows
 
 
-def _hopper() -> Row:
-    """Hopper's forward, whose launch knows of no softcap and no sinks."""
-    row = cuda_row(ROOM, guard=lambda request: _plain_softmax(request) or sm90_guard(request))
+def _hopper(name: str, guard: Callable[[Request], str | None]) -> Row:
+    """A forward of Hopper's, whose launch knows of no softcap and no sinks."""
+
+    def plain(request: Request) -> str | None:
+        return _plain_softmax(request) or guard(request)
+
+    row = cuda_row(ROOM, source=f"{name}.cu", name=name, guard=plain)
 
     def without(run: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, out=None: run(*args[:-2], out=out)
@@ -286,7 +291,8 @@ def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *args: Any) ->
 OP = Op(
     CONTRACT,
     [
-        _hopper(),
+        _hopper("sm90", sm90_guard),
+        _hopper("sm90_decode", sm90_decode_guard),
         _triton(),
         _hopper_backward("sm90_backward", sm90_backward_guard),
         _hopper_backward("sm90_backward_wide", sm90_backward_wide_guard),

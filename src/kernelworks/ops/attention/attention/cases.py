@@ -46,14 +46,16 @@ def _masked(name: str, shape: tuple[int, int, int, int], hide: tuple[int, ...] =
     return Case(name, make, layouts=name == "mask per query")
 
 
-def _special(name: str, tensor: str, value: float, dim: int = 33, softcap: float | None = None) -> Case:
+def _special(
+    name: str, tensor: str, value: float, dim: int = 33, softcap: float | None = None, queries: int = 19
+) -> Case:
     """One NaN or infinity, where every query sees it."""
 
-    def make(generator: Generator, dtype: torch.dtype, queries: int = 19) -> dict[str, Any]:
+    def make(generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
         args = _make(
             generator, dtype, heads=(4, 2), lengths=(queries, 70), dim=dim, with_lse=tensor == "v", softcap=softcap
         )
-        args[tensor][0, 1, 11, 32] = value
+        args[tensor][0, 1, min(11, args[tensor].shape[2] - 1), 32] = value
         return args
 
     return Case(name, make, gradients=False)
@@ -362,6 +364,51 @@ DEVICE_CASES = (
     ),
     _masked(
         "tiles, softcap, mask", (1, 64, 300, 130), (5, 299), heads=(64, 8), lengths=(300, 130), dim=80, softcap=2.0
+    ),
+    # At most 16 rows to a key-value head: keys of one step, of one warp, of all warps and one more, of many shares
+    *(
+        _case(
+            f"few, D={d} {b}x{h}on{hkv} {n}x{m} {causal} {w}",
+            heads=(h, hkv),
+            lengths=(n, m),
+            dim=d,
+            batch=b,
+            causal=causal,
+            window=w,
+            with_lse=m % 2 == 1,
+            gradients=False,
+        )
+        for d, b, h, hkv, n, m, causal, w in (
+            (64, 1, 4, 1, 1, 1, None, None),
+            (64, 1, 8, 1, 2, 17, "bottom_right", None),
+            (64, 2, 6, 2, 5, 301, "top_left", None),
+            (64, 1, 16, 16, 1, 1000, None, None),
+            (64, 1, 5, 1, 3, 2049, "bottom_right", 700),
+            (64, 40, 8, 8, 1, 130, None, None),
+            (128, 16, 40, 8, 1, 300, None, None),
+            (128, 3, 16, 1, 1, 129, None, None),
+            (128, 1, 8, 2, 4, 128, "bottom_right", None),
+            (128, 2, 4, 4, 16, 16, "top_left", None),
+            (128, 1, 2, 1, 8, 3, "bottom_right", None),
+            (128, 1, 4, 2, 2, 5001, "bottom_right", 1),
+            (128, 1, 4, 2, 7, 600, "top_left", 3),
+            (128, 1, 32, 8, 1, 20000, None, None),
+            (256, 1, 8, 1, 1, 65, None, None),
+            (256, 1, 4, 1, 4, 64, "bottom_right", 20),
+            (256, 2, 16, 2, 2, 2501, "bottom_right", None),
+            (256, 40, 4, 4, 1, 100, None, None),
+        )
+    ),
+    *(_case(f"few, layouts, D={d}", heads=(8, 2), lengths=(1, 150), dim=d, batch=2, layouts=True) for d in (64, 128)),
+    *(_case(f"few, scale {s}", heads=(8, 2), lengths=(1, 300), dim=128, scale=s, with_lse=True) for s in (-1.5, 0.0)),
+    *(
+        _case(f"few, {kind}", heads=(4, 2), lengths=(1, 200), dim=128, kind=kind, with_lse=True, gradients=False)
+        for kind in ("tiny", "subnormal", "large", "large_mean", "constant", "zeros")
+    ),
+    *(
+        _special(f"few, {value} in {tensor}", tensor, value, 64, queries=1)
+        for tensor in "qkv"
+        for value in (math.inf, -math.inf, math.nan)
     ),
 )
 
