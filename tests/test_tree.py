@@ -58,6 +58,7 @@ ROOM_MAY_HOLD = (
         "sm90.cu",
         "sm90_backward.cu",
         "sm90_backward_wide.cu",
+        "sm90_decode.cu",
         "decode.cpp",
         "backward.cpp",
     }

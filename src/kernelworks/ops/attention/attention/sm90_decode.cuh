@@ -21,12 +21,24 @@ struct Problem {
     float* partial;  // for APART: [pairs, shares, rows, D] and behind it two numbers for each [pairs, shares, rows]
     const u16 *q, *k, *v;
     i64 q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, o_b, o_h, o_l;
-    int heads, group, queries, keys, first, last, length, shares, shift, window;
+    // `part` / 256 is 1 / queries, rounded up: enough to divide a row's number by. `passing`: lines are not kept in L2.
+    int heads, group, queries, keys, first, last, length, shares, shift, window, part, passing;
     float factor;  // of scores, for exponentials of base 2
 };
 
-inline __device__ void copy_16(u32 to, const u16* from, int bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+// What becomes of a line in L2 once it was read: it goes first, or when its turn comes.
+inline __device__ u64 kept(bool first) {
+    u64 policy;
+    if (first)
+        asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    else
+        asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+inline __device__ void copy_16(u32 to, const u16* from, int bytes, u64 policy) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(bytes),
+                 "l"(policy)
+                 : "memory");
 }
 inline __device__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int LEFT>
@@ -88,17 +100,20 @@ struct Cut {
 
 // 16 keys (or values) to a slot of a ring, chunks of 16 bytes in another order in each row; zeros behind the last.
 template <int D>
-__device__ __forceinline__ void fetch(u32 slot, const u16* from, i64 stride, int key, int last) {
+__device__ __forceinline__ void fetch(u32 slot, const u16* from, i64 stride, int key, int last, u64 policy) {
     constexpr int CHUNKS = D / 8, STEP = 32 / CHUNKS;
     int lane = threadIdx.x & 31, chunk = lane % CHUNKS, row = lane / CHUNKS;
     const u16* p = from + (key + row) * stride + chunk * 8;
 #pragma unroll
     for (int i = 0; i < KEYS / STEP; ++i) {
         int r = row + i * STEP;
-        copy_16(slot + r * (2 * D) + ((chunk ^ (r & 7)) << 4), p, key + r < last ? 16 : 0);
+        copy_16(slot + r * (2 * D) + ((chunk ^ (r & 7)) << 4), p, key + r < last ? 16 : 0, policy);
         p += STEP * stride;
     }
 }
+
+inline __device__ int head_of(const Problem& p, int row) { return row * p.part >> 8; }  // row / queries
+inline __device__ int query_of(const Problem& p, int row) { return row - head_of(p, row) * p.queries; }
 
 struct Place {  // of a block's work
     int batch, head, begin, end, share, pair;
@@ -118,7 +133,7 @@ inline __device__ Place place_of(const Problem& p) {
 
 // Whether any key is seen by the row's query.
 inline __device__ bool sees(const Problem& p, int row) {
-    int position = row % p.queries + p.shift;
+    int position = query_of(p, row) + p.shift;
     return position >= 0 && position - p.window + 1 < p.keys;
 }
 
@@ -130,8 +145,8 @@ __device__ __forceinline__ void load_queries(u32 (&a)[C::D / 16][4], const Probl
     for (int half = 0; half < 2; ++half) {
         int row = lane / 4 + 8 * half;
         bool there = row < p.group * p.queries;
-        const u16* from = p.q + w.batch * p.q_b + (w.head * p.group + row / p.queries) * p.q_h +
-                          (row % p.queries) * p.q_l + 2 * (lane % 4);
+        const u16* from = p.q + w.batch * p.q_b + (w.head * p.group + head_of(p, row)) * p.q_h +
+                          query_of(p, row) * p.q_l + 2 * (lane % 4);
 #pragma unroll
         for (int i = 0; i < C::D / 16; ++i) {
             a[i][half] = there ? *reinterpret_cast<const u32*>(from + 16 * i) : 0;
@@ -186,7 +201,7 @@ inline __device__ void hide(float (&s)[2][4], const Problem& p, int key, int end
     int lane = threadIdx.x & 31;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        int position = (lane / 4 + 8 * half) % p.queries + p.shift;
+        int position = query_of(p, lane / 4 + 8 * half) + p.shift;
         int last = min(position, end - 1), first = position - p.window + 1;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -203,54 +218,50 @@ __device__ __forceinline__ void pass(const Problem& p, const Place& w, u32 ring,
     int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
     const u16* k = p.k + w.batch * p.k_b + w.head * p.k_h;
     const u16* v = p.v + w.batch * p.v_b + w.head * p.v_h;
-    int key = w.begin + warp * KEYS;
-#pragma unroll
-    for (int i = 0; i < STAGES; ++i) {
-        int at = key + i * WARPS * KEYS;
-        if (at < w.end) fetch<C::D>(ring + 2 * i * C::SLOT, k, p.k_l, at, w.end);
-        copies_commit();
-        if (at < w.end) fetch<C::D>(ring + (2 * i + 1) * C::SLOT, v, p.v_l, at, w.end);
-        copies_commit();
-    }
     u32 q[C::D / 16][4];
     load_queries<C>(q, p, w);
     // Where a lane reads: of keys, rows 0-7 twice and 8-15 twice; of values, rows 0-15 twice.
     u32 k_row = (lane / 16) * 8 + lane % 8, k_chunk = lane / 8 % 2;
     u32 v_row = lane % 16, v_chunk = lane / 16;
     int seen_by_all = min(w.end - 1, p.shift), seen_from = p.shift + p.queries - p.window;
-    int stage = 0;
-    for (; key < w.end; key += WARPS * KEYS) {
+    u64 policy = kept(p.passing);
+    // The first STAGES rounds only fetch.
+    int stage = 0, ahead = w.begin + warp * KEYS;
+    for (int key = ahead - STAGES * WARPS * KEYS; key < w.end; key += WARPS * KEYS, ahead += WARPS * KEYS) {
         u32 slot = ring + 2 * stage * C::SLOT;
-        int ahead = key + STAGES * WARPS * KEYS;
-        copies_wait<2 * STAGES - 1>();
-        __syncwarp();
         float s[2][4] = {}, t[2][4] = {};
+        if (key >= w.begin) {
+            copies_wait<2 * STAGES - 1>();
+            __syncwarp();
 #pragma unroll
-        for (int i = 0; i < C::D / 16; ++i) {
-            u32 b[4];
-            matrices(b, slot + k_row * C::PITCH + (((2 * i + k_chunk) ^ (k_row & 7)) << 4));
-            T::sum(i % 2 ? t[0] : s[0], q[i], b[0], b[1]);
-            T::sum(i % 2 ? t[1] : s[1], q[i], b[2], b[3]);
+            for (int i = 0; i < C::D / 16; ++i) {
+                u32 b[4];
+                matrices(b, slot + k_row * C::PITCH + (((2 * i + k_chunk) ^ (k_row & 7)) << 4));
+                T::sum(i % 2 ? t[0] : s[0], q[i], b[0], b[1]);
+                T::sum(i % 2 ? t[1] : s[1], q[i], b[2], b[3]);
+            }
+            __syncwarp();
         }
-        __syncwarp();
-        if (ahead < w.end) fetch<C::D>(slot, k, p.k_l, ahead, w.end);
+        if (ahead < w.end) fetch<C::D>(slot, k, p.k_l, ahead, w.end, policy);
         copies_commit();
+        if (key >= w.begin) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) s[i / 4][i % 4] = (s[i / 4][i % 4] + t[i / 4][i % 4]) * p.factor;
-        if (key + KEYS - 1 > seen_by_all || key < seen_from) hide(s, p, key, w.end);
-        u32 weights[4];
-        weigh<T, C>(s, weights, run, acc);
-        copies_wait<2 * STAGES - 1>();
-        __syncwarp();
+            for (int i = 0; i < 8; ++i) s[i / 4][i % 4] = (s[i / 4][i % 4] + t[i / 4][i % 4]) * p.factor;
+            if (key + KEYS - 1 > seen_by_all || key < seen_from) hide(s, p, key, w.end);
+            u32 weights[4];
+            weigh<T, C>(s, weights, run, acc);
+            copies_wait<2 * STAGES - 1>();
+            __syncwarp();
 #pragma unroll
-        for (int j = 0; j < C::D / 16; ++j) {
-            u32 b[4];
-            matrices_turned(b, slot + C::SLOT + v_row * C::PITCH + (((2 * j + v_chunk) ^ (v_row & 7)) << 4));
-            T::sum(acc[2 * j], weights, b[0], b[1]);
-            T::sum(acc[2 * j + 1], weights, b[2], b[3]);
+            for (int j = 0; j < C::D / 16; ++j) {
+                u32 b[4];
+                matrices_turned(b, slot + C::SLOT + v_row * C::PITCH + (((2 * j + v_chunk) ^ (v_row & 7)) << 4));
+                T::sum(acc[2 * j], weights, b[0], b[1]);
+                T::sum(acc[2 * j + 1], weights, b[2], b[3]);
+            }
+            __syncwarp();
         }
-        __syncwarp();
-        if (ahead < w.end) fetch<C::D>(slot + C::SLOT, v, p.v_l, ahead, w.end);
+        if (ahead < w.end) fetch<C::D>(slot + C::SLOT, v, p.v_l, ahead, w.end, policy);
         copies_commit();
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
@@ -281,10 +292,10 @@ __device__ __forceinline__ Joined join(int parts, Part part, Pair pair) {
 // Two neighbours of an output, and with the first of a row its lse.
 template <class T>
 __device__ __forceinline__ void finish(const Problem& p, int batch, int kv_head, int row, int column, const Joined& r) {
-    int head = kv_head * p.group + row / p.queries, query = row % p.queries;
+    int head = kv_head * p.group + head_of(p, row), query = query_of(p, row);
     bool some = sees(p, row);
-    u32 pair = some ? T::round(r.a / r.sum, r.b / r.sum) : 0;
-    *reinterpret_cast<u32*>(p.out + batch * p.o_b + head * p.o_h + query * p.o_l + column) = pair;
+    u32 two = some ? T::round(r.a / r.sum, r.b / r.sum) : 0;
+    *reinterpret_cast<u32*>(p.out + batch * p.o_b + head * p.o_h + query * p.o_l + column) = two;
     if (p.lse && !column)
         p.lse[(static_cast<i64>(batch) * p.heads + head) * p.queries + query] =
             0.6931471805599453f * (r.top + __log2f(r.sum));
@@ -360,19 +371,58 @@ __device__ __forceinline__ void attention(const Problem& p) {
     }
 }
 
-// One block a row: what the shares of its head left in memory. A thread takes two neighbours.
+// One block a row: what the shares of its head left in memory. A warp takes every JOINERS-th share, a lane D / 32
+// neighbours, so that all that is read is on its way at once.
+constexpr int JOINERS = 8, AT_ONCE = 4;
 template <class T, int D>
 __device__ __forceinline__ void join_shares(const Problem& p) {
-    int rows = p.group * p.queries, row = blockIdx.x % rows, pair = blockIdx.x / rows, kv_heads = p.heads / p.group;
+    constexpr int EACH = D / 32;
+    __shared__ float parts[JOINERS][D];
+    int warp = threadIdx.x / 32, lane = threadIdx.x & 31, rows = p.group * p.queries;
+    int pair = blockIdx.x / rows, row = blockIdx.x - pair * rows, kv_heads = p.heads / p.group;
     i64 slot = static_cast<i64>(pair) * p.shares * rows + row;
     i64 slots = static_cast<i64>(gridDim.x) * p.shares;
-    const float* sums = p.partial + slot * D + 2 * threadIdx.x;
+    const float* sums = p.partial + slot * D + EACH * lane;
     const float* stats = p.partial + slots * D + 2 * slot;
     wait_for_kernels();
-    Joined r = join(
-        p.shares, [&](int s) { return *reinterpret_cast<const float2*>(stats + 2 * s * rows); },
-        [&](int s) { return *reinterpret_cast<const float2*>(sums + static_cast<i64>(s) * rows * D); });
-    finish<T>(p, pair / kv_heads, pair % kv_heads, row, 2 * threadIdx.x, r);
+    float held[AT_ONCE][EACH], tops[AT_ONCE];
+#pragma unroll
+    for (int n = 0; n < AT_ONCE; ++n) {
+        int i = warp + n * JOINERS;
+        bool there = i < p.shares;
+        tops[n] = there ? stats[2 * i * rows] : NONE;
+#pragma unroll
+        for (int j = 0; j < EACH; ++j) held[n][j] = there ? sums[static_cast<i64>(i) * rows * D + j] : 0.f;
+    }
+    float top = NONE, sum = 0, acc[EACH] = {};
+    for (int i = lane; i < p.shares; i += 32) top = fmaxf(top, stats[2 * i * rows]);
+#pragma unroll
+    for (int i = 1; i < 32; i *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, i));
+    float base = top == NONE ? 0.f : top;
+    for (int i = lane; i < p.shares; i += 32) {
+        float2 one = *reinterpret_cast<const float2*>(stats + 2 * i * rows);
+        sum += power(one.x - base) * one.y;
+    }
+#pragma unroll
+    for (int i = 1; i < 32; i *= 2) sum += __shfl_xor_sync(~0u, sum, i);
+#pragma unroll
+    for (int n = 0; n < AT_ONCE; ++n)
+#pragma unroll
+        for (int j = 0; j < EACH; ++j) acc[j] += power(tops[n] - base) * held[n][j];
+    for (int i = warp + AT_ONCE * JOINERS; i < p.shares; i += JOINERS) {
+        float weight = power(stats[2 * i * rows] - base);
+#pragma unroll
+        for (int j = 0; j < EACH; ++j) acc[j] += weight * sums[static_cast<i64>(i) * rows * D + j];
+    }
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) parts[warp][EACH * lane + j] = acc[j];
+    __syncthreads();
+    for (int i = threadIdx.x; i < D / 2; i += 32 * JOINERS) {
+        Joined r = {top, sum, 0, 0};
+#pragma unroll
+        for (int n = 0; n < JOINERS; ++n) r.a += parts[n][2 * i], r.b += parts[n][2 * i + 1];
+        finish<T>(p, pair / kv_heads, pair % kv_heads, row, 2 * i, r);
+    }
 }
 
 }  // namespace few

@@ -25,7 +25,9 @@ __all__ = ["forward", "guard", "prepare_forward"]
 SOURCE = Path(__file__).with_suffix(".cu")
 DTYPES = (torch.bfloat16, torch.float16)
 LOG2E = 1.4426950408889634
-ROWS, KEYS = 16, 16  # of a tile and of a step, as in sm90_decode.cuh
+ROWS, KEYS, JOINERS = 16, 16, 8  # of a tile, of a step, warps that join shares: as in sm90_decode.cuh
+# Bytes of keys and values up to which they leave L2 first, so that what others left there stays.
+PASSING = 2**28
 FAR = 2**29  # where a query stands that sees all keys
 WARPS = {64: 8, 128: 8, 256: 4}  # of a block, by head_dim
 STAGES = {64: 6, 128: 3, 256: 3}  # of a warp's ring
@@ -82,7 +84,7 @@ def _kernel(dtype: torch.dtype, dim: int, cut: Cut) -> Kernel:
 @functools.cache
 def _join(dtype: torch.dtype, dim: int) -> Kernel:
     name = f"join_{str(dtype).removeprefix('torch.')}_{dim}"
-    return Kernel(SOURCE, name, threads=dim // 2, overlap=True)
+    return Kernel(SOURCE, name, threads=32 * JOINERS, overlap=True)
 
 
 def _cut(dim: int, pairs: int, keys: int, multiprocessors: int) -> Cut:
@@ -112,10 +114,12 @@ class _Plan:
         self.share = _kernel(q.dtype, dim, cut)
         self.join = _join(q.dtype, dim) if cut.how == "apart" else None
         self.size = self.rows * cut.shares * (dim + 2) if self.join else 0
+        passing = 2 * pairs * (last - first) * dim * 2 < PASSING
         factor = LOG2E * (1 / math.sqrt(dim) if scale is None else float(scale))
         self.strides = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3])
         self.numbers = (
-            heads, heads // kv_heads, queries, keys, first, last, length, cut.shares, shift, seen, factor,
+            heads, heads // kv_heads, queries, keys, first, last, length, cut.shares, shift, seen, -(-256 // queries),
+            int(passing), factor,
         )  # fmt: skip
 
     def partial(self, device: torch.device) -> Tensor | None:
