@@ -112,7 +112,8 @@ def test_shares_hold_every_key_that_is_seen(
         launched.clear()
         decode.forward(q, k, k, causal, window, None, None, True, cut=cut)
         grid, numbers = launched[0][1], launched[0][2][18:]
-        heads, group, lq, lk, first, last, length, shares, shift, seen, factor = numbers
+        heads, group, lq, lk, first, last, length, shares, shift, seen, part, _, factor = numbers
+        assert [row * part >> 8 for row in range(16)] == [row // queries for row in range(16)]
         assert (heads, group, lq, lk) == (4, 2, queries, keys) and grid == (4 * shares, 1, 1)
         assert factor == pytest.approx(128**-0.5 * 1.4426950408889634)
         held = [
@@ -138,8 +139,10 @@ def test_cuts_fill_the_gpu_and_are_compiled(dim: int, pairs: int, keys: int) -> 
     assert (cut.shares - 1) * decode.KEYS < max(keys, 1)  # no share is without a key
     name = f"{cut.how}_bfloat16_{dim}_{cut.warps}"
     assert name in cuda.resources(decode.SOURCE)
-    if keys >= 3000:
-        assert pairs * cut.shares >= 64
+    # As many blocks as are aimed at, but for what one share more of each head would pass, or where keys run out.
+    steps = -(-keys // (decode.KEYS * cut.warps * decode.STEPS))
+    assert pairs * cut.shares <= max(pairs, decode.AIM * 132)
+    assert cut.how == "cluster" or cut.shares == max(1, min(steps, int(decode.AIM * 132) // pairs))
 
 
 def test_no_kernel_spills() -> None:

@@ -28,6 +28,9 @@ LOG2E = 1.4426950408889634
 ROWS, KEYS, JOINERS = 16, 16, 8  # of a tile, of a step, warps that join shares: as in sm90_decode.cuh
 # Bytes of keys and values up to which they leave L2 first, so that what others left there stays.
 PASSING = 2**28
+# How heads are shared out: blocks for each multiprocessor, the most shares that are joined in a cluster, steps of each
+# warp that a share has at least.
+AIM, CLUSTERED, STEPS = 1.0, 1, 1
 FAR = 2**29  # where a query stands that sees all keys
 WARPS = {64: 8, 128: 8, 256: 4}  # of a block, by head_dim
 STAGES = {64: 6, 128: 3, 256: 3}  # of a warp's ring
@@ -90,8 +93,12 @@ def _join(dtype: torch.dtype, dim: int) -> Kernel:
 def _cut(dim: int, pairs: int, keys: int, multiprocessors: int) -> Cut:
     """The cut for so many key-value heads, of which so many keys are seen."""
     warps = WARPS[dim]
-    shares = min(multiprocessors // pairs if pairs else 1, -(-keys // (KEYS * warps)))
-    return Cut("whole", 1, warps) if shares < 2 else Cut("apart", shares, warps)
+    shares = min(int(AIM * multiprocessors) // pairs, -(-keys // (KEYS * warps * STEPS)))
+    if shares < 2:
+        return Cut("whole", 1, warps)
+    if shares <= CLUSTERED:
+        return Cut("cluster", 1 << shares.bit_length() - 1, warps)
+    return Cut("apart", shares, warps)
 
 
 class _Plan:
