@@ -70,6 +70,7 @@ def test_shared_memory_is_what_the_source_lays_out(tmp_path: Path) -> None:
         lines.append(f"static_assert({cut}::BYTES == {decode._bytes(dim, warps, how)});")
         assert decode._bytes(dim, warps, how) <= 227 * 1024
     lines.append(f"static_assert(few::ROWS == {decode.ROWS} && few::KEYS == {decode.KEYS});")
+    lines.append(f"static_assert(few::Cut<64, 8, 6, few::CLUSTER>::MOST == {decode.CLUSTERED});")
     source.write_text("\n".join(lines) + '\nextern "C" __global__ void none() {}')
     assert cuda.cubin(source)
 
@@ -92,7 +93,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def cuts(pairs: int, keys: int) -> list[decode.Cut | None]:
-    most = max(1, min(16, keys // 16))
+    most = max(1, min(8, keys // 16))
     return [None, *(decode.Cut(how, shares, 8) for how in ("apart", "cluster") for shares in {1, 2, most})]
 
 
@@ -112,7 +113,7 @@ def test_shares_hold_every_key_that_is_seen(
         launched.clear()
         decode.forward(q, k, k, causal, window, None, None, True, cut=cut)
         grid, numbers = launched[0][1], launched[0][2][18:]
-        heads, group, lq, lk, first, last, length, shares, shift, seen, part, _, factor = numbers
+        heads, group, lq, lk, first, last, length, shares, shift, seen, part, factor = numbers
         assert [row * part >> 8 for row in range(16)] == [row // queries for row in range(16)]
         assert (heads, group, lq, lk) == (4, 2, queries, keys) and grid == (4 * shares, 1, 1)
         assert factor == pytest.approx(128**-0.5 * 1.4426950408889634)
@@ -135,14 +136,19 @@ def test_shares_hold_every_key_that_is_seen(
 @pytest.mark.parametrize("keys", [1, 100, 3000, 131072])
 def test_cuts_fill_the_gpu_and_are_compiled(dim: int, pairs: int, keys: int) -> None:
     cut = decode._cut(dim, pairs, keys, 132)
-    assert cut.shares == 1 if cut.how == "whole" else 2 <= cut.shares <= 16 if cut.how == "cluster" else cut.shares > 1
+    assert cut.shares == 1 if cut.how == "whole" else 2 <= cut.shares <= 8 if cut.how == "cluster" else cut.shares > 1
     assert (cut.shares - 1) * decode.KEYS < max(keys, 1)  # no share is without a key
     name = f"{cut.how}_bfloat16_{dim}_{cut.warps}"
     assert name in cuda.resources(decode.SOURCE)
-    # As many blocks as are aimed at, but for what one share more of each head would pass, or where keys run out.
-    steps = -(-keys // (decode.KEYS * cut.warps * decode.STEPS))
-    assert pairs * cut.shares <= max(pairs, decode.AIM * 132)
-    assert cut.how == "cluster" or cut.shares == max(1, min(steps, int(decode.AIM * 132) // pairs))
+    # A block for each multiprocessor where there is much to read, else for half of them, but for what one share more of
+    # each head would pass, or where keys run out.
+    steps = -(-keys // (decode.KEYS * cut.warps))
+    few, most = pairs * keys * dim < 2**25, 132 // pairs
+    if few and most > 3:
+        most //= 2
+    most = max(1, min(steps, most))
+    assert cut.shares == (1 << most.bit_length() - 1 if cut.how == "cluster" else most)
+    assert cut.how == ("whole" if most < 2 else "cluster" if most <= (8 if few else 2) else "apart")
 
 
 def test_no_kernel_spills() -> None:

@@ -26,11 +26,10 @@ SOURCE = Path(__file__).with_suffix(".cu")
 DTYPES = (torch.bfloat16, torch.float16)
 LOG2E = 1.4426950408889634
 ROWS, KEYS, JOINERS = 16, 16, 8  # of a tile, of a step, warps that join shares: as in sm90_decode.cuh
-# Bytes of keys and values up to which they leave L2 first, so that what others left there stays.
-PASSING = 2**28
-# How heads are shared out: blocks for each multiprocessor, the most shares that are joined in a cluster, steps of each
-# warp that a share has at least.
-AIM, CLUSTERED, STEPS = 1.0, 1, 1
+# Bytes of keys and values from which every multiprocessor is wanted. Fewer are shared out over half of them, in
+# clusters that join their shares by themselves, since a second kernel takes 2 us. On every multiprocessor clusters of
+# more than two do not all find a place at once.
+LONG, CLUSTERED, PAIRED = 2**27, 8, 2
 FAR = 2**29  # where a query stands that sees all keys
 WARPS = {64: 8, 128: 8, 256: 4}  # of a block, by head_dim
 STAGES = {64: 6, 128: 3, 256: 3}  # of a warp's ring
@@ -73,7 +72,7 @@ def _multiprocessors(device: torch.device) -> int:
 def _bytes(dim: int, warps: int, how: str) -> int:
     """Of shared memory, as sm90_decode.cuh lays it out."""
     rings, sums = warps * 4 * STAGES[dim] * KEYS * dim, warps * ROWS * (dim + 10) * 4
-    return max(rings, sums) + ((ROWS * dim // 2 + 16) * 8 + 16 * ROWS * 8 if how == "cluster" else 0)
+    return max(rings, sums) + ((ROWS * dim // 2 + CLUSTERED) * 8 + CLUSTERED * ROWS * 8 if how == "cluster" else 0)
 
 
 @functools.cache
@@ -93,10 +92,11 @@ def _join(dtype: torch.dtype, dim: int) -> Kernel:
 def _cut(dim: int, pairs: int, keys: int, multiprocessors: int) -> Cut:
     """The cut for so many key-value heads, of which so many keys are seen."""
     warps = WARPS[dim]
-    shares = min(int(AIM * multiprocessors) // pairs, -(-keys // (KEYS * warps * STEPS)))
+    shares, long = multiprocessors // pairs, 4 * pairs * keys * dim >= LONG
+    shares = min(shares if long else max(shares // 2, min(shares, PAIRED)), -(-keys // (KEYS * warps)))
     if shares < 2:
         return Cut("whole", 1, warps)
-    if shares <= CLUSTERED:
+    if shares <= (PAIRED if long else CLUSTERED):
         return Cut("cluster", 1 << shares.bit_length() - 1, warps)
     return Cut("apart", shares, warps)
 
@@ -121,12 +121,11 @@ class _Plan:
         self.share = _kernel(q.dtype, dim, cut)
         self.join = _join(q.dtype, dim) if cut.how == "apart" else None
         self.size = self.rows * cut.shares * (dim + 2) if self.join else 0
-        passing = 2 * pairs * (last - first) * dim * 2 < PASSING
         factor = LOG2E * (1 / math.sqrt(dim) if scale is None else float(scale))
         self.strides = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3])
         self.numbers = (
             heads, heads // kv_heads, queries, keys, first, last, length, cut.shares, shift, seen, -(-256 // queries),
-            int(passing), factor,
+            factor,
         )  # fmt: skip
 
     def partial(self, device: torch.device) -> Tensor | None:
