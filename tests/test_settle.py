@@ -488,3 +488,11 @@ def test_torchs_arm_is_torchs_function_and_ours_the_public_one() -> None:
     ]
     assert called[0] == [torch.softmax]
     assert called[1] == [kw.softmax]
+
+
+def test_a_loss_is_raced_as_backward_starts_it() -> None:
+    """Its rows may make the gradient for a 1 with the forward, and would be charged for it twice."""
+    logits, target = torch.randn(4, 9, requires_grad=True), torch.arange(4)
+    torch.nn.functional.cross_entropy(logits, target).backward()
+    (got,) = live.Training(OPS["cross_entropy"], (logits, target, -100, "mean")).both(None)()
+    assert torch.equal(got, logits.grad)

@@ -2,7 +2,8 @@
 
 Nothing of the program may change by it. Inputs are shared, not copied (``detach`` has the same memory), and only what
 an op writes into is cloned. Gradients are asked for by ``torch.autograd.grad``, so no ``.grad`` is written and no hook
-of a leaf runs; what flows in is drawn from a generator of our own; hooks that pack what autograd saves are put aside.
+of a leaf runs; what flows in is drawn from a generator of our own, into a loss it is 1; hooks that pack what autograd
+saves are put aside.
 """
 
 from __future__ import annotations
@@ -154,9 +155,13 @@ class Training:
         return lambda: torch.autograd.grad(outputs, self.wanted, grads, retain_graph=True, allow_unused=True)
 
     def _flows(self, outputs: Any) -> list[Tensor]:
-        """Gradients that flow in, for each output that has one."""
+        """Gradients that flow in, for each output that has one: into a loss 1, as ``backward()`` starts it (its row may
+        have made that gradient with the forward), else drawn."""
         made = []
         for output in _recorded(outputs):
+            if output.dim() == 0:
+                made.append(torch.ones_like(output, requires_grad=False))
+                continue
             generator = torch.Generator(output.device).manual_seed(1)
             flow = torch.empty_like(output, requires_grad=False)
             made.append(flow.normal_(generator=generator))
