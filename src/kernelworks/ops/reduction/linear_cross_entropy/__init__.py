@@ -78,8 +78,8 @@ def linear_cross_entropy(
         looking would mean waiting, a target out of range makes it NaN.
 
     Error bound: README.md; logits and what flows into them are rounded to the dtype, sums are float32.
-    Cost: 2 M N K flop for the loss of M rows, 6 M N K with its gradients; the GPU row takes some hundred rows at a time
-        and, where gradients are wanted, makes them at once, so that no logit is stored for the backward.
+    Cost: 2 M N K flop for the loss of M rows, 6 M N K with its gradients; the GPU row takes some thousand rows at a
+        time and, where gradients are wanted, makes them at once, so that no logit is stored for the backward.
     Raises: TypeError, ValueError naming the argument; IndexError for a target out of range (on the CPU); RuntimeError
         where ``row`` cannot run.
     Source: Hsu et al. 2024, arXiv:2410.10989.

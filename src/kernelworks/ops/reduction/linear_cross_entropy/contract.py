@@ -211,7 +211,16 @@ ERRORS: tuple[Error, ...] = (
     ("target negative", _targets(-1, 2), IndexError, "got -1 at [0]"),
 )
 
-CONTRACT = Contract(
+
+class OfProducts(Contract):
+    """Gradients begin with a float32 one, and are products in x's dtype."""
+
+    def unit(self, request: Request) -> torch.dtype:
+        dtype: torch.dtype = request.args["x"].dtype
+        return dtype
+
+
+CONTRACT = OfProducts(
     name="linear_cross_entropy",
     family="reduction",
     limits={"target": ("weight", 0)},

@@ -1,11 +1,12 @@
-"""linear_cross_entropy on the GPU: rows are taken some hundred at a time, their logits lie in one buffer.
+"""linear_cross_entropy on the GPU: rows are taken some thousand at a time, their logits lie in one buffer.
 
 The vendor's product makes a chunk's logits, cross-entropy turns them into what flows into them where they lie, and two
-more products make the gradients of it. The chunk is small beside the weight and its gradient.
+more products make the gradients of it. The chunk is small beside the weight and its gradient, or the device's memory.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +24,8 @@ from kernelworks.ops.reduction.linear_cross_entropy.contract import CHUNK
 CONFIGS = configs(__file__)
 SHARE = 0.32  # of x and weight: what the logits of a chunk may take
 ALWAYS = 1 << 26  # bytes that they may take in any case
-STEP = 64  # rows: chunks are whole tiles of the products
+OF_MEMORY, OF_LOGITS = 64, 4  # a 64th of the device's memory they may take too, where that is no more than a quarter
+TILE = 128, 256  # of the products: chunks are whole tiles
 
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 Counted = tuple[Tensor, Tensor | None, int]  # every row's target, how many rows count, the target that does not
@@ -67,11 +69,31 @@ def _sums_in_float32() -> Iterator[None]:
         matmul.allow_bf16_reduced_precision_reduction, matmul.allow_fp16_reduced_precision_reduction = before
 
 
+@functools.cache
+def _device(device: torch.device) -> tuple[int, int]:
+    """Bytes of its memory, and its multiprocessors."""
+    if device.type != "cuda":
+        return 0, 1
+    found = torch.cuda.get_device_properties(device)
+    return found.total_memory, found.multi_processor_count
+
+
 def _chunk(m: int, x: Tensor, weight: Tensor) -> int:
-    """How many rows are taken at a time."""
-    budget = max(SHARE * (x.nbytes + weight.nbytes), ALWAYS)
-    rows = int(budget / (weight.shape[0] * weight.itemsize)) // STEP * STEP
-    return max(1, min(m, max(rows, CHUNK)))
+    """How many rows are taken at a time: of what fits, and is no less than half of it, what leaves the fewest
+    multiprocessors idle while x's gradient is made, whose tiles are few and long."""
+    (n, k), (memory, multiprocessors) = weight.shape, _device(x.device)
+    line = n * weight.itemsize
+    budget = max(SHARE * (x.nbytes + weight.nbytes), ALWAYS, min(memory / OF_MEMORY, m * line / OF_LOGITS))
+    most = max(int(budget / line), CHUNK)
+    if most >= m:
+        return max(1, m)
+
+    def busy(rows: int) -> float:
+        tiles = triton.cdiv(rows, TILE[0]) * triton.cdiv(k, TILE[1])
+        return tiles / multiprocessors / triton.cdiv(tiles, multiprocessors)
+
+    least = max(CHUNK, triton.cdiv(most // 2, TILE[0]) * TILE[0])
+    return max(range(least, most + 1, TILE[0]), key=lambda rows: (busy(rows), rows))
 
 
 def _swept(
