@@ -7,11 +7,16 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+import torch
 
 from kernelworks.ceilings.quiet import CpuTimes
+from kernelworks.op import OPS
+from kernelworks.ops.norm import rms_norm  # noqa: F401  fills OPS
 from kernelworks.settle import duel as module
+from kernelworks.settle import races
 from kernelworks.settle.duel import Duel, OverTime, duel, quickest
 from kernelworks.timings import Raced
 
@@ -274,3 +279,18 @@ def test_the_time_for_a_race_is_kept_in_races_too(clock: Clock) -> None:
     assert clock.now < begin + 12
     found = duel(clock.arm(1e-2, 3e-2), clock.arm(1e-2, 3e-2, 4e-2), until=clock.now + 0.5)
     assert found.runs == 1  # it is not run again
+
+
+def test_what_is_made_with_the_forward_is_not_raced_as_a_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    raced: list[str] = []
+
+    def said(mine: Any, torchs: Any, *rest: Any, **named: Any) -> Duel:
+        raced.append("")
+        return Duel(Raced(1.0, 2.0, (2.0, 2.0), 0.0), rounds=1, runs=1)
+
+    monkeypatch.setattr(races, "duel", said)
+    args = (torch.ones(2, 8, requires_grad=True), torch.ones(8), 1e-6, None)
+    one = races.race_training(OPS["rms_norm"], args, ["reference"])
+    assert len(raced) == 1 and one.backward is one.whole
+    two = races.race_training(OPS["rms_norm"], args, ["reference+reference"])
+    assert len(raced) == 3 and two.backward is not two.whole, two.lost

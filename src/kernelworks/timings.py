@@ -82,7 +82,7 @@ class Timing:
     toolchain: str
     torch: str
     whole: Raced  # the forward, or forward and backward together
-    backward: Raced | None  # of training: the backward alone
+    backward: Raced | None  # of training: the backward alone, or the whole where the forward makes the gradients
     date: str
     note: str = ""  # where it is no race in two halves: what it was made of
 

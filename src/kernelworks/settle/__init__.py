@@ -55,9 +55,10 @@ def settle(
     if it won, it is proved at the end, which takes some seconds a row.
 
     A forward is raced as it is, and where gradients are wanted also forward and backward together and the backward
-    alone; ours has to win each by 3% in both halves of the race. What was settled before on this kind of machine is not
-    raced again, unless ``again`` says so. Cost: the run of ``fn`` and about 0.3 s for each kind of call and pass, until
-    races have taken ``budget_s``; what is met after that stays torch's.
+    alone (where it is not made with the forward); ours has to win each by 3% in both halves of the race. What was
+    settled before on this kind of machine is not raced again, unless ``again`` says so. Cost: the run of ``fn`` and
+    about 0.3 s for each kind of call and pass, until races have taken ``budget_s``; what is met after that stays
+    torch's.
 
     The program's answers, gradients and random numbers are what they would have been. ``fn`` may raise: what was
     settled up to there is kept, and the exception goes on. Calls in other threads, in CUDA graphs that are being

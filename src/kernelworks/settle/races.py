@@ -21,7 +21,8 @@ Call = Callable[[], Any]
 @dataclass(frozen=True)
 class Found:
     """The quickest way of ours against torch: the forward, or forward and backward ``whole`` and the ``backward``
-    alone. ``lost`` says why a way could not be raced."""
+    alone, which of a row that makes the gradients with its forward is the whole again. ``lost`` says why a way could
+    not be raced."""
 
     way: str
     whole: Duel | None  # None where no way could be raced
@@ -67,7 +68,9 @@ def race_training(op: Op, args: tuple[Any, ...], ways: Sequence[str], until: flo
         way = quickest(list(able.items()), wait, until)
         whole = duel(able[way], torchs, wait, alike=_alike(wait), until=until)
         del made, able, torchs  # and what flows in with them
-        backward = duel(training.backward(way), training.backward(None), wait, alike=_alike(wait), until=until)
+        backward = whole
+        if "+" in way:  # else it has none of its own: of a graph that is kept it would make everything once more
+            backward = duel(training.backward(way), training.backward(None), wait, alike=_alike(wait), until=until)
     return Found(way, whole, backward, lost)
 
 

@@ -241,7 +241,7 @@ class Session:
     def _told(self, op: Op, request: Request, call: str, found: timings.Verdict, prefix: str) -> None:
         t = found.timing
         parts = [(WHOLE[request.pass_], t.whole)] if t else []
-        if t and t.backward is not None:
+        if t and t.backward is not None and "+" in t.way:
             parts.append((BACKWARD, t.backward))
         if not t or t.call != call:
             self._line(op, request.pass_, call, prefix + found.because, taken=found.way)
@@ -283,7 +283,7 @@ def _because(found: timings.Verdict) -> str:
 
 
 def _parts(pass_: str, found: Found) -> list[tuple[str, Duel]]:
-    parts = [(WHOLE[pass_], found.whole), (BACKWARD, found.backward)]
+    parts = [(WHOLE[pass_], found.whole), (BACKWARD, found.backward if "+" in found.way else None)]
     return [(what, duel) for what, duel in parts if duel is not None]
 
 
