@@ -39,9 +39,10 @@ NAMED: dict[str, str] = {
     "tiles, window 150 top_left, D=128;tiles, window 130 top_left, D=64",
     "attention.sm90_backward_wide": "tiles, D=256 gradients 8on8 257x321 bottom_right@bfloat16;"
     "tiles, D=256 gradients 6on2 700x300 bottom_right@float16",
-    "attention.sm90_decode": "few, D=64 1x5on1 3x2049 bottom_right 700@bfloat16;"
-    "few, D=128 16x40on8 1x300 None None@float16;"
-    "few, D=128 1x2on1 8x3 bottom_right None@bfloat16;few, D=256 2x16on2 2x2501 bottom_right None@float16",
+    "attention.sm90_decode": "few, D=64 2x6on2 5x301 top_left None;few, D=64 1x5on1 3x2049 bottom_right 700;"
+    "few, D=64 1x4on1 4x3000 None None;few, D=128 1x2on1 8x3 bottom_right None;few, D=128 3x16on1 1x129 None None;"
+    "few, D=128 1x16on2 2x4001 bottom_right None;few, D=256 1x4on1 4x64 bottom_right 20;"
+    "few, D=256 1x8on1 1x65 None None;few, D=256 2x16on2 2x2501 bottom_right None",
     "attention.triton": "tiles, whole@bfloat16;Lq=33 Lk=200 causal;decode D=16;mask and causal;"
     "few queries, split@bfloat16;Lk=509@bfloat16",
     "block_sparse_attention.sm90": "D=64;D=128;D=256;D=64 causal;D=128 causal;D=256 causal",
