@@ -90,11 +90,11 @@ def test_the_death_of_a_row_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
     dying = tmp_path / "dying.py"
     at = json.dumps({"at": ["scalar", "N=17", "float32"]})
-    dying.write_text(f"import os\nprint({at!r}, flush=True)\nos.kill(os.getpid(), 11)\n")
+    dying.write_text(f"import os\nprint({at!r}, flush=True)\nos.write(2, b'no room left')\nos.kill(os.getpid(), 11)\n")
     monkeypatch.setattr(sys.modules["kernelworks.prove"], "WORKER", (sys.executable, str(dying)))
     (proof,) = prove("rms_norm", "scalar")
     assert not proof.certified
-    assert "killed by SIGSEGV" in proof.failures[0].message
+    assert proof.failures[0].message == "killed by SIGSEGV: no room left"
     assert proof.failures[0].reproduce == "python -m kernelworks prove rms_norm.scalar --case 'N=17' --dtype float32"
 
 

@@ -213,10 +213,11 @@ def _work(
         errors = worker.stderr.read()
     if worker.returncode == 0:
         return finished, None
+    last = f": {errors.strip()[-2000:]}" if errors.strip() else ""
     if worker.returncode < 0:
-        how = f"killed by {signal.Signals(-worker.returncode).name}"
+        how = f"killed by {signal.Signals(-worker.returncode).name}{last}"
     else:
-        how = f"the worker exited with {worker.returncode}: {errors.strip()[-2000:]}"
+        how = f"the worker exited with {worker.returncode}{last}"
     return finished, (at[0], at[1], at[2], how)
 
 
