@@ -47,6 +47,8 @@ NAMED: dict[str, str] = {
     "few queries, split@bfloat16;Lk=509@bfloat16",
     "block_sparse_attention.sm90": "D=64;D=128;D=256;D=64 causal;D=128 causal;D=256 causal",
     "block_sparse_attention.sm90_backward": "D=64;D=128;D=64 causal;D=128 causal",
+    "attention_fp8.sm90": "Lq=129 Lk=257 needles None;Lq=140 Lk=140 normal top_left;scales of each, 4 heads on 2;"
+    "Lq=200 Lk=90 normal bottom_right@float16",
     "cross_entropy.sm90": "sum N=4096;mean N=4096, 1 flows in;48x32000 mean;40x16384 sum;600x20000 none;37x128256 mean",
     "cross_entropy.triton": "sum N=32003, 1 flows in;none N=32003;48x32000 mean;many rows;mean N=4097;"
     "none N=33, 1 flows in;3x300001 mean",

@@ -65,7 +65,7 @@ def test_shapes_without_much_in_them(shape: tuple[int, ...]) -> None:
     assert type(got) is np.ndarray and got.shape == shape
 
 
-@pytest.mark.parametrize("name", [n for n in OPS if n != "adamw_"])
+@pytest.mark.parametrize("name", [n for n in OPS if n not in ("adamw_", "attention_fp8")])  # NumPy has no 8-bit floats
 def test_every_op_takes_arrays(name: str) -> None:
     op = OPS[name]
     made = op.contract.cases[0].make(torch.Generator().manual_seed(0), torch.float32)

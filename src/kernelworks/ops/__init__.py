@@ -26,6 +26,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "attention": (
         "attention",
+        "attention_fp8",
         "block_sparse_attention",
         "varlen_attn",
     ),

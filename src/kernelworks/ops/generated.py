@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.activation.relu import relu as relu
     from kernelworks.ops.activation.silu_mul import silu_mul as silu_mul
     from kernelworks.ops.attention.attention import attention as attention
+    from kernelworks.ops.attention.attention_fp8 import attention_fp8 as attention_fp8
     from kernelworks.ops.attention.block_sparse_attention import block_sparse_attention as block_sparse_attention
     from kernelworks.ops.attention.varlen_attn import varlen_attn as varlen_attn
     from kernelworks.ops.linear.linear import linear as linear
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         "add_layer_norm",
         "argmax",
         "attention",
+        "attention_fp8",
         "block_sparse_attention",
         "cross_entropy",
         "embedding",
@@ -75,6 +77,9 @@ SCHEMAS = {
     "attention": {
         "forward": "attention(Tensor q, Tensor k, Tensor v, str? causal, int? window, float? scale, Tensor? mask, bool with_lse, float? softcap, Tensor? sinks, str? row=None) -> (Tensor, Tensor)",
         "backward": "attention_backward(Tensor grad_output, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, str? causal, int? window, float? scale, Tensor? mask, bool[] needs, float? softcap, Tensor? sinks, str? row=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "attention_fp8": {
+        "forward": "attention_fp8(Tensor q, Tensor k, Tensor v, Tensor q_descale, Tensor k_descale, Tensor v_descale, str? causal, float? scale, str out_dtype, str? row=None) -> Tensor",
     },
     "block_sparse_attention": {
         "forward": "block_sparse_attention(Tensor query, Tensor key, Tensor value, Tensor block_mask, bool is_causal, float? scale, bool enable_gqa, bool with_lse, str? row=None) -> (Tensor, Tensor)",
