@@ -170,14 +170,17 @@ def test_a_word_that_no_kernel_has_is_refused(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- beside timings on record
 
-SHORT = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "i64": torch.int64}
+SHORT = {
+    "bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "i64": torch.int64,
+    "f8_e4m3fn": torch.float8_e4m3fn,
+}  # fmt: skip
 FILLS_US = 30.0  # shorter calls are their host's
 
 
 def asked(op: Op, call: str) -> Request:
     """The request that a timing's text stands for; tensors are contiguous."""
     args: dict[str, Any] = dict.fromkeys(op.passes["forward"].names)
-    for name, dtype, sizes in re.findall(r"(\w+) (bf16|f16|f32|i64)\[([\d,]+)\]", call):
+    for name, dtype, sizes in re.findall(rf"(\w+) ({'|'.join(SHORT)})\[([\d,]+)\]", call):
         shape = tuple(int(n) for n in sizes.split(","))
         stride = tuple(torch.empty(shape, device="meta").stride())
         args[name] = TensorSpec(shape, SHORT[dtype], stride, "cuda")

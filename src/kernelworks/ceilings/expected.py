@@ -16,10 +16,12 @@ fitted to a shape.
   multiprocessor that ends last, over the matrix units' rate. *Which rate* is a matter of power. Units that never wait
   run at the clock that the power limit leaves, which falls within a second: a race of some tenths, or a program that
   does other things too, is halfway between a burst and a long run. Units that wait for weights leave power to the
-  clock, and make 4096 flop a clock and multiprocessor at the clock that exponentials were measured at.
+  clock, and make 4096 flop a clock and multiprocessor (of 8 bits twice as many) at the clock that exponentials were
+  measured at.
 - **weights**, a softmax's: what of them no other group's products hide. Exponentials, 16 a clock and multiprocessor,
   at the rate measured; where it is the whole, for each also two float32 instructions (scale, sum) and one and a half
-  at half their rate (maximum, packing two into one): the loops of the ladder ``cuda-attention-hopper`` hold these.
+  at half their rate (maximum, packing two into one): the loops of the ladder ``cuda-attention-hopper`` hold these. In
+  8 bits straight lines may stand for exponentials.
 - **seams**: where what a multiprocessor holds waits for the rest of its row, each turn waits once.
 - **first and last tile**: a kernel of tiles waits once for memory before anything is computed, and puts the last away
   when nothing else is left to do. With a seam between its tiles it waits in each round. A wait is what the smallest
@@ -42,10 +44,17 @@ __all__ = ["Expected", "Manner", "Piece", "expected"]
 FLOP_A_CLOCK = 4096  # a multiprocessor's matrix units, 16-bit operands: NVIDIA H100 white paper, 2022, table 3
 FUNCTIONS_A_CLOCK = 16  # CUDA C++ programming guide, throughput of native arithmetic instructions, 9.0
 FULL, HALF = 2.0, 1.5  # instructions a score at 128 and at 64 lanes a clock beside its exponential
+# Of a weight in 8 bits by a straight line: its multiply-add, half an addition, a quarter of a packing, and the block's
+# sums added (68 for 64 scores); half a conversion and half a maximum of three.
+LINES = 2.8 + 2 * 1.0
 MANY = 32  # rounds of tiles, of which it matters no more which multiprocessor ends last
 HALFWAY = 0.5  # from a burst to a long run
 BETWEEN_S = 30e-6  # calls that are timed alone lie so far apart, while L2 is filled: the card rests meanwhile
-PRODUCTS = ("bfloat16", "float16")  # what matrix units multiply here; float32 is multiplied outside of them
+PRODUCTS = (
+    "bfloat16",
+    "float16",
+    "float8_e4m3fn",
+)  # what matrix units multiply here; float32 is multiplied outside of them
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,8 @@ class Manner:
       there are (heads), ``packed`` how many lie one behind the other in the two dimensions, taken to be of one length.
       ``shared``: the last turn of tiles is shared out. ``seam``: a tile begins when the one before is done.
     - ``held``: bytes that a multiprocessor has in registers until all of a row is there; memory waits meanwhile.
-    - ``weights`` are what of a softmax products wait for: "exponentials", "whole", or nothing.
+    - ``weights`` are what of a softmax products wait for: "exponentials", "whole", "lines" in place of exponentials, or
+      nothing.
     - ``rate`` of the products: "clock" where they wait for weights, "burst" where something else of a step holds them
       up too, "power" where nothing does.
     - ``products`` and ``weighed``: how often what the contract counts once is computed.
@@ -239,6 +249,8 @@ def _weights(piece: Piece, manner: Manner, ceilings: GpuCeilings) -> float:
         return 0.0
     a_second = 1 / (rate * 1e9)
     fused, _ = _fused(ceilings)
+    if manner.weights == "lines" and fused:
+        return piece.transcendental * LINES / (fused / 2)
     if manner.weights == "whole" and fused:
         a_second += (FULL + 2 * HALF) / (fused / 2)
     return piece.transcendental * a_second
@@ -253,7 +265,7 @@ def _fused(ceilings: GpuCeilings) -> tuple[float, float]:
 def _products(piece: Piece, manner: Manner, ceilings: GpuCeilings, alone: bool) -> float:
     if manner.rate == "clock":
         clock = ceilings.functions["exp"] * 1e9 / FUNCTIONS_A_CLOCK  # of all multiprocessors together
-        return piece.flop / (FLOP_A_CLOCK * clock)
+        return piece.flop / (FLOP_A_CLOCK * (2 if piece.dtype.startswith("float8") else 1) * clock)
     rates = [(r.burst_tflops * 1e12, r.sustained_tflops * 1e12) for r in ceilings.rates if r.dtype == piece.dtype]
     burst, sustained = max(rates, default=(math.inf, math.inf))
     least = piece.flop / burst
