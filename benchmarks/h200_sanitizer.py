@@ -61,6 +61,10 @@ NAMED: dict[str, str] = {
     "linear.sm90": "M=300 N=520 K=264;M=8 N=1001 K=264;M=11 N=1000 K=1032;"
     "M=1 N=1000 K=1032;M=1 N=1 K=4096;M=1 N=1001 K=14344;M=2 N=4099 K=2056;M=2 N=521 K=8200;M=4 N=523 K=8200;"
     "M=1 N=28672 K=8192;M=5 N=520 K=4616;M=8 N=4096 K=4096",
+    "linear.sm90_middle": "M=17 N=8 K=8;M=32 N=4104 K=264;M=25 N=5128 K=4616;M=31 N=6152 K=520;M=17 N=8200 K=1160;"
+    "M=24 N=17000 K=136;M=33 N=4096 K=2056;M=64 N=5128 K=520;M=50 N=8200 K=1032;M=40 N=7400 K=4104;M=100 N=3080 K=1032;"
+    "M=127 N=5000 K=4616;M=128 N=10312 K=520;M=65 N=14344 K=264;M=129 N=72 K=64;M=300 N=520 K=264;M=512 N=5128 K=520;"
+    "M=400 N=6152 K=264",
     "softmax.triton": "many rows;long and climbing;dim 1 of [2, 4500, 3];dim 0 of [300, 70];dim 1 of [2, 9001];N=4096;"
     "50x32769",
     "log_softmax.triton": "many rows;dim 1 of [2, 4500, 3];dim 0 of [300, 70];dim 1 of [2, 9001];N=4096;50x32769",
@@ -70,7 +74,7 @@ NAMED: dict[str, str] = {
 def arguments(op: str, row: str) -> list[str]:
     """What ``prove.sanitized`` is told to run of a row."""
     named = NAMED.get(f"{op}.{row}")
-    return ["--calls", "26", "--cases", named] if named else MOST
+    return ["--calls", str(max(26, 2 * len(named.split(";")))), "--cases", named] if named else MOST
 
 
 def gpu_rows() -> list[tuple[str, str]]:

@@ -59,6 +59,7 @@ ROOM_MAY_HOLD = (
         "sm90_backward.cu",
         "sm90_backward_wide.cu",
         "sm90_decode.cu",
+        "sm90_middle.cu",
         "decode.cpp",
         "backward.cpp",
     }

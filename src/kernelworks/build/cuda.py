@@ -198,21 +198,23 @@ _maps: dict[tuple[Any, ...], Tensor] = {}
 ELEMENTS = (torch.float16, torch.bfloat16, torch.float32)  # in the order of launch.cpp
 
 
-def tensor_map(matrix: Tensor, rows: int, columns: int, stride: int, box_rows: int, box_columns: int) -> Tensor:
+def tensor_map(
+    matrix: Tensor, rows: int, columns: int, stride: int, box_rows: int, box_columns: int, fetched: int = 256
+) -> Tensor:
     """A CUtensorMap of a row-major matrix of 16-bit or float32 numbers: 128 bytes on the CPU for a kernel's parameter.
 
     The matrix begins where the tensor does; ``stride`` lies between its rows, in elements. The box is what a bulk copy
     moves, at most 256 rows of at most 128 bytes; shared memory gets the 128-byte swizzle, and what lies outside the
-    matrix is read as zero and not written. The address and the row stride must be multiples of 16 bytes. Kept per
-    address and shape. Raises LaunchError.
+    matrix is read as zero and not written. L2 fetches ``fetched`` bytes at a time, 128 or 256. The address and the row
+    stride must be multiples of 16 bytes. Kept per address and shape. Raises LaunchError.
     """
-    key = (matrix.data_ptr(), rows, columns, stride, matrix.dtype, box_rows, box_columns)
+    key = (matrix.data_ptr(), rows, columns, stride, matrix.dtype, box_rows, box_columns, fetched)
     found = _maps.get(key)
     if found is None:
         found = torch.zeros(128, dtype=torch.uint8)
         if not matrix.is_meta:
             kind, pitch = ELEMENTS.index(matrix.dtype), stride * matrix.element_size()
-            status = launcher().tensor_map(found, key[0], kind, rows, columns, pitch, box_rows, box_columns)
+            status = launcher().tensor_map(found, key[0], kind, rows, columns, pitch, box_rows, box_columns, fetched)
             succeed(status, f"encoding a tensor map of {rows} x {columns}, row stride {stride}")
         if len(_maps) >= MOST_MAPS:
             _maps.clear()

@@ -345,12 +345,12 @@ KW_ANSWER(launch_function) {
     return go(f, static_cast<int>(args.integer(1)), reinterpret_cast<Handle>(args.integer(2)), grid, parameters);
 }
 
-// tensor_map(result, address, element, rows, columns, row stride in bytes, box rows, box columns): result (128 bytes on
-// the CPU) receives the CUtensorMap of a row-major matrix with the 128-byte swizzle. element: 0 float16, 1 bfloat16,
-// 2 float32.
+// tensor_map(result, address, element, rows, columns, row stride in bytes, box rows, box columns, bytes that L2 fetches
+// at a time: 128 or 256): result (128 bytes on the CPU) receives the CUtensorMap of a row-major matrix with the 128-byte
+// swizzle. element: 0 float16, 1 bfloat16, 2 float32.
 KW_ANSWER(tensor_map) {
     if (!driver().open) return NO_DRIVER;
-    enum { SWIZZLE_128 = 3, PROMOTE_256 = 3 };
+    enum { SWIZZLE_128 = 3, PROMOTE_128 = 2, PROMOTE_256 = 3 };
     constexpr int ELEMENTS[] = {6, 9, 7};  // CU_TENSOR_MAP_DATA_TYPE_FLOAT16, _BFLOAT16, _FLOAT32
     alignas(64) char map[128];
     const uint64_t shape[2] = {static_cast<uint64_t>(args.integer(4)), static_cast<uint64_t>(args.integer(3))};
@@ -359,7 +359,7 @@ KW_ANSWER(tensor_map) {
     const unsigned steps[2] = {1, 1};
     auto address = reinterpret_cast<void*>(args.integer(1));
     CUresult code = driver().encode(map, ELEMENTS[args.integer(2)], 2, address, shape, &stride, box, steps, 0,
-                                    SWIZZLE_128, PROMOTE_256, 0);
+                                    SWIZZLE_128, args.integer(8) == 128 ? PROMOTE_128 : PROMOTE_256, 0);
     std::memcpy(args.tensor(0).data, map, sizeof map);
     return code;
 }

@@ -8,6 +8,7 @@ from typing import Any, overload
 from kernelworks.build.rows import cuda_row, triton_row
 from kernelworks.ops.linear.linear.contract import CONTRACT, FORM
 from kernelworks.ops.linear.linear.sm90 import guard as sm90_guard
+from kernelworks.ops.linear.linear.sm90_middle import guard as middle_guard
 from kernelworks.spelling import ABSENT, Array
 
 __all__ = ["OP", "linear"]
@@ -49,5 +50,6 @@ def linear(
 
 
 HERE = Path(__file__).parent
-OP = FORM.op(CONTRACT, ahead=[cuda_row(HERE, guard=sm90_guard), triton_row(HERE)])
+MIDDLE = cuda_row(HERE, source="sm90_middle.cu", name="sm90_middle", guard=middle_guard)
+OP = FORM.op(CONTRACT, ahead=[MIDDLE, cuda_row(HERE, guard=sm90_guard), triton_row(HERE)])
 SPELLING = FORM.spelling(OP)

@@ -30,7 +30,8 @@ SHAPES = (
 
 # On a GPU: each kernel of the row sm90 (1, 2, 8 and 16 rows, and tiles) and each configuration of the Triton row, with
 # K that is and is not a multiple of a step, more tiles than multiprocessors, tiles that stick out on either side, and
-# last turns whose tiles are cut along K: into two and three parts, and two turns at once.
+# last turns whose tiles are cut along K: into two and three parts, and two turns at once. Then each kernel of
+# sm90_middle, by rows of x: tiles that stick out, and parts of K with fewer steps than stages or with none.
 DEVICE_SHAPES = (
     (1, 4096, 4096), (1, 14337, 4096), (1, 1000, 1032), (1, 28672, 8192), (1, 1001, 14344), (2, 4099, 2056),
     (2, 521, 8200), (3, 77, 520), (4, 523, 8200), (8, 4096, 4096), (8, 1001, 264),
@@ -38,6 +39,10 @@ DEVICE_SHAPES = (
     (17, 8, 8), (129, 72, 64), (300, 520, 264), (1000, 4096, 1032),
     (2048, 2048, 2048), (2049, 8200, 520), (6000, 4096, 1024),
     (2300, 2824, 2056), (2560, 2560, 2048), (4096, 4352, 1032),
+    (19, 2056, 2568), (32, 4104, 264), (25, 5128, 4616), (31, 6152, 520), (17, 8200, 1160), (24, 17000, 136),
+    (33, 4096, 2056), (64, 5128, 520), (50, 8200, 1032), (40, 7400, 4104),
+    (100, 3080, 1032), (127, 5000, 4616), (66, 8456, 2056), (128, 10312, 520), (65, 14344, 264),
+    (200, 8200, 520), (300, 3080, 520), (512, 5128, 520), (400, 6152, 264),
 )  # fmt: skip
 
 FORM = Product(

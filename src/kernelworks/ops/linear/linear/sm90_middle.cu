@@ -1,0 +1,21 @@
+// linear for some 17 to 512 rows of x on Hopper: the kernels that tuning.toml names, in both types of elements.
+#include "middle.cuh"
+
+KW_MIDDLE(1, 1, 32, 48, 4, 5, 1, 1, 2, 1)
+KW_MIDDLE(1, 1, 32, 32, 4, 6, 1, 1, 1, 1)
+KW_MIDDLE(1, 1, 32, 40, 4, 6, 1, 1, 1, 1)
+KW_MIDDLE(1, 1, 32, 48, 4, 5, 1, 1, 1, 1)
+KW_MIDDLE(1, 1, 32, 64, 2, 9, 1, 1, 1, 1)
+KW_MIDDLE(1, 1, 32, 112, 1, 6, 1, 1, 1, 2)
+KW_MIDDLE(1, 1, 64, 64, 2, 7, 1, 1, 2, 1)
+KW_MIDDLE(1, 1, 64, 56, 2, 7, 1, 1, 1, 1)
+KW_MIDDLE(1, 1, 64, 64, 2, 7, 1, 1, 1, 1)
+KW_MIDDLE(1, 1, 64, 64, 1, 14, 1, 1, 1, 1)
+KW_MIDDLE(2, 1, 128, 48, 2, 5, 1, 1, 2, 1)
+KW_MIDDLE(2, 1, 128, 88, 2, 4, 1, 2, 2, 1)
+KW_MIDDLE(1, 1, 64, 160, 2, 4, 2, 1, 1, 1)
+KW_MIDDLE(2, 1, 128, 112, 1, 7, 1, 2, 1, 1)
+KW_MIDDLE(2, 1, 128, 128, 1, 7, 1, 1, 1, 1)
+KW_MIDDLE(2, 1, 128, 96, 2, 4, 1, 1, 1, 1)
+KW_MIDDLE(2, 1, 128, 160, 1, 6, 1, 1, 1, 1)
+KW_MIDDLE(2, 1, 128, 192, 1, 5, 1, 1, 1, 1)
