@@ -11,12 +11,12 @@ constexpr int TURNING = 512, MEASURING = 128, THREADS = TURNING + MEASURING;
 constexpr int WARPS = TURNING / 32, MEASURERS = MEASURING / 32, MOST_STAGES = 8;
 constexpr int EACH = 8;  // elements in 16 bytes
 
-// Shared memory: barriers (rows that have come, rows that are measured; of a pair: the other's ring is free, its sums have
-// come), what measuring warps tell each other, the weight, the rings, the measures of rows.
+// Shared memory: barriers (rows that have come, rows that are measured), what measuring warps tell each other, the weight,
+// the rings, the measures of rows.
 constexpr int PLACES = WARPS * MOST_STAGES;  // no group has more stages, and no more than WARPS groups exist
-constexpr int COME = 0, MEASURED = COME + 8 * PLACES, FREE = MEASURED + 8 * PLACES, SENT = FREE + 8;
-constexpr int TOLD = SENT + 8, SAID = 16;  // SAID: bytes a warp
-constexpr int WEIGHT = (TOLD + MEASURERS * SAID + 127) / 128 * 128;  // bulk copies to whole 16 bytes alone are slow
+constexpr int COME = 0, MEASURED = COME + 8 * PLACES;
+constexpr int TOLD = MEASURED + 8 * PLACES, SAID = 16;  // SAID: bytes a warp
+constexpr int WEIGHT = (TOLD + MEASURERS * SAID + 127) / 128 * 128;  // whole lines of 128 bytes
 
 // Variances outside have overflowed or lost bits in float32.
 constexpr float LEAST = 0x1p-90f, MOST = 0x1p100f, SMALLEST = 0x1p-126f;
@@ -52,9 +52,8 @@ struct F16 {
 
 // ---------------------------------------------------------------- instructions that C++ has no words for
 
-inline __device__ void barrier_init(u32 barrier) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier)); }
-inline __device__ void barrier_expect(u32 barrier, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+inline __device__ void barrier_init(u32 barrier, u32 arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
 inline __device__ void barrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -65,38 +64,14 @@ inline __device__ void barrier_wait(u32 barrier, u32 phase) {
         "@done bra GONE;\nbra AGAIN;\nGONE:\n}" ::"r"(barrier), "r"(phase)
         : "memory");
 }
-inline __device__ void copy(u32 to, const void* from, u32 bytes, u32 barrier) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
-        "r"(bytes), "r"(barrier)
-        : "memory");
+// 16 bytes, which are there once the barrier that this thread then arrives at with its copies is through.
+inline __device__ void copy(u32 to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+inline __device__ void arrive_with_copies(u32 barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
 inline __device__ u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
-inline __device__ u32 blocks_in_cluster() {
-    u32 count;
-    asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(count));
-    return count;
-}
-// Of all threads of the cluster. Relaxed: barriers have a fence of their own, and otherwise it would be one of all memory.
-inline __device__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-inline __device__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// Arrives at another block's barrier; what this block has read so far may then be written over there. (Said as a release of
-// the cluster it would be a fence of all memory.)
-inline __device__ void arrive_at(u32 barrier, u32 block) {
-    asm volatile(
-        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier), "r"(block)
-        : "memory");
-}
-// Writes four numbers where another block of the cluster has this place of shared memory; its barrier counts the bytes.
-inline __device__ void send(const float* here, u32 barrier, u32 block, const float* v) {
-    asm volatile(
-        "{\n.reg .b32 there, told;\nmapa.shared::cluster.u32 there, %0, %2;\nmapa.shared::cluster.u32 told, %1, %2;\n"
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, [told];\n}" ::"r"(
-            shared_address(here)),
-        "r"(barrier), "r"(block), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
-        : "memory");
-}
 // Of all warps of a block, each in its own part of the program.
 inline __device__ void block_barrier() { asm volatile("bar.sync 0;" ::: "memory"); }
 inline __device__ void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

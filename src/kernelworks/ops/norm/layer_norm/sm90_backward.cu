@@ -1,12 +1,12 @@
-// The gradients of layer_norm on Hopper, for 16-bit elements. Rows come in by bulk copies into a ring in shared
+// The gradients of layer_norm on Hopper, for 16-bit elements. Rows come by asynchronous copies into a ring in shared
 // memory, where they are read twice: by four warps that measure them, and by sixteen that turn them into gradients and
 // keep a block's shares of the gradients of weight and bias in registers over all its rows. So a row comes in while the
 // next is measured and the one before is turned, and memory never waits for a sum. A second kernel adds the shares.
 //
 // A group of the sixteen warps takes a row: as many as hold its columns at V pieces of 16 bytes a thread. A block has as
-// many groups as fit, each with its own ring. The four measure the groups' rows in turn. Two blocks of a cluster with one
-// group each join their shares before they leave, by stores whose bytes a barrier counts: a barrier of the cluster would
-// also wait for the last gradients to reach memory. Integers arrive as 64 bits.
+// many groups as fit, each with its own ring. The four measure the groups' rows in turn. A thread that turns fetches what
+// it will turn itself, into the place of what it has turned, so that a group's threads need not meet. Integers arrive as
+// 64 bits.
 #include "measures.cuh"
 
 struct Problem {
@@ -37,11 +37,19 @@ struct Places {
     }
 };
 
-inline __device__ void fetch(const Problem& a, const Places& at, int group, int row, int stage) {
-    u32 to = shared_address(at.row(group, stage)), barrier = at.barrier(COME, group, stage);
-    barrier_expect(barrier, 2 * at.row_bytes);
-    copy(to, a.x + row * a.x_stride, at.row_bytes, barrier);
-    copy(to + at.row_bytes, a.grad + row * a.grad_stride, at.row_bytes, barrier);
+// A thread asks for its own V pieces of a row (V - 1, where the row is not whole); the barrier counts the group's threads.
+template <int V>
+__device__ __forceinline__ void fetch(
+    const Problem& a, const Places& at, int group, u32 row, int stage, int begin, int stride, bool whole) {
+    u32 to = shared_address(at.row(group, stage)) + 2 * begin, barrier = at.barrier(COME, group, stage);
+    const u16 *x = a.x + row * a.x_stride + begin, *grad = a.grad + row * a.grad_stride + begin;
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+        if (v + 1 == V && !whole) break;
+        copy(to + 2 * v * stride, x + v * stride);
+        copy(to + at.row_bytes + 2 * v * stride, grad + v * stride);
+    }
+    arrive_with_copies(barrier);
 }
 
 inline __device__ Words words(const u16* p) {
@@ -106,13 +114,11 @@ __device__ __forceinline__ void fours(
             for (int i = 0; i < EACH; i += 4) use(first + v * stride + i, &of_weight[v][i], &of_bias[v][i]);
 }
 
-inline __device__ void put(float* to, const float* sums, const float* more) {
-    float4 sum{sums[0], sums[1], sums[2], sums[3]};
-    if (more) sum.x += more[0], sum.y += more[1], sum.z += more[2], sum.w += more[3];
-    *reinterpret_cast<float4*>(to) = sum;
+inline __device__ void put(float* to, const float* sums) {
+    *reinterpret_cast<float4*>(to) = float4{sums[0], sums[1], sums[2], sums[3]};
 }
 
-// What a block leaves of its sums down the columns: its share, or with another block of a cluster theirs.
+// What a block leaves of its sums down the columns: its share.
 template <int V>
 __device__ __forceinline__ void leave(
     const Problem& a, const Places& at, const float (&of_weight)[V][EACH], const float (&of_bias)[V][EACH]) {
@@ -124,35 +130,21 @@ __device__ __forceinline__ void leave(
     // A group's sums take the place of its first two rows, which nobody reads any more.
     float* parts = reinterpret_cast<float*>(at.row(group, 0));
     if (at.groups == 1) {
-        int pair = blocks_in_cluster(), shares = gridDim.x / pair, rank = blockIdx.x % pair;
-        // Of a pair, one block takes the columns before the middle and the other those from there on.
-        auto mine = [&](int column) { return pair == 1 || (column < a.N / 2) == (rank == 0); };
-        if (pair == 2) {
-            u32 free = at.barrier(FREE, 0, 0), sent = at.barrier(SENT, 0, 0);
-            if (works && member == 0) {
-                barrier_expect(sent, 2 * sizeof(float) * (a.N / 2));
-                arrive_at(free, rank ^ 1);  // the group has met after its last row
-            }
-            barrier_wait(free, 0);
-            fours(of_weight, of_bias, pieces, member * EACH, stride, [&](int column, const float* weights, const float* biases) {
-                if (mine(column)) return;
-                send(parts + column, sent, rank ^ 1, weights);
-                send(parts + a.N + column, sent, rank ^ 1, biases);
-            });
-            barrier_wait(sent, 0);
-        }
-        float* share = a.partial + static_cast<i64>(blockIdx.x / pair) * a.N;
-        float* next = share + static_cast<i64>(shares) * a.N;
+        float* share = a.partial + static_cast<i64>(blockIdx.x) * a.N;
+        float* next = share + static_cast<i64>(gridDim.x) * a.N;
         fours(of_weight, of_bias, pieces, member * EACH, stride, [&](int column, const float* weights, const float* biases) {
-            if (!mine(column)) return;
-            put(share + column, weights, pair == 2 ? parts + column : nullptr);
-            put(next + column, biases, pair == 2 ? parts + a.N + column : nullptr);
+            put(share + column, weights);
+            put(next + column, biases);
         });
         return;
     }
+    if (a.warps == 1)
+        __syncwarp();
+    else if (works)
+        asm volatile("bar.sync %0, %1;" ::"r"(1 + MEASURERS + group), "r"(32 * a.warps) : "memory");
     fours(of_weight, of_bias, pieces, member * EACH, stride, [&](int column, const float* weights, const float* biases) {
-        put(parts + column, weights, nullptr);
-        put(parts + a.N + column, biases, nullptr);
+        put(parts + column, weights);
+        put(parts + a.N + column, biases);
     });
     block_barrier();
     for (int i = 4 * threadIdx.x; works && i < 2 * a.N; i += 4 * 32 * a.warps * at.groups) {
@@ -163,7 +155,7 @@ __device__ __forceinline__ void leave(
             sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
         }
         int which = i >= a.N;
-        i64 row = static_cast<i64>(which) * gridDim.x + blockIdx.x;  // groups of a block, and no pair
+        i64 row = static_cast<i64>(which) * gridDim.x + blockIdx.x;
         *reinterpret_cast<float4*>(a.partial + row * a.N + i - which * a.N) = sum;
     }
 }
@@ -176,8 +168,9 @@ __device__ __forceinline__ void turn(const Problem& a, const Places& at, int war
     const u16* weight = reinterpret_cast<const u16*>(at.memory + WEIGHT) + member * EACH;
     float of_weight[V][EACH] = {}, of_bias[V][EACH] = {};
     int place = 0;  // stage, and stages more in every second round
-    // All groups go through as many turns, also those that have a row less: racecheck counts a thread's barriers.
     u32 M = works ? a.M : 0;
+    for (int s = 0; s < at.stages; ++s)
+        if (u32 row = at.first(group) + s * at.step; row < M) fetch<V>(a, at, group, row, s, member * EACH, stride, whole);
     for (u32 turn = blockIdx.x; turn < M; turn += at.step) {
         u32 row = turn + gridDim.x * group;
         int stage = place < at.stages ? place : place - at.stages;
@@ -205,12 +198,8 @@ __device__ __forceinline__ void turn(const Problem& a, const Places& at, int war
                     uint4{T::put(d[0], d[1]), T::put(d[2], d[3]), T::put(d[4], d[5]), T::put(d[6], d[7])};
             }
         }
-        if (a.warps == 1)
-            __syncwarp();
-        else
-            asm volatile("bar.sync %0, %1;" ::"r"(1 + MEASURERS + group), "r"(32 * a.warps) : "memory");
         row += at.stages * at.step;
-        if (member == 0 && row < M) fetch(a, at, group, static_cast<int>(row), stage);
+        if (row < M) fetch<V>(a, at, group, row, stage, member * EACH, stride, whole);
         if (++place == 2 * at.stages) place = 0;
     }
     if (a.partial) leave<V>(a, at, of_weight, of_bias);
@@ -224,24 +213,15 @@ __device__ __forceinline__ void gradients(const Problem& a) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
         for (int g = 0; g < at.groups; ++g)
-            for (int s = 0; s < at.stages; ++s) barrier_init(at.barrier(COME, g, s)), barrier_init(at.barrier(MEASURED, g, s));
-        barrier_init(at.barrier(FREE, 0, 0)), barrier_init(at.barrier(SENT, 0, 0));
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+            for (int s = 0; s < at.stages; ++s)
+                barrier_init(at.barrier(COME, g, s), 32 * a.warps), barrier_init(at.barrier(MEASURED, g, s), 1);
     }
     __syncthreads();
-    if (blocks_in_cluster() > 1) cluster_arrive();
     wait_for_kernel_before();
-    if (lane == 0)  // the first rows: warp after warp, so that they are all on their way at once
-        for (int place = warp; place < at.groups * at.stages; place += THREADS / 32) {
-            i64 row = at.first(place % at.groups) + static_cast<i64>(place / at.groups) * at.step;
-            if (row < a.M) fetch(a, at, place % at.groups, static_cast<int>(row), place / at.groups);
-        }
     for (int i = threadIdx.x * EACH; i < a.N; i += THREADS * EACH)
         *reinterpret_cast<uint4*>(memory + WEIGHT + 2 * i) =
             a.weight ? *reinterpret_cast<const uint4*>(a.weight + i) : uint4{T::ONES, T::ONES, T::ONES, T::ONES};
     __syncthreads();
-    if (blocks_in_cluster() > 1) cluster_wait();  // the other block's barriers are there
     if (warp >= WARPS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
         measure<T>(a, at, warp - WARPS, lane);

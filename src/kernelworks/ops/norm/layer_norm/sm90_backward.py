@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from kernelworks.build.cuda import Kernel
 from kernelworks.contract import Request
 from kernelworks.ops.layout import as_rows
 
-__all__ = ["backward", "guard"]
+__all__ = ["backward", "guard", "prepare_backward"]
 
 SOURCE = Path(__file__).with_suffix(".cu")
 # As in the source: threads of a block, warps that turn rows, elements in 16 bytes, pieces of 16 bytes a thread, rows on
@@ -24,7 +25,6 @@ SHARED = 227 * 1024
 DTYPES = (torch.bfloat16, torch.float16)
 SHORTEST = 4104  # elements of a row: up to 4096, two of Triton's programs a multiprocessor hold theirs in registers
 LONGEST = WARPS * 32 * EACH * max(PIECES)  # what a block holds of a row
-PAIRED = 8192  # elements from which on two blocks join their shares, so that half is written and read
 LONGEST_SUM = 64  # rows that a group adds up in float32: what the bound of the gradients leaves room for
 
 
@@ -63,10 +63,8 @@ def _warps(n: int, pieces: int) -> int:
 def _kernels(dtype: torch.dtype, n: int) -> tuple[Kernel, Kernel, int, int]:
     """The kernels for rows of n, the warps of a row, and how many rows are on their way."""
     pieces, warps, stages, shared = _shape(n)
-    name, paired = str(dtype).removeprefix("torch."), n > PAIRED and warps > WARPS // 2
-    gradients = Kernel(
-        SOURCE, f"gradients_{name}_{pieces}", threads=THREADS, shared=shared, cluster=2 if paired else 1, overlap=True
-    )
+    name = str(dtype).removeprefix("torch.")
+    gradients = Kernel(SOURCE, f"gradients_{name}_{pieces}", threads=THREADS, shared=shared, overlap=True)
     return gradients, Kernel(SOURCE, f"column_sums_{name}", threads=SUM_THREADS, overlap=True), warps, stages
 
 
@@ -86,13 +84,13 @@ def _aligned(x: Tensor) -> Tensor:
     return rows.clone(memory_format=torch.contiguous_format) if _stride(rows) % EACH or rows.data_ptr() % 16 else rows
 
 
-def _blocks(m: int, warps: int, pair: int, device: torch.device) -> int:
-    """One a multiprocessor, in pairs where these are paired, and more only where sums would grow too long."""
+def _blocks(m: int, warps: int, device: torch.device) -> int:
+    """One a multiprocessor, and more only where sums would grow too long."""
     processors, groups = _multiprocessors(device), WARPS // warps
     blocks = min(processors, m)
     if m > LONGEST_SUM * groups * blocks:
         blocks = -(-m // (LONGEST_SUM * groups * processors)) * processors
-    return blocks + blocks % pair
+    return blocks
 
 
 def backward(
@@ -109,18 +107,51 @@ def backward(
     rows, grads = _aligned(x), _aligned(grad)
     m = rows.numel() // n
     gradients, sums, warps, stages = _kernels(x.dtype, n)
-    blocks = _blocks(m, warps, gradients.cluster, x.device)
-    shares = blocks // gradients.cluster
+    blocks = _blocks(m, warps, x.device)
     if weight is not None and (not weight.is_contiguous() or weight.data_ptr() % 16):
         weight = weight.clone(memory_format=torch.contiguous_format)
-    partial = torch.empty((2, shares, n), dtype=torch.float32, device=x.device) if wanted else None
+    partial = torch.empty((2, blocks, n), dtype=torch.float32, device=x.device) if wanted else None
     target = grad_x if grad_x.data_ptr() % 16 == 0 else torch.empty_like(grad_x)
     gradients(
         (blocks, 1, 1), grads, rows, weight, target, partial, _stride(grads), _stride(rows), m, n, warps, stages,
         float(eps),
     )  # fmt: skip
     if partial is not None:
-        sums((-(-n // COLUMNS), 2, 1), partial, to_weight, to_bias, shares, n)
+        sums((-(-n // COLUMNS), 2, 1), partial, to_weight, to_bias, blocks, n)
     if target is not grad_x:
         grad_x.copy_(target)
     return grad_x, grad_weight, grad_bias
+
+
+def prepare_backward(
+    grad: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, needs: list[bool]
+) -> Callable[..., tuple[Tensor, Tensor, Tensor]] | None:
+    """What serves calls that look like this one, with nothing to work out again; None where rows are copied."""
+    if x.device.type != "cuda" or not all(t is None or t.is_contiguous() for t in (grad, x, weight)):
+        return None
+    n, device, dtype = x.shape[-1], x.device, x.dtype
+    m = x.numel() // n
+    gradients, sums, warps, stages = _kernels(dtype, n)
+    blocks, strips, sizes = _blocks(m, warps, device), -(-n // COLUMNS), (n, n, m, n, warps, stages, float(eps))
+    of_weight, of_bias = weight is not None and needs[1], bias is not None and needs[2]
+    start, empty, empty_like = gradients.on(x.get_device()), torch.empty, torch.empty_like
+
+    def call(
+        grad: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, needs: list[bool],
+        out: Any = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        grad_x = empty_like(x) if out is None else out[0]
+        left, right, by, to = (0 if t is None else t.data_ptr() for t in (grad, x, weight, grad_x))
+        if (left | right | by | to) & 15:
+            return backward(grad, x, weight, bias, eps, needs, (grad_x,))
+        grad_weight = empty(n if of_weight else 0, dtype=dtype, device=device)
+        grad_bias = empty(n if of_bias else 0, dtype=dtype, device=device)
+        if not (of_weight or of_bias):
+            start(blocks, left, right, by, to, 0, *sizes)
+            return grad_x, grad_weight, grad_bias
+        partial = empty((2, blocks, n), dtype=torch.float32, device=device)
+        start(blocks, left, right, by, to, partial.data_ptr(), *sizes)
+        sums((strips, 2, 1), partial, grad_weight if of_weight else None, grad_bias if of_bias else None, blocks, n)
+        return grad_x, grad_weight, grad_bias
+
+    return call

@@ -162,6 +162,27 @@ struct Rows {
     i64 stride, grad_stride, M, N, per_block, ignore_index, ones;
 };
 
+// A thread's logits, asked for at once. Beside gradients that are written, a mark to leave the caches first costs 4%; where
+// nothing is written, logits with it come up to 2% quicker.
+template <class T, bool WRITTEN, int THREADS, int VECTORS>
+__device__ __forceinline__ void every_load(Words (&to)[VECTORS], const typename T::Element* from, int first, int end) {
+#define KW_LOAD(hint)                                                                     \
+    asm volatile("ld.global" hint ".v4.b32 {%0,%1,%2,%3}, [%4];"                          \
+                 : "=r"(to[v].w[0]), "=r"(to[v].w[1]), "=r"(to[v].w[2]), "=r"(to[v].w[3]) \
+                 : "l"(from + at))
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v) {
+        int at = first + v * THREADS * 4 * T::PER_WORD;
+        for (u32& word : to[v].w) word = T::LOWEST;
+        if (at >= end) continue;
+        if constexpr (WRITTEN)
+            KW_LOAD(".L2::128B");
+        else
+            KW_LOAD(".L1::no_allocate");
+    }
+#undef KW_LOAD
+}
+
 // A cluster a row, then the row that many clusters on; a block takes `per_block` elements on end, a multiple of those in
 // 16 bytes, and a thread holds VECTORS times 16 bytes. With `ones`, rows into which 1 flows are right already.
 template <class T, bool EXACT, int THREADS, int VECTORS>
@@ -199,15 +220,11 @@ __device__ __forceinline__ void every_row(const Rows& a) {
     float own = row < a.M ? logit(row, wanted) : 0.0f, next_own = 0.0f;
     for (; row < a.M; row += step, wanted = next, own = next_own) {
         Words held[VECTORS];
-#pragma unroll
-        for (int v = 0; v < VECTORS; ++v) {
-            int at = first + v * THREADS * EACH;
-            for (u32& word : held[v].w) word = T::LOWEST;
-            if (at < end)  // asked for at once, in this order; with L1::no_allocate the same instructions take 4% longer
-                asm volatile("ld.global.v4.b32 {%0,%1,%2,%3}, [%4];"
-                             : "=r"(held[v].w[0]), "=r"(held[v].w[1]), "=r"(held[v].w[2]), "=r"(held[v].w[3])
-                             : "l"(static_cast<const Element*>(a.logits) + row * a.stride + at));
-        }
+        const Element* from = static_cast<const Element*>(a.logits) + row * a.stride;
+        if (a.gradient)
+            every_load<T, true, THREADS>(held, from, first, end);
+        else
+            every_load<T, false, THREADS>(held, from, first, end);
         bool more = row + step < a.M;
         if (more) next = a.target[row + step];
         float flow = grad ? value_of<T>(grad + row * a.grad_stride) : 1.0f;
