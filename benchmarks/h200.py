@@ -5,15 +5,16 @@
 | part | what it does | file |
 |---|---|---|
 | machine | the ceilings of this GPU | h200-machine.json |
-| proofs | every GPU row proved, one process an op; certificates are written to the cache | h200-proofs.json |
+| proofs | GPU rows without a certificate that holds are proved, a process each, into the cache | h200-proofs.json |
 | trust | odd tensors and derivatives of every kind through each op, beside torch's functions | h200-trust.json |
 | ops | each op beside a device copy of the same bytes, torch eager, torch.compile, Liger and cuDNN | h200-ops.json |
 | blocks | attention of named blocks, beside FlexAttention and beside our rate for all blocks | h200-blocks.json |
 | models | a 1B model: training step and decode, eager, swapped, captured, compiled | h200-models.json |
 | sanitizer | compute-sanitizer memcheck and racecheck of the GPU rows that the record lacks | h200-sanitizer.json |
 
-Parts that no clock decides (proofs, trust, sanitizer) run beside each other. Ops and sanitizer put each line on record
-as it is made, and go on where they stopped when they are called again (`--within 100` stops the sanitizer in time).
+Parts that no clock decides (proofs, trust, sanitizer) run beside each other. Proofs, ops and sanitizer make what is
+missing or has changed since, all of it with `--again`. Ops and sanitizer put each line on record as it is made, and
+go on where they stopped when they are called again (`--within 100` stops the sanitizer in time).
 The parts can be run alone: `h200_ops.py` and `h200_models.py` lie beside this file.
 """
 
@@ -44,7 +45,14 @@ ROOT = Path(__file__).resolve().parent.parent
 UNTIMED = ("proofs", "trust", "sanitizer")
 
 
-def proofs_part() -> dict[str, Any]:
+def proofs_part(only: set[str], again: bool) -> dict[str, Any]:
+    rows = [
+        (op, row)
+        for op, row in h200_sanitizer.gpu_rows()
+        if (not only or {op, f"{op}.{row}"} & only)
+        and (again or certificates.invalid(op, OPS[op].row(row)) is not None)
+    ]
+
     def run(pair: tuple[str, str]) -> dict[str, Any]:
         several = len(list(OPS[pair[0]].room.glob("triton*.py"))) > 1  # files of kernels, each seconds to compile
         jobs = "6" if several else "2"
@@ -60,7 +68,7 @@ def proofs_part() -> dict[str, Any]:
         return {"op": pair[0], "row": pair[1], "exit": done.returncode, "seconds": seconds, "proof": said}
 
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count() or 4) as pool:
-        results = list(pool.map(run, h200_sanitizer.gpu_rows()))
+        results = list(pool.map(run, rows))
     found = [c for op, row in h200_sanitizer.gpu_rows() for c in certificates.find(op, row, gpu().kind)]
     return {"rows": results, "certificates": [vars(c) for c in found]}
 
@@ -82,12 +90,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default="machine,proofs,trust,ops,blocks,models,sanitizer")
     parser.add_argument(
-        "--only", default="", help="these ops alone, for `trust`, `ops` (`small` for its small calls) and `sanitizer`"
+        "--only",
+        default="",
+        help="these ops alone, for `proofs`, `trust`, `ops`, `sanitizer` (`small`: small calls)",
     )
     parser.add_argument("--limit", type=float, default=150, help="seconds that one run of `sanitizer` may take")
     parser.add_argument("--within", type=float, default=180, help="seconds after which `sanitizer` ends")
     parser.add_argument("--tools", default="", help="memcheck or racecheck alone, for `sanitizer`")
-    parser.add_argument("--again", action="store_true", help="lets `ops` and `sanitizer` make what is on record anew")
+    parser.add_argument("--again", action="store_true", help="makes what is there anew: proofs, ops, sanitizer")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -123,8 +133,9 @@ def main() -> int:
         )  # fmt: skip
 
     parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "machine": machine_part, "proofs": proofs_part, "trust": lambda: h200_trust.measure(only), "ops": ops_part,
-        "blocks": blocks_part, "models": models_part, "sanitizer": sanitizer_part,
+        "machine": machine_part, "proofs": lambda: proofs_part(only, given.again),
+        "trust": lambda: h200_trust.measure(only), "ops": ops_part, "blocks": blocks_part, "models": models_part,
+        "sanitizer": sanitizer_part,
     }  # fmt: skip
     unknown = sorted(set(given.parts.split(",")) - parts.keys())
     if unknown:
