@@ -22,6 +22,7 @@ from kernelworks.ceilings.quiet import Ambiguous, Quiet
 from kernelworks.choose import eligible
 from kernelworks.contract import Case
 from kernelworks.op import OPS, Op
+from kernelworks.ops.peers import compiled_whole
 from kernelworks.plans import forget_all
 from kernelworks.records import Arm, BenchResult
 from machines import Busy, record
@@ -307,6 +308,26 @@ def test_a_peer_that_this_cpu_has_no_instructions_for_is_none(monkeypatch: pytes
     for dtype, there in ((torch.float32, True), (torch.bfloat16, False)):
         given = {"x": torch.ones(2, 8, dtype=dtype), "weight": torch.ones(4, 8, dtype=dtype)}
         assert (baselines.peers(OPS["linear"], "cpu")["mkldnn"](given) is not None) == there
+
+
+def test_a_compiled_peer_never_runs_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond torch's own limit of recompiles, where a peer would be timed unfused, and past what cannot be compiled."""
+    ran: list[bool] = []
+
+    def peer(x: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_compiling():
+            ran.append(True)
+        return x + 1
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    config: Any = torch._dynamo.config
+    with config.patch(recompile_limit=8):
+        made = compiled_whole(peer)
+        for size in range(2, 13):
+            assert torch.equal(made(torch.zeros(size)), torch.ones(size))
+        assert not ran
+        with pytest.raises(torch._dynamo.exc.Unsupported):
+            compiled_whole(lambda x: torch._dynamo.graph_break() or x)(torch.zeros(2))
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -16,9 +16,11 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from kernelworks.rooms import ROOMS
 
-__all__ = ["Args", "Maker", "eager_of", "liger", "room_of"]
+__all__ = ["Args", "Maker", "compiled_whole", "eager_of", "liger", "room_of"]
 
 Args = Mapping[str, Any]
 Maker = Callable[[Any], Callable[[], Any] | None]
@@ -34,6 +36,20 @@ def eager_of(op: str) -> Callable[..., Any] | None:
     """What the room says that users of torch write, if it does; it takes the contract's arguments by name."""
     told: Callable[..., Any] | None = getattr(room_of(op), "eager", None)
     return told
+
+
+RECOMPILES = 256  # torch's own limit, of builds of one function, is 8: fewer than a race has shapes
+
+
+def compiled_whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` compiled for each shape, in one graph or not at all.
+
+    Past the limit of recompiles it would run as it is written, with no more than a warning; FlexAttention unfused is a
+    hundred times slower than what it stands for.
+    """
+    config: Any = importlib.import_module("torch._dynamo.config")
+    config.recompile_limit = max(config.recompile_limit, RECOMPILES)
+    return torch.compile(function, dynamic=False, fullgraph=True)
 
 
 def liger(

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
-from kernelworks.ops.peers import Args, Maker
+from kernelworks.ops.peers import Args, Maker, compiled_whole
 
 __all__ = ["PEERS", "by_flex", "eager"]
 
@@ -96,7 +96,7 @@ def by_flex(args: Args) -> Callable[[Tensor, Tensor, Tensor], Any] | None:
         out, aux = flex_attention(query, key, value, score_mod=score, return_aux=AuxRequest(lse=True), **how)
         return out * torch.sigmoid(aux.lse - sinks[:, None]).unsqueeze(-1).to(out.dtype)
 
-    return torch.compile(run, dynamic=False)
+    return compiled_whole(run)
 
 
 def _flex(args: Args) -> Callable[[], Any] | None:

@@ -11,15 +11,12 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from kernelworks.ops.attention.block_sparse_attention.contract import BLOCK
-from kernelworks.ops.peers import Args, Maker
+from kernelworks.ops.peers import Args, Maker, compiled_whole
 
 __all__ = ["PEERS", "by_flex", "flex_mask"]
 
 
-@functools.cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    # Whole or not at all: beyond dynamo's recompile_limit it would run unfused, a hundred times slower, with a warning.
-    return torch.compile(function, dynamic=False, fullgraph=True)
+_compiled = functools.cache(compiled_whole)
 
 
 def _listed(seen: Tensor) -> tuple[Tensor, Tensor]:

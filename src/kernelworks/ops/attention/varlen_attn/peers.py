@@ -11,14 +11,12 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from kernelworks.ops.attention.varlen_attn.contract import heads_first, tokens_first
-from kernelworks.ops.peers import Args, Maker
+from kernelworks.ops.peers import Args, Maker, compiled_whole
 
 __all__ = ["PEERS", "by_flex"]
 
 
-@functools.cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(function, dynamic=False)
+_compiled = functools.cache(compiled_whole)
 
 
 def by_flex(args: Args) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
