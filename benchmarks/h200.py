@@ -1,21 +1,24 @@
-"""Every figure on record for a GPU, measured anew in one command.
+"""Every figure on record for a GPU, measured anew in one command, within eight minutes.
 
-    python benchmarks/h200.py [--parts machine,proofs,trust,ops,blocks,models,sanitizer] [--only rms_norm] [--out DIR]
+    python benchmarks/h200.py [--parts machine,proofs,ops,blocks,models,trust,sanitizer] [--within S] [--again]
 
 | part | what it does | file |
 |---|---|---|
 | machine | the ceilings of this GPU | h200-machine.json |
 | proofs | GPU rows without a certificate that holds are proved, a process each, into the cache | h200-proofs.json |
-| trust | odd tensors and derivatives of every kind through each op, beside torch's functions | h200-trust.json |
 | ops | each op beside a device copy of the same bytes, torch eager, torch.compile, Liger and cuDNN | h200-ops.json |
 | blocks | attention of named blocks, beside FlexAttention and beside our rate for all blocks | h200-blocks.json |
-| models | a 1B model: training step and decode, eager, swapped, captured, compiled | h200-models.json |
+| models | a 1B model: training step and decode, eager, swapped, captured, compiled; its answers | h200-models.json |
+| trust | odd tensors and derivatives of every kind through each op, beside torch's functions | h200-trust.json |
 | sanitizer | compute-sanitizer memcheck and racecheck of the GPU rows that the record lacks | h200-sanitizer.json |
 
-Parts that no clock decides (proofs, trust, sanitizer) run beside each other. Proofs, ops and sanitizer make what is
-missing or has changed since, all of it with `--again`. Ops and sanitizer put each line on record as it is made, and
-go on where they stopped when they are called again (`--within 100` stops the sanitizer in time).
-The parts can be run alone: `h200_ops.py` and `h200_models.py` lie beside this file.
+Ops, blocks and models are processes side by side (``side_by_side.py``): all of them compile at once on every core, and
+as soon as one has all of its own ready it is timed alone, whatever it consists of, while the others are halted, their
+compilers too. Trust and sanitizer, which no clock decides, come after the last clock and share what time is left.
+
+All parts but the first make what is missing or has changed since, everything with ``--again``. Each line goes on
+record as it is made; what ``--within`` leaves no time for is named, and made by the next call. How long each part took
+and what is missing stands in h200-run.json. The parts can be run alone: their scripts lie beside this file.
 """
 
 from __future__ import annotations
@@ -26,15 +29,19 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h200_blocks
+import h200_models
 import h200_ops
 import h200_sanitizer
 import h200_trust
 from h200_ops import head
+from side_by_side import RESULT, Entry, Heard, Started, Task, end_on_sigterm, side_by_side
 
 from kernelworks import certificates
 from kernelworks.layout import in_lines
@@ -42,7 +49,12 @@ from kernelworks.machine import gpu
 from kernelworks.op import OPS
 
 ROOT = Path(__file__).resolve().parent.parent
-UNTIMED = ("proofs", "trust", "sanitizer")
+HERE = Path(__file__).resolve().parent
+PARTS = ("machine", "proofs", "ops", "blocks", "models", "trust", "sanitizer")
+TIMED = ("ops", "blocks", "models")
+READY_SHARE = 0.45  # of the time, in which ops and blocks are made ready; what is not is compiled when it is measured
+STANDING_S = 300.0  # for which the others stand still while one is timed
+LEAST_S = 25.0  # what is begun with less than this left comes to nothing
 
 
 def proofs_part(only: set[str], again: bool) -> dict[str, Any]:
@@ -67,100 +79,174 @@ def proofs_part(only: set[str], again: bool) -> dict[str, Any]:
             said = {"stdout": done.stdout[-2000:], "stderr": done.stderr[-2000:]}
         return {"op": pair[0], "row": pair[1], "exit": done.returncode, "seconds": seconds, "proof": said}
 
+    if not rows:
+        return {}
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count() or 4) as pool:
         results = list(pool.map(run, rows))
     found = [c for op, row in h200_sanitizer.gpu_rows() for c in certificates.find(op, row, gpu().kind)]
     return {"rows": results, "certificates": [vars(c) for c in found]}
 
 
-def rounds(names: list[str]) -> list[list[str]]:
-    """The parts in their order, those that no clock decides all together where the first of them stands."""
-    beside = [name for name in names if name in UNTIMED]
-    first = beside[:1]
-    return [beside if name in UNTIMED else [name] for name in names if name not in UNTIMED or [name] == first]
+def machine_part() -> dict[str, Any]:
+    command = [sys.executable, "-m", "kernelworks", "machine", "--device", "cuda", "--json"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return {"ceilings": json.loads(done.stdout)}
 
 
-def script(command: list[str], output: Path) -> dict[str, Any]:
-    subprocess.run([sys.executable, *command], check=True, stdout=sys.stderr)
-    found: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
-    return found
+def written(file: Path, record: dict[str, Any]) -> None:
+    scratch = file.with_suffix(f".{os.getpid()}")
+    scratch.write_text(in_lines(record) + "\n", encoding="utf-8")
+    scratch.replace(file)
+
+
+class Run:
+    """One call of this script: what it is asked for, until when, and what is known of it so far."""
+
+    def __init__(
+        self, out: Path, parts: list[str], *, only: str = "", within: float, again: bool = False, limit: float = 150.0,
+        tools: str = "",
+    ) -> None:  # fmt: skip
+        self.out, self.parts, self.only, self.again, self.limit = out, parts, only, again, limit
+        self.tools = set(filter(None, tools.split(",")))
+        self.begin, self.within, self.head = time.monotonic(), within, head()
+        self.end = self.begin + within
+        self.seconds: dict[str, float] = {}
+        self.failed: list[str] = []
+        self.figures = h200_models.Figures(self.file("models"), self.head) if "models" in parts else None
+
+    def file(self, part: str) -> Path:
+        return self.out / f"h200-{part}.json"
+
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+    @property
+    def some(self) -> set[str]:
+        return set(filter(None, self.only.split(",")))
+
+    def alone(self, part: str, make: Callable[[], dict[str, Any]]) -> None:
+        """A part that is made in this process, and its file; nothing on record changes where it fails."""
+        begin = time.monotonic()
+        try:
+            found = make()
+        except Exception as error:  # the other parts still run; the exit code says that one did not
+            self.failed.append(f"{part}: {type(error).__name__}: {error}")
+            print(self.failed[-1], file=sys.stderr, flush=True)
+            return
+        self.seconds[part] = round(time.monotonic() - begin, 1)
+        if found:
+            written(self.file(part), {**self.head, **found})
+        print(f"{part}: {self.seconds[part]} s, at {time.monotonic() - self.begin:.0f}", flush=True)
+
+    # ------------------------------------------------------------ side by side
+
+    def tasks(self) -> list[Task]:
+        models = h200_models.tasks_of([*h200_models.TASKS, *h200_models.PARTS]) if self.figures else []
+        wanted = [task for task in models if self.again or not (self.figures and self.figures.has(task))]
+        return [*wanted, *((part, "") for part in ("ops", "blocks") if part in self.parts)]
+
+    def start(self, task: Task, heard: Heard) -> Started:
+        folder = Path(tempfile.mkdtemp(prefix=f"{task[0]}-"))
+        if task[1]:
+            command = h200_models.command_of(task, folder / RESULT, ["--no-tiny"])
+            environment = h200_models.environment_of(task)
+        else:
+            command = [sys.executable, str(HERE / f"h200_{task[0]}.py"), "--out", str(self.file(task[0]).resolve())]
+            command += ["--result", str(folder / RESULT), "--within", str(round(READY_SHARE * self.within))]
+            command += ["--again"] if self.again else []
+            command += ["--only", self.only] if task[0] == "ops" else []
+            command, environment = ["nice", "-n", "3", *command], {}
+        return Started(command, folder, self.within, heard=heard, environment=environment, echo=not task[1])
+
+    def tell(self, task: Task, entry: Entry | None) -> None:
+        now = f"at {time.monotonic() - self.begin:.0f} s"
+        if task[1] and self.figures:
+            self.figures.tell(task, entry)
+            print(f"{' '.join(task)}: {now}", flush=True)
+            return
+        found = entry or {"failed": "cut off"}
+        said = [*found.get("bad", ()), *([found["failed"]] if "failed" in found else [])]
+        self.failed += [f"{task[0]}: {line}" for line in said]
+        self.seconds |= {f"{task[0]}, {name[:-2]}": found[name] for name in ("ready_s", "timed_s") if name in found}
+        print(f"{task[0]}: {found}, {now}", flush=True)
+
+    def timed(self) -> None:
+        begin, tasks = time.monotonic(), self.tasks()
+        side_by_side(tasks, self.start, end=self.end, together=len(tasks), tell=self.tell, standing=STANDING_S)
+        self.seconds["ops, blocks and models"] = round(time.monotonic() - begin, 1)
+
+    # ------------------------------------------------------------ all of it
+
+    def all(self) -> int:
+        if "machine" in self.parts:
+            self.alone("machine", machine_part)
+        if "proofs" in self.parts:
+            self.alone("proofs", lambda: proofs_part(self.some, self.again))
+        if set(self.parts) & set(TIMED):
+            self.timed()
+        untimed: dict[str, Callable[[], dict[str, Any]]] = {
+            "trust": lambda: h200_trust.on_record(
+                self.file("trust"), self.head, self.some, within=self.left(), again=self.again
+            ),
+            "sanitizer": lambda: h200_sanitizer.measure(
+                self.file("sanitizer"), self.head, self.some, limit=self.limit, within=self.left(), again=self.again,
+                tools=self.tools,
+            ),
+        }  # fmt: skip
+        beside = [part for part in untimed if part in self.parts and self.left() > LEAST_S]
+        with concurrent.futures.ThreadPoolExecutor(max(1, len(beside))) as pool:
+            list(pool.map(lambda part: self.alone(part, untimed[part]), beside))
+        return self.told()
+
+    def missing(self) -> dict[str, list[str]]:
+        """What the record lacks, or has of other sources."""
+        found: dict[str, list[str]] = {}
+        if "ops" in self.parts:
+            found["ops"] = h200_ops.missing(self.file("ops"), self.head, self.some)
+        if "blocks" in self.parts:
+            found["blocks"] = h200_blocks.missing(self.file("blocks"))
+        if self.figures:
+            tasks = h200_models.tasks_of([*h200_models.TASKS, *h200_models.PARTS])
+            found["models"] = [" ".join(task) for task in tasks if not self.figures.has(task)]
+        for part in ("trust", "sanitizer"):
+            if part in self.parts and self.file(part).is_file():
+                found[part] = json.loads(self.file(part).read_text(encoding="utf-8")).get("not_done", [])
+        return {part: names for part, names in found.items() if names}
+
+    def told(self) -> int:
+        missing, seconds = self.missing(), round(time.monotonic() - self.begin, 1)
+        for part, names in missing.items():
+            print(f"missing of {part}, {len(names)}: {'; '.join(names)}")
+        said = {
+            "within": self.within, "again": self.again, "parts": self.parts, "seconds": seconds,
+            "of_parts": self.seconds, "failed": self.failed, "missing": missing,
+        }  # fmt: skip
+        origin = {name: value for name, value in self.head.items() if name != "sources"}
+        written(self.file("run"), {**origin, **said})
+        print(f"{seconds} s of {self.within:.0f}", flush=True)
+        return int(bool(self.failed or missing))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default="machine,proofs,trust,ops,blocks,models,sanitizer")
+    parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument(
-        "--only",
-        default="",
-        help="these ops alone, for `proofs`, `trust`, `ops`, `sanitizer` (`small`: small calls)",
+        "--only", default="", help="these ops alone, for proofs, ops, trust, sanitizer (`small`: small calls)"
     )
+    parser.add_argument("--within", type=float, default=460, help="seconds that all of it may take")
     parser.add_argument("--limit", type=float, default=150, help="seconds that one run of `sanitizer` may take")
-    parser.add_argument("--within", type=float, default=180, help="seconds after which `sanitizer` ends")
     parser.add_argument("--tools", default="", help="memcheck or racecheck alone, for `sanitizer`")
-    parser.add_argument("--again", action="store_true", help="makes what is there anew: proofs, ops, sanitizer")
+    parser.add_argument("--again", action="store_true", help="makes anew what is on record")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     given = parser.parse_args()
+    parts = given.parts.split(",")
+    if unknown := sorted(set(parts) - set(PARTS)):
+        parser.error(f"--parts takes {', '.join(PARTS)}; got {', '.join(unknown)}")
     given.out.mkdir(parents=True, exist_ok=True)
-    only = set(filter(None, given.only.split(",")))
-
-    def machine_part() -> dict[str, Any]:
-        scratch = given.out / "h200-machine.json"
-        command = ["-m", "kernelworks", "machine", "--device", "cuda", "--json"]
-        done = subprocess.run([sys.executable, *command], check=True, capture_output=True, text=True)
-        scratch.write_text(done.stdout, encoding="utf-8")
-        return {"ceilings": json.loads(done.stdout)}
-
-    def blocks_part() -> dict[str, Any]:
-        scratch = given.out / "h200-blocks.json"
-        return script([str(ROOT / "benchmarks" / "h200_blocks.py"), "--out", str(scratch)], scratch)
-
-    def models_part() -> dict[str, Any]:
-        scratch = given.out / "h200-models.json"
-        return {"figures": script([str(ROOT / "benchmarks" / "h200_models.py"), "--json", str(scratch)], scratch)}
-
-    def ops_part() -> dict[str, Any]:
-        file = given.out / "h200-ops.json"
-        bad = h200_ops.measure(file, only, again=given.again)
-        if bad:
-            print(f"ops: {bad} lines failed or are wrong", file=sys.stderr)
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return found
-
-    def sanitizer_part() -> dict[str, Any]:
-        return h200_sanitizer.measure(
-            given.out / "h200-sanitizer.json", head(), only, limit=given.limit, within=given.within, again=given.again,
-            tools=set(filter(None, given.tools.split(","))),
-        )  # fmt: skip
-
-    parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "machine": machine_part, "proofs": lambda: proofs_part(only, given.again),
-        "trust": lambda: h200_trust.measure(only), "ops": ops_part, "blocks": blocks_part, "models": models_part,
-        "sanitizer": sanitizer_part,
-    }  # fmt: skip
-    unknown = sorted(set(given.parts.split(",")) - parts.keys())
-    if unknown:
-        parser.error(f"--parts takes {', '.join(parts)}; got {', '.join(unknown)}")
-
-    def put_on_record(name: str) -> int:
-        begin = time.perf_counter()
-        try:
-            record = {**head(), **parts[name]()}
-        except Exception as error:  # the other parts still run; the exit code says that one did not
-            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
-            return 1
-        record["seconds"] = round(time.perf_counter() - begin, 1)
-        file = given.out / f"h200-{name}.json"
-        scratch = file.with_suffix(f".{os.getpid()}")
-        scratch.write_text(in_lines(record) + "\n", encoding="utf-8")
-        scratch.replace(file)
-        print(f"{name}: {record['seconds']} s -> {given.out.name}/h200-{name}.json", flush=True)
-        return 0
-
-    failed = 0
-    for together in rounds(given.parts.split(",")):
-        with concurrent.futures.ThreadPoolExecutor(len(together)) as pool:
-            failed |= max(pool.map(put_on_record, together))
-    return failed
+    end_on_sigterm()
+    return Run(
+        given.out, parts, only=given.only, within=given.within, again=given.again, limit=given.limit, tools=given.tools
+    ).all()
 
 
 if __name__ == "__main__":

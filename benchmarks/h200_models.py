@@ -31,7 +31,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ DEVICE = "cuda" if GPU else "cpu"
 ARMS = ("eager", "swapped")
 PROMPT = 512
 ARMS_OF = Path(__file__).resolve().with_name("model_arms.py")
+SAME = ("machine", "versions")
 
 
 def qwen3(layers: int, tiny: bool, dtype: torch.dtype = torch.bfloat16) -> nn.Module:
@@ -138,53 +139,80 @@ TASKS: dict[str, tuple[Task, ...]] = {
     ),
     "train": (("train", "default"), ("train", "max-autotune-no-cudagraphs")),
 }  # fmt: skip
-TOGETHER = 5  # processes
-THREADS = "4"  # of one's compiler
+ANSWERS = "answers"  # the mode of what no clock decides
+TOGETHER = 8  # processes
+THREADS = {"max-autotune-no-cudagraphs": "16"}  # of one's compiler; it builds hundreds of kernels
+LONG = ("train", "validate", "compile")  # to prepare: begun first
 
 
-def speed(parts: list[str], more: list[str], within: float, record: dict[str, Any]) -> None:
-    """Whatever is asked for, in processes side by side; what came of each is written into ``record`` at once."""
-    begin = time.monotonic()
-    rest = ",".join(part for part in parts if part in PARTS)
-    tasks = [task for part in ("decode", "train") if part in parts for task in TASKS[part]]
-    tasks = [*tasks[:2], *tasks[3:4], *([("answers", rest)] if rest else []), *tasks[2:3], *tasks[4:]]
-    entries: dict[Task, Any] = {}
+def tasks_of(parts: Collection[str]) -> list[Task]:
+    found = [task for part in TASKS if part in parts for task in TASKS[part]]
+    found += [(part, ANSWERS) for part in PARTS if part in parts]
+    return sorted(found, key=lambda task: task[0] not in LONG)
+
+
+def command_of(task: Task, result: Path, more: Sequence[str] = ()) -> list[str]:
+    """What makes it: a process that prepares and waits for its turn, or one that only answers."""
+    if task[1] == ANSWERS:
+        return [sys.executable, __file__, "--here", "--parts", task[0], "--json", str(result), *more[:1]]
+    return [sys.executable, str(ARMS_OF), *task, str(result), *more]
+
+
+def environment_of(task: Task) -> dict[str, str]:
+    return {"TORCHINDUCTOR_COMPILE_THREADS": THREADS.get(task[1], "4")}
+
+
+class Figures:
+    """What came of each task, as one record: written anew with each, where there is a file.
+
+    What the file holds of this machine, these versions and the sources that ran stays until it is measured anew.
+    """
+
+    def __init__(self, file: Path | None = None, head: Mapping[str, Any] | None = None) -> None:
+        self.file, self.head = file, dict(head or {})
+        self.entries: dict[Task, Entry] = {}
+        before = json.loads(file.read_text(encoding="utf-8")) if file is not None and file.is_file() else {}
+        if before and all(before[name] == self.head[name] for name in SAME):
+            was, now = before["sources"], self.head["sources"]
+            for task, entry in apart_again(before["figures"]).items():
+                if all(was.get(row) == now.get(row) for row in entry.get("rows_taken", was)):
+                    self.entries[task] = entry
+
+    def has(self, task: Task) -> bool:
+        return "failed" not in self.entries.get(task, {"failed": ""})
+
+    def tell(self, task: Task, entry: Entry | None) -> None:
+        found = entry or {"failed": "cut off"}
+        if task[1] == ANSWERS:
+            found = found.get(task[0], found)
+            print(f"{task[0]}: {found.get('failed') or json.dumps(found)[:1500]}", flush=True)
+        else:
+            print(f"{' '.join(task)}: {found.get('failed') or in_words(found)}", flush=True)
+        if "failed" in found and self.has(task):
+            return  # it takes the place of no figure
+        self.entries[task] = {**found, **{name: self.head[name] for name in ("date", "commit") if name in self.head}}
+        if self.file is not None:
+            scratch = self.file.with_suffix(f".{os.getpid()}")
+            scratch.write_text(in_lines({**self.head, "figures": self.figures()}) + "\n", encoding="utf-8")
+            scratch.replace(self.file)
+
+    def figures(self) -> dict[str, Any]:
+        versions = {"torch": str(torch.__version__), "transformers": transformers.__version__}
+        gpu = torch.cuda.get_device_name() if GPU else "none"
+        answers = {name: entry for (name, mode), entry in self.entries.items() if mode == ANSWERS}
+        return {"gpu": gpu, "versions": versions, **together(self.entries), **answers}
+
+
+def speed(parts: list[str], more: list[str], within: float, figures: Figures) -> None:
+    """Whatever is asked for, in processes side by side."""
 
     def start(task: Task, heard: Heard) -> Started:
         folder = Path(tempfile.mkdtemp(prefix=f"{task[0]}-"))
-        if task[0] == "answers":
-            command = [
-                sys.executable,
-                __file__,
-                "--here",
-                "--parts",
-                task[1],
-                "--json",
-                str(folder / RESULT),
-                *more[:1],
-            ]
-        else:
-            command = [
-                sys.executable,
-                str(ARMS_OF),
-                *task,
-                str(folder / RESULT),
-                *more,
-            ]
-        environment = {"TORCHINDUCTOR_COMPILE_THREADS": THREADS}
-        return Started(command, folder, within, heard=heard, environment=environment)
+        command = command_of(task, folder / RESULT, more)
+        return Started(command, folder, within, heard=heard, environment=environment_of(task))
 
-    def tell(task: Task, entry: Entry | None) -> None:
-        found = entry or {"failed": f"cut off after {time.monotonic() - begin:.0f} s"}
-        if task[0] == "answers":
-            record.update({name: value for name, value in found.items() if name in PARTS} or {"answers": found})
-            print(f"{task[1]}: {found.get('failed', json.dumps(found))[:1500]}", flush=True)
-        else:
-            entries[task] = found
-            print(f"{' '.join(task)}: {found.get('failed') or in_words(found)}", flush=True)
-            record.update(together(entries))
-
-    side_by_side(tasks, start, end=begin + within, together=TOGETHER, tell=tell)
+    end = time.monotonic() + within
+    side_by_side(tasks_of(parts), start, end=end, together=TOGETHER, tell=figures.tell)
 
 
 def in_words(entry: dict[str, Any]) -> str:
@@ -195,17 +223,29 @@ def in_words(entry: dict[str, Any]) -> str:
     return f"{took}; {name}: {beside}; compiled in {entry['compile_s']:.0f} s"
 
 
-def together(entries: dict[Task, Any]) -> dict[str, Any]:
+OF_A_MODE = ("ms", "ms_a_token", "compile_s", "failed", "rows_taken", "date", "commit")
+
+
+def together(entries: Mapping[Task, Entry]) -> dict[str, Any]:
     """One record for each program: its first mode's, and what the other modes took beside the same arms."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Entry] = {}
     known = [task for tasks in TASKS.values() for task in tasks if task in entries]
     for task in sorted(known, key=lambda task: "failed" in entries[task]):
-        entry = entries[task]
-        one = found.setdefault(task[0], {**entry, "modes": {}})
-        took = {name: entry[name] for name in ("ms", "ms_a_token", "compile_s", "failed") if name in entry}
-        one["modes"][task[1]] = took
+        entry, (program, mode) = entries[task], task
+        one = found.setdefault(program, {"program": program, "mode": mode, **entry, "modes": {}})
+        one["modes"][mode] = {name: entry[name] for name in OF_A_MODE if name in entry}
     decoding = [found[name] for name in ("decode-1", "decode-32") if name in found]
     return {**({"train": found["train"]} if "train" in found else {}), **({"decode": decoding} if decoding else {})}
+
+
+def apart_again(figures: Mapping[str, Any]) -> dict[Task, Entry]:
+    """What was put together, by tasks."""
+    found: dict[Task, Entry] = {(name, ANSWERS): figures[name] for name in PARTS if name in figures}
+    for one in (figures.get("train", {}), *figures.get("decode", ())):
+        for mode, entry in one.get("modes", {}).items() if "program" in one else ():
+            whole = {name: value for name, value in one.items() if name not in ("program", "mode", "modes")}
+            found[one["program"], mode] = whole if mode == one["mode"] else entry
+    return found
 
 
 # ---------------------------------------------------------------- answers
@@ -268,7 +308,7 @@ def several_steps(model: nn.Module, inputs: dict[str, Tensor], count: int = 4) -
 
 def compiled(tiny: bool) -> dict[str, Any]:
     model = qwen3(2, tiny).train()
-    rows, length = (2, 64) if tiny else (8, 2048)
+    rows, length = (2, 64) if tiny else (2, 2048)
     ids = tokens(model, rows, length)
     settle(model, lambda: model(input_ids=ids, labels=ids, use_cache=False).loss.backward())
     found: dict[str, Any] = {"loss": {}, "gradient_norm": {}}
@@ -372,23 +412,19 @@ def main() -> int:
     given = parser.parse_args()
     if not GPU and not given.tiny:
         raise SystemExit("there is no GPU here: --tiny runs the same code on a toy model")
-    versions = {
-        "torch": str(torch.__version__),
-        "transformers": transformers.__version__,
-    }
-    record: dict[str, Any] = {} if given.here else {
-        "gpu": torch.cuda.get_device_name() if GPU else "none", "versions": versions
-    }  # fmt: skip
+    record: dict[str, Any] = {}
     if given.here:
         here(given.parts.split(","), given.tiny, record)
     else:
         end_on_sigterm()
         profile = ["--profile", str(given.profile.resolve())] if given.profile else []
-        speed(given.parts.split(","), [f"--{'' if given.tiny else 'no-'}tiny", *profile], given.within, record)
+        figures = Figures()
+        speed(given.parts.split(","), [f"--{'' if given.tiny else 'no-'}tiny", *profile], given.within, figures)
+        record = figures.figures()
     if given.json:
         given.json.write_text(in_lines(record) + "\n", encoding="utf-8")
     found = [each for value in record.values() for each in (value if isinstance(value, list) else [value])]
-    right = [each for each in found if isinstance(each, dict) and each is not versions and "failed" not in each]
+    right = [each for each in found if isinstance(each, dict) and "torch" not in each and "failed" not in each]
     return 0 if right else 1  # what failed, or was cut off, is told in the record
 
 

@@ -19,22 +19,23 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import inspect
 import itertools
 import json
-import multiprocessing
 import os
 import statistics
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 from h200_cases import BOTH, Call, Case, Group, groups, small_calls
+from h200_crew import Line, lines, made_ready, serve, started
+from program_arm import halted_s
+from side_by_side import wait_for_turn
 from torch import Tensor
 
 import kernelworks as kw
@@ -56,13 +57,11 @@ BUDGET_S = 0.04  # of timing, an arm
 WARM_S = 0.25  # of turns that are not counted, where power sets the clock: a card from rest would slow down meanwhile
 WALL_S, WALLS = 0.01, 3  # of a queue of calls, and how often, an arm
 RACES_S = 4.0  # for the calls of one group that no timing speaks for
+UNBUILT = ("eager", "torch", "fused")  # arms that nothing is compiled for
 WORKERS = max(2, (os.cpu_count() or 4) - 2)
-PATIENCE_S = 60.0  # for one group of lines; a worker that takes longer is ended, and its lines are said to have failed
 HERE = Path(__file__).resolve().parent
-HOW = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]  # what a line was timed by
 
 TRAINING = ("backward", BOTH)
-Line = dict[str, Any]
 
 
 # ---------------------------------------------------------------- one line
@@ -219,6 +218,10 @@ def small_line(group: Group) -> Line:
     return line
 
 
+BY = "".join(map(inspect.getsource, (race_on_gpu, copy_of, able, off, wrong, wall_ms, timed, host_us, small_line)))
+HOW = hashlib.sha256(f"{BY} {BUDGET_S} {WARM_S} {WALL_S} {WALLS}".encode()).hexdigest()[:12]  # what a line was timed by
+
+
 # ---------------------------------------------------------------- a worker
 
 
@@ -248,9 +251,10 @@ def settled(group: Group) -> None:
 
 
 def prepare(group: Group) -> None:
-    """Compiles and calls every arm once, and what will be raced. What fails says so when it is timed."""
+    """Compiles and calls once whatever is compiled, and what will be raced. What fails says so when it is timed."""
     for case in group.make():
-        for call in (*case.arms.values(), case.truth, *(() if known(case) else ways(case))):
+        built = [call for name, call in case.arms.items() if name not in UNBUILT]
+        for call in (*built, *(() if known(case) else ways(case))):
             with contextlib.suppress(Exception):
                 call()
     torch.cuda.synchronize()
@@ -273,93 +277,19 @@ def measured(group: Group, peak: float) -> Iterator[Line]:
 
 
 def work(pipe: Connection) -> None:
-    """A worker's whole life: told ("prepare", number) or ("measure", number, peak), it answers with lines, then
-    None."""
+    """A worker's whole life."""
     torch.manual_seed(0)
     torch._dynamo.config.recompile_limit = 1000  # torch.compile of all ops' baselines goes by one code object
     torch._inductor.config.compile_threads = 1
     todo = table()
-    pipe.send(None)
-    while (told := pipe.recv()) is not None:
-        what, number, *rest = told
-        try:
-            if what == "prepare":
-                with contextlib.suppress(Exception):  # it says so when it is measured
-                    prepare(todo[number])
-            else:
-                for line in measured(todo[number], *rest):
-                    pipe.send(line)
-        except Exception as error:
-            pipe.send({"op": todo[number].op, "pass": "", "shape": todo[number].name, "failed": f"{error}"[:500]})
-        pipe.send(None)
+    serve(
+        pipe, lambda number: prepare(todo[number]), lambda number, peak: measured(todo[number], peak),
+        lambda number: {"op": todo[number].op, "pass": "", "shape": todo[number].name},
+    )  # fmt: skip
 
 
 def table() -> list[Group]:
     return [*groups(), *small_calls()]
-
-
-@dataclass
-class Worker:
-    process: Any
-    pipe: Connection
-    has: set[int] = field(default_factory=set)  # the groups that it made ready
-    busy: bool = True  # until it says that it stands
-    gone: bool = False
-
-    def tell(self, *what: Any) -> None:
-        self.busy = True
-        self.pipe.send(what)
-
-    def lines(self, patience_s: float) -> Iterator[Line]:
-        """What it answers. Ends it where that takes too long; raises EOFError where it has ended."""
-        until = time.monotonic() + patience_s
-        while self.pipe.poll(max(0.0, until - time.monotonic())):
-            if (line := self.pipe.recv()) is None:
-                self.busy = False
-                return
-            yield line
-        self.end()
-        raise EOFError(f"took more than {patience_s:.0f} s")
-
-    def end(self) -> None:
-        self.gone = True
-        self.process.kill()
-
-
-def started(count: int) -> list[Worker]:
-    context = multiprocessing.get_context("spawn")
-    found = []
-    for _ in range(count):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=work, args=(theirs,), daemon=True)
-        process.start()
-        theirs.close()
-        found.append(Worker(process, ours))
-    return found
-
-
-def made_ready(workers: Sequence[Worker], wanted: Sequence[int], within_s: float) -> None:
-    """Shares the groups out as workers get free. What is not begun ``within_s`` is compiled when it is measured, and
-    who has not ended then gets half as long again."""
-    waiting, until = deque(wanted), time.monotonic() + within_s
-    while any(w.busy for w in workers if not w.gone):
-        left = until + within_s / 2 - time.monotonic()
-        ready = wait([w.pipe for w in workers if w.busy and not w.gone], timeout=max(0.0, left))
-        if not ready:  # what hangs in a compiler holds up nobody else
-            for worker in (w for w in workers if w.busy):
-                worker.end()
-            return
-        for worker in (w for w in workers if w.pipe in ready):
-            try:
-                worker.pipe.recv()
-            except EOFError:
-                worker.end()
-                continue
-            worker.busy = False
-            if waiting and time.monotonic() < until:
-                number = waiting.popleft()
-                worker.has.add(number)
-                worker.tell("prepare", number)
 
 
 # ---------------------------------------------------------------- the record
@@ -431,46 +361,60 @@ def copy_rate() -> float:
     return 2 * GIB / race_on_gpu({"copy": lambda index: copy()}, budget_s=0.2).timed("copy").median / 1e9
 
 
-def measure(file: Path, only: set[str], *, again: bool = False, workers: int = WORKERS, within: float = 110.0) -> int:
+def measure(
+    file: Path, only: set[str], *, again: bool = False, workers: int = WORKERS, within: float = 110.0,
+    turn: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:  # fmt: skip
     """Measures these ops (all, where none is named; ``small``: the host's time of small calls) and puts each line on
-    record. How many failed or were wrong."""
+    record, once all is ready and ``turn`` is over: lines that are not on record first. What failed or is wrong."""
     begin = time.perf_counter()
     order = table()
     record = Record(file, head(), order)
     asked = [
         n for n, g in enumerate(order) if not only or (g.small and "small" in only) or (not g.small and g.op in only)
     ]
-    todo = [n for n in asked if again or not record.has(order[n], record.head["sources"])]
+    there = {n for n in asked if record.has(order[n], record.head["sources"])}
+    todo = sorted((n for n in asked if again or n not in there), key=lambda n: n in there)
     if not todo:
         print(f"nothing to measure: {file.name} holds all of it, of these sources")
-        return 0
-    crew = started(min(workers, len(todo)))
+        turn()
+        return {"groups": 0, "bad": []}
+    crew = started(min(workers, len(todo)), work)
     made_ready(crew, [n for n in todo if not order[n].small], within)
+    ready_s = time.perf_counter() - begin - halted_s()
+    turn()
+    began = time.perf_counter()
     record.copy_gbs = copy_rate()
     torch.cuda.empty_cache()
-    print(f"ready in {time.perf_counter() - begin:.0f} s; 1 GiB copy {record.copy_gbs:.0f} GB/s", flush=True)
-    bad = 0
+    print(f"ready in {ready_s:.0f} s; 1 GiB copy {record.copy_gbs:.0f} GB/s", flush=True)
+    bad: list[str] = []
     for number in todo:
         group = order[number]
-        able = [w for w in crew if not w.gone]
-        if not able:
-            print("no worker is left", file=sys.stderr)
-            return bad + 1
-        worker = next((w for w in able if number in w.has), able[0])
         try:
-            worker.tell("measure", number, record.copy_gbs)
-            for line in worker.lines(PATIENCE_S):
+            for line in lines(crew, number, record.copy_gbs):
                 record.add(group, line)
-                bad += bool(line.get("wrong") or line.get("failed"))
-                print(small_words(line) if group.small else shown(line), flush=True)
+                said = small_words(line) if group.small else shown(line)
+                bad += [said] if line.get("wrong") or line.get("failed") else []
+                print(said, flush=True)
+        except LookupError as error:
+            print(error, file=sys.stderr)
+            bad.append(f"{group}: {error}")
+            break
         except (EOFError, OSError) as error:
-            worker.end()
-            bad += 1
-            print(f"{group}: its worker ended: {error}", flush=True)
+            bad.append(f"{group}: its worker ended: {error}")
+            print(bad[-1], flush=True)
     for worker in crew:
         worker.end()
-    print(f"{time.perf_counter() - begin:.0f} s in all", flush=True)
-    return bad
+    timed_s = time.perf_counter() - began
+    print(f"{time.perf_counter() - begin:.0f} s in all, {timed_s:.0f} of them timing", flush=True)
+    return {"groups": len(todo), "bad": bad, "ready_s": round(ready_s, 1), "timed_s": round(timed_s, 1)}
+
+
+def missing(file: Path, head: dict[str, Any], only: set[str]) -> list[str]:
+    """The groups whose lines the record lacks, or has of other sources."""
+    order = table()
+    record = Record(file, head, order)
+    return [str(g) for g in order if not record.has(g, head["sources"]) and (not only or g.op in only)]
 
 
 def small_words(line: Line) -> str:
@@ -484,9 +428,15 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="measures what is on record once more")
     parser.add_argument("--workers", type=int, default=WORKERS)
     parser.add_argument("--within", type=float, default=110.0, help="seconds to make lines ready in")
+    parser.add_argument("--result", type=Path, help="says `ready`, waits for a line, and leaves word there")
     given = parser.parse_args()
-    only = set(filter(None, given.only.split(",")))
-    return min(1, measure(given.out, only, again=given.again, workers=given.workers, within=given.within))
+    found = measure(
+        given.out.resolve(), set(filter(None, given.only.split(","))), again=given.again, workers=given.workers,
+        within=given.within, turn=wait_for_turn if given.result else lambda: None,
+    )  # fmt: skip
+    if given.result:
+        given.result.write_text(json.dumps(found), encoding="utf-8")
+    return min(1, len(found["bad"]))
 
 
 if __name__ == "__main__":

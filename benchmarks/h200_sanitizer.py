@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,8 @@ def run(op: str, row: str, tool: str, limit: float) -> dict[str, Any]:
 
 
 def measure(
-    file: Path, head: dict[str, Any], only: set[str], *, limit: float, within: float, again: bool, tools: set[str]
+    file: Path, head: dict[str, Any], only: set[str], *, limit: float, within: float, again: bool,
+    tools: Collection[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Makes the runs that are missing in ``file`` (all with ``again``), for the ops or rows named by ``only`` where any
     are. None lasts longer than ``limit`` seconds, and ``within`` seconds from now the last one ends."""

@@ -21,9 +21,13 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import functools
+import hashlib
 import json
+import os
 import subprocess
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -48,6 +52,7 @@ CLOSE = {
 TIMES = 4  # torch's own error: two right orders of one sum are seldom further apart
 PROCESSES = 8  # at most, one behind the other where faults of the device end them
 FAULT = "CUDA error"
+LONGEST_S, SHORTEST_S = 240.0, 20.0  # that one process may take; with less left none is begun
 TOO_LONG = -1000  # in place of an exit code
 DECLINED = "cannot run"
 
@@ -258,14 +263,15 @@ def _ended(command: list[str], seconds: float) -> tuple[int, str, str]:
 
 
 def followed(names: Sequence[str], device: str, row: str | None, seconds: float) -> list[Said]:
-    """All checks of these ops in another process, and in one more behind each that ends one."""
+    """All checks of these ops in another process, and in one more behind each that ends one, for ``seconds`` in all."""
     results: list[Said] = []
+    until = time.monotonic() + seconds
     after, left = 0, []
     for _ in range(PROCESSES):
         command = [sys.executable, __file__, "--ops", ",".join(names), "--after", str(after), "--device", device]
         command += ["--row", row] if row else []
         command += [f"--left={case}" for case in left]
-        ended, output, errors = _ended(command, seconds)
+        ended, output, errors = _ended(command, max(1.0, until - time.monotonic()))
         lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
         results += [line for line in lines if "calls" not in line]
         if ended == 0:
@@ -284,8 +290,49 @@ def followed(names: Sequence[str], device: str, row: str | None, seconds: float)
     return [*results, {"op": ",".join(names), "check": "the rest", "wrong": "not made"}]
 
 
+def on_record(file: Path, head: dict[str, Any], only: set[str], *, within: float, again: bool) -> dict[str, Any]:
+    """The checks of the ops that the record lacks or whose sources are others now, on a GPU: an op's go on record as
+    the last of them is made. What there is no time for is named in ``not_done``."""
+    end, lock = time.monotonic() + within, threading.Lock()
+    before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    same = bool(before) and all(before[name] == head[name] for name in ("machine", "versions"))
+    now = {name: sources_of(name, head["sources"]) for name in OPS}
+    ops = {name: held for name, held in before.get("ops", {}).items() if same and held["sources"] == now.get(name)}
+    todo = [name for name in OPS if (not only or name in only) and (again or name not in ops)]
+
+    def record() -> dict[str, Any]:
+        return {"ops": {n: ops[n] for n in OPS if n in ops}, "not_done": [n for n in OPS if n not in ops]}
+
+    def one(name: str) -> None:
+        left = end - time.monotonic()
+        if left < SHORTEST_S:
+            return
+        begin = time.monotonic()
+        checks = followed([name], "cuda", None, min(LONGEST_S, left))
+        if time.monotonic() >= end and checks[-1]["check"] == "the rest":
+            return  # cut off: it tells nothing about what was not made
+        held = {"sources": now[name], "date": head["date"], "commit": head["commit"], "checks": checks}
+        with lock:
+            ops[name] = {**held, "seconds": round(time.monotonic() - begin, 1)}
+            scratch = file.with_suffix(f".{os.getpid()}")
+            scratch.write_text(in_lines({**head, **record()}) + "\n", encoding="utf-8")
+            scratch.replace(file)
+        wrong = [f"{c['case']} {c['dtype']} {c['check']}: {c['wrong']}" for c in checks if c.get("wrong")]
+        print(f"trust of {name}: {len(checks)} checks, {len(wrong)} wrong {'; '.join(wrong[:3])[:400]}", flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 4) - 4)) as pool:
+        list(pool.map(one, todo))
+    return record()
+
+
+def sources_of(name: str, sources: dict[str, str]) -> str:
+    """One hash of an op's rows, and of how they are checked."""
+    rows = [f"{row} {digest}" for row, digest in sorted(sources.items()) if row.split(".")[0] == name]
+    return hashlib.sha256("\n".join([*rows, Path(__file__).read_text(encoding="utf-8")]).encode()).hexdigest()[:12]
+
+
 def measure(
-    only: set[str], device: str = "cuda", *, together: bool = False, row: str | None = None, seconds: float = 240
+    only: set[str], device: str = "cuda", *, together: bool = False, row: str | None = None, seconds: float = LONGEST_S
 ) -> dict[str, Any]:  # fmt: skip
     """All checks of the ops named, or of all of them."""
     names = [name for name in OPS if not only or name in only]
@@ -300,7 +347,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", default="", help="these ops alone")
     parser.add_argument("--together", action="store_true", help="all ops in one process")
-    parser.add_argument("--seconds", type=float, default=240, help="that one process may take")
+    parser.add_argument("--seconds", type=float, default=LONGEST_S, help="that one process may take")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--ops", help="these ops in this process, as the others are started")
     parser.add_argument("--row", help="this row, not the one that the dispatcher chooses")

@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from h200_models import GPU, PROMPT, arm, milliseconds, peak, qwen3, settle, synchronize, tokens
 from program_arm import halted_s
-from side_by_side import READY
+from side_by_side import wait_for_turn
 from torch import Tensor
 from transformers import StaticCache
 
@@ -53,13 +53,11 @@ def compiled(call: Any, mode: str, tiny: bool) -> Any:
     return torch.compile(call, **({} if mode == "default" else {"mode": mode}))
 
 
-def wait_for_turn() -> None:
+def ready() -> None:
     gc.collect()
     if GPU:
         torch.cuda.empty_cache()  # for whoever is timed meanwhile
-    print(READY, flush=True)
-    if not sys.stdin.readline():
-        sys.exit("nobody is left to be told")
+    wait_for_turn()
 
 
 @contextlib.contextmanager
@@ -110,7 +108,7 @@ def train(mode: str, tiny: bool, rounds: int, profile: Path | None) -> dict[str,
         step(program)
     synchronize()
     compile_s = time.perf_counter() - began - (halted_s() - halted)
-    wait_for_turn()
+    ready()
     rows_taken = settle(model, step)
 
     names = ["eager", "swapped", mode]
@@ -223,7 +221,7 @@ def decode(batch: int, mode: str, tiny: bool, rounds: int, profile: Path | None)
         arms[name_of_mode][1]()
         synchronize()
         compile_s = time.perf_counter() - began - (halted_s() - halted)
-        wait_for_turn()
+        ready()
         rows_taken = settle(model, lambda: (run(), run(cache=run.fixed)))
         for i, name in in_turns(rounds, list(arms)):
             around, call = arms[name]

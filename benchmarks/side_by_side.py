@@ -32,6 +32,7 @@ __all__ = [
     "Task",
     "end_on_sigterm",
     "side_by_side",
+    "wait_for_turn",
 ]
 
 Task = tuple[str, str]  # a program, a mode
@@ -40,7 +41,7 @@ Heard = queue.Queue[tuple["Started", str]]
 
 LEAST_S = 15.0  # what is begun with less than this left would be cut off
 STILL_S = 0.25  # until all threads of halted processes stand
-STANDING_S = 90.0  # for which the others stand still at the most
+STANDING_S = 90.0  # for which the others stand still at the most, where nothing else is said
 RESULT, HALTED = "result.json", "halted_s.txt"  # in a process's folder: what it found, for how long it was halted
 READY = "ready"
 OUT_OF_MEMORY = ("out of memory", "alloc_failed")
@@ -60,7 +61,10 @@ class Started:
         *,
         heard: Heard | None = None,
         environment: Mapping[str, str] | None = None,
+        echo: bool = False,
     ) -> None:
+        """``echo``: what it writes to stdout is shown as it comes."""
+        self.echo = echo
         self.folder, self.log, self.limit = folder, folder / "log.txt", limit
         self.deadline, self.halted_s = time.monotonic() + limit, 0.0
         self.said: list[str] = []
@@ -82,6 +86,8 @@ class Started:
             self.said.append(line)
             if line.strip() == READY:
                 self._heard.put((self, READY))
+            elif self.echo:
+                print(line, end="", flush=True)
 
     def _wait(self) -> None:
         with contextlib.suppress(ChildProcessError):  # `end` was quicker
@@ -149,8 +155,8 @@ def _crowded_out(process: Started, entry: Entry) -> bool:
 class _Running:
     """The processes that there are now, by their tasks, and what is heard of them."""
 
-    def __init__(self, end: float, tell: Callable[[Task, Entry | None], None]) -> None:
-        self.end, self.tell = end, tell
+    def __init__(self, end: float, standing: float, tell: Callable[[Task, Entry | None], None]) -> None:
+        self.end, self.standing, self.tell = end, standing, tell
         self.heard: Heard = queue.Queue()
         self.tasks: dict[Started, Task] = {}
         self.again: list[Task] = []
@@ -196,7 +202,7 @@ class _Running:
             for other in others:
                 other.halt()
             time.sleep(STILL_S if others else 0.0)
-            last = min(time.monotonic() + (STANDING_S if others else process.limit), self.end)
+            last = min(time.monotonic() + (self.standing if others else process.limit), self.end)
             process.begin()
             if process.ended.wait(timeout=max(last - time.monotonic(), 0.0)):
                 self._told(process)
@@ -219,16 +225,18 @@ def side_by_side(
     end: float,
     together: int,
     tell: Callable[[Task, Entry | None], None],
+    standing: float | None = None,
 ) -> None:
     """Prepares ``together`` of the tasks at once (as soon as one has ended the next begins) and times whichever is
     ready while the others are halted.
 
     What came of each is told at once: what its process found or ``{"failed": why}``, and None of what ``end`` (by
     ``time.monotonic``) cut off, or left no time for. What may have failed because of the others has another turn after
-    them, alone. Nothing that was started is left behind, whatever ends this.
+    them, alone. None is timed for longer than ``standing`` seconds while others stand still. Nothing that was started
+    is left behind, whatever ends this.
     """
     waiting = collections.deque(tasks)
-    running = _Running(end, tell)
+    running = _Running(end, STANDING_S if standing is None else standing, tell)
     try:
         while waiting or running.tasks:
             while waiting and len(running.tasks) < together and end - time.monotonic() > LEAST_S:
@@ -243,7 +251,14 @@ def side_by_side(
     for task in waiting:
         tell(task, None)
     for task in running.again:
-        side_by_side([task], start, end=end, together=1, tell=tell)
+        side_by_side([task], start, end=end, together=1, tell=tell, standing=standing)
+
+
+def wait_for_turn() -> None:
+    """Said by a process that has prepared: it goes on once the others stand."""
+    print(READY, flush=True)
+    if not sys.stdin.readline():
+        sys.exit("nobody is left to be told")
 
 
 def end_on_sigterm() -> None:
