@@ -310,8 +310,10 @@ class Record:
             before = {}  # figures of another machine stand in no table with these
         commit, date = before.get("commit", "").split(" ")[0], before.get("date", "")
         origin = {"date": date, "commit": commit}
-        self.rows = {key_of(row): {**origin, **row} for row in before.get("rows", ())}
-        self.small = {key_of(row): {**origin, **row} for row in before.get("small_calls", ())}
+        self.rows, self.small = (
+            {key_of(row): {**origin, **row} for row in before.get(name, ()) if row.get("group") in self.order}
+            for name in ("rows", "small_calls")
+        )  # what no group holds any more leaves
         self.copy_gbs = before.get("copy_gbs", 0.0)
 
     def has(self, group: Group, hashes: dict[str, str]) -> bool:

@@ -181,9 +181,11 @@ def test_what_is_on_record_of_the_same_sources_is_not_measured_again(ops: Any, b
 
 def test_lines_of_another_commit_keep_its_name(ops: Any, cases: Any, tmp_path: Path) -> None:
     file = tmp_path / "ops.json"
-    old = {"op": "rope", "pass": "forward", "shape": "1", "ms": {}}
-    file.write_text(json.dumps({**HEAD, "commit": "old and first", "date": "2026-01-01", "rows": [old]}))
-    record = ops.Record(file, HEAD, [group := cases.Group("gelu", "1", lambda: iter(()))])
+    old = {"op": "rope", "pass": "forward", "shape": "1", "ms": {}, "group": "rope 1"}
+    rows = [old, {**old, "shape": "2", "group": "rope 2"}]  # which is in no table any more
+    file.write_text(json.dumps({**HEAD, "commit": "old and first", "date": "2026-01-01", "rows": rows}))
+    order = [cases.Group(op, "1", lambda: iter(())) for op in ("gelu", "rope")]
+    record, group = ops.Record(file, HEAD, order), order[0]
     record.add(group, {"op": "gelu", "pass": "forward", "shape": "1"})
     found = json.loads(file.read_text())
     assert found["commit"] == "new and old" and [r["commit"] for r in found["rows"]] == ["new", "old"]
