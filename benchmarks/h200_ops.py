@@ -254,7 +254,7 @@ def prepare(group: Group) -> None:
     """Compiles and calls once whatever is compiled, and what will be raced. What fails says so when it is timed."""
     for case in group.make():
         built = [call for name, call in case.arms.items() if name not in UNBUILT]
-        for call in (*built, *(() if known(case) else ways(case))):
+        for call in (*built, *(() if group.small or known(case) else ways(case))):
             with contextlib.suppress(Exception):
                 call()
     torch.cuda.synchronize()
@@ -382,7 +382,7 @@ def measure(
         turn()
         return {"groups": 0, "bad": []}
     crew = started(min(workers, len(todo)), work)
-    made_ready(crew, [n for n in todo if not order[n].small], within)
+    made_ready(crew, todo, within)
     ready_s = time.perf_counter() - begin - halted_s()
     turn()
     began = time.perf_counter()
