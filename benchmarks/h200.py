@@ -18,7 +18,8 @@ compilers too. Trust and sanitizer, which no clock decides, come after the last 
 
 All parts but the first make what is missing or has changed since, everything with ``--again``. Each line goes on
 record as it is made; what ``--within`` leaves no time for is named, and made by the next call. How long each part took
-and what is missing stands in h200-run.json. The parts can be run alone: their scripts lie beside this file.
+and what is missing stands in h200-run.json. The parts can be run alone: their scripts lie beside this file. Models under
+``max-autotune`` are compared by ``h200_models.py`` alone, whose search of kernels takes longer than all of this.
 """
 
 from __future__ import annotations
@@ -140,8 +141,11 @@ class Run:
 
     # ------------------------------------------------------------ side by side
 
+    def of_models(self) -> list[Task]:
+        return h200_models.tasks_of([*h200_models.TASKS, *h200_models.PARTS], searched=False)
+
     def tasks(self) -> list[Task]:
-        models = h200_models.tasks_of([*h200_models.TASKS, *h200_models.PARTS]) if self.figures else []
+        models = self.of_models() if self.figures else []
         wanted = [task for task in models if self.again or not (self.figures and self.figures.has(task))]
         return [*wanted, *((part, "") for part in ("ops", "blocks") if part in self.parts)]
 
@@ -206,8 +210,7 @@ class Run:
         if "blocks" in self.parts:
             found["blocks"] = h200_blocks.missing(self.file("blocks"))
         if self.figures:
-            tasks = h200_models.tasks_of([*h200_models.TASKS, *h200_models.PARTS])
-            found["models"] = [" ".join(task) for task in tasks if not self.figures.has(task)]
+            found["models"] = [" ".join(task) for task in self.of_models() if not self.figures.has(task)]
         for part in ("trust", "sanitizer"):
             if part in self.parts and self.file(part).is_file():
                 found[part] = json.loads(self.file(part).read_text(encoding="utf-8")).get("not_done", [])

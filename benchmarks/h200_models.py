@@ -139,14 +139,15 @@ TASKS: dict[str, tuple[Task, ...]] = {
     ),
     "train": (("train", "default"), ("train", "max-autotune-no-cudagraphs")),
 }  # fmt: skip
+SEARCHED = ("train", "max-autotune-no-cudagraphs")  # some 25 products, 7 to 20 s each: longer than all else together
 ANSWERS = "answers"  # the mode of what no clock decides
 TOGETHER = 8  # processes
 THREADS = {"max-autotune-no-cudagraphs": "16"}  # of one's compiler; it builds hundreds of kernels
 LONG = ("train", "validate", "compile")  # to prepare: begun first
 
 
-def tasks_of(parts: Collection[str]) -> list[Task]:
-    found = [task for part in TASKS if part in parts for task in TASKS[part]]
+def tasks_of(parts: Collection[str], searched: bool = True) -> list[Task]:
+    found = [task for part in TASKS if part in parts for task in TASKS[part] if searched or task != SEARCHED]
     found += [(part, ANSWERS) for part in PARTS if part in parts]
     return sorted(found, key=lambda task: task[0] not in LONG)
 

@@ -57,7 +57,7 @@ BUDGET_S = 0.04  # of timing, an arm
 WARM_S = 0.25  # of turns that are not counted, where power sets the clock: a card from rest would slow down meanwhile
 WALL_S, WALLS = 0.01, 3  # of a queue of calls, and how often, an arm
 RACES_S = 4.0  # for the calls of one group that no timing speaks for
-UNBUILT = ("eager", "torch", "fused")  # arms that nothing is compiled for
+UNBUILT = ("eager", "fused")  # arms that nothing is compiled for
 WORKERS = max(2, (os.cpu_count() or 4) - 2)
 HERE = Path(__file__).resolve().parent
 

@@ -85,7 +85,7 @@ def test_what_time_is_left_for_is_on_record_and_the_rest_is_named(
     monkeypatch.setattr(whole.Run, "start", start)
     monkeypatch.setattr(importlib.import_module("side_by_side"), "LEAST_S", 0.0)
     monkeypatch.setattr(whole, "machine_part", lambda: 1 / 0)
-    monkeypatch.setattr(whole.h200_models, "tasks_of", lambda parts: tasks)
+    monkeypatch.setattr(whole.h200_models, "tasks_of", lambda parts, searched: tasks)
     monkeypatch.setattr(whole.h200_ops, "missing", lambda file, head, only: [])
     monkeypatch.setattr(whole.h200_blocks, "missing", lambda file: ["[1, 16]"])
     out = tmp_path / "out"
