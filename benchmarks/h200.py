@@ -18,7 +18,7 @@ compilers too. Trust and sanitizer, which no clock decides, come after the last 
 
 All parts but the first make what is missing or has changed since, everything with ``--again``. Each line goes on
 record as it is made; what ``--within`` leaves no time for is named, and made by the next call. How long each part took
-and what is missing stands in h200-run.json. The parts can be run alone: their scripts lie beside this file. A step under
+and what is missing stands in h200-run.json. The parts can be run alone: their scripts lie beside this file. A step by
 ``max-autotune`` is left to ``h200_models.py``, since that search of kernels takes longer than all of this.
 """
 
