@@ -16,7 +16,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kernelworks.bench.expecting import Compared, compared, expect, manner, piece_of, tables
-from kernelworks.ceilings.expected import Manner, Piece, expected, product_of
+from kernelworks.ceilings.expected import Manner, Piece, expected
+from kernelworks.ceilings.shares import product_of
 from kernelworks.contract import Request, TensorSpec
 from kernelworks.diagnose import on_gpu
 from kernelworks.diagnose.on_gpu import Gpu
@@ -62,16 +63,67 @@ def product(m: int, n: int, k: int) -> Piece:
     return Piece(2.0 * m * n * k, 0.0, 2.0 * (m * k + n * k), 2.0 * m * n, "bfloat16", {"M": m, "N": n, "K": k})
 
 
-def test_tiles_come_in_whole_rounds_unless_the_last_is_shared_out() -> None:
+def test_tiles_come_in_whole_rounds_unless_the_last_is_cut() -> None:
     side = 128
     rounds = HERE.multiprocessors * side
-    tiles = Manner(tiles=({"M": side, "N": side},), rate="burst")
+    tiles = Manner(tiles=({"M": side, "N": side},))
     one, more = (expected(product(m, side, 65536), tiles, HERE).terms["products"] for m in (rounds, rounds + 1))
     assert more == pytest.approx(2 * one)
-    shared = dataclasses.replace(tiles, shared=True)
-    assert expected(product(rounds + 1, side, 65536), shared, HERE).terms["products"] < 1.02 * one
-    single = expected(product(side, side, 65536), shared, HERE).terms["products"]
+    cut = dataclasses.replace(tiles, cut={"along": "K", "step": 64, "least": 16, "cost": 10})
+    shares = expected(product(rounds + 1, side, 65536), cut, HERE).terms["products"] / one
+    assert 1 + 10 / 1024 < shares < 1.03  # what adding up costs, in steps of 1024
+    single = expected(product(side, side, 65536), cut, HERE).terms["products"]
     assert single == pytest.approx(one)  # one tile takes as long as one on every multiprocessor
+    short = expected(product(rounds + 1, side, 64 * 15), cut, HERE).terms["products"]
+    assert short == pytest.approx(expected(product(rounds + 1, side, 64 * 15), tiles, HERE).terms["products"])
+
+
+def test_multiprocessors_that_take_a_tile_together_leave_power_to_others_where_they_stand_idle() -> None:
+    pairs = Manner(tiles=({"M": 256, "N": 256},), together=2)
+    units = HERE.multiprocessors // 2
+    full, half = (expected(product(256 * n, 256, 8192), pairs, HERE, alone=False).terms for n in (units, units // 2))
+    assert half["products"] == pytest.approx(full["products"]) and 0 < half["power"] < 0.6 * full["power"]
+    assert "power" not in expected(product(256 * units, 256, 8192), pairs, HERE).terms
+
+
+def test_rows_wait_for_memory_turn_by_turn() -> None:
+    """Few programs at a time wait, many are hidden by one another, and beside both all have instructions to run."""
+    piece = dataclasses.replace(STREAM, dims={"M": 65536, "N": 2048})
+    turn = {"each": {"M": 1}, "resident": 8, "threads": 128, "slots": 15, "padded": 2048}
+    found = expected(piece, Manner(turn=turn), HERE).terms
+    fewer = expected(piece, Manner(turn={**turn, "resident": 4}), HERE).terms
+    assert fewer["turns"] == pytest.approx(2 * found["turns"]) and fewer["instructions"] == found["instructions"]
+    odd = dataclasses.replace(STREAM, dims={"M": 65536, "N": 2047})
+    slow = expected(odd, Manner(turn={**turn, "unaligned": 30}), HERE).terms
+    assert slow["instructions"] == pytest.approx(2 * found["instructions"])
+    whole = expected(piece, Manner(turn=turn), HERE)
+    parts = [found[name] for name in ("memory", "turns", "instructions")]
+    assert max(parts) < whole.seconds - found["start"] < sum(parts)
+
+
+def test_what_shows_of_another_kernel_of_joins_and_of_steps_that_wait() -> None:
+    known = h200()
+    piece = dataclasses.replace(product(128, 128, 65536), read=1e9)
+    two = expected(piece, Manner(kernels=2), known).terms["between kernels"]
+    assert 0 < expected(piece, Manner(kernels=2, early=True), known).terms["between kernels"] < two / 2
+    once, twice = (expected(piece, Manner(joins=n), known).terms["joins"] for n in (1, 2))
+    assert twice == 2 * once > 0
+    tiles = Manner(tiles=({"M": 128, "N": 128},), pipe={"along": "K", "step": 64, "under_way": 2})
+    waits = expected(piece, tiles, known).terms["pipe"]
+    assert waits == pytest.approx(65536 / 64 / 2 * once)
+    small = product(128, 128, 65536)  # L2 has all of it when it is asked for again
+    assert expected(small, tiles, known, alone=False).terms["pipe"] == pytest.approx(waits / 2)
+    loop = Manner(tiles=({"M": 128, "N": 128},), ends=1000)
+    assert expected(piece, loop, known).terms["ends"] > 0 == expected(piece, tiles, known).terms["ends"]
+
+
+def test_tiles_of_named_blocks_have_their_number_of_them() -> None:
+    lists = dataclasses.replace(FORWARD, lists=True)
+    some = dataclasses.replace(attention(4096, False), flop=attention(4096, False).flop / 4)
+    quarter, whole = (expected(p, lists, HERE).terms["products"] for p in (some, attention(4096, False)))
+    assert quarter == pytest.approx(whole / 4)
+    edges = dataclasses.replace(some, dims={**some.dims, "blocks": 64 * 32 * 10})  # 10 of 32: an edge cuts some
+    assert expected(edges, lists, HERE).terms["products"] == pytest.approx(quarter * 10 / 8)
 
 
 def attention(length: int, causal: bool, dim: int = 128, heads: int = 64, window: int = 0) -> Piece:
@@ -195,7 +247,7 @@ UNSAID = ("varlen_attn", "block_sparse_attention", "adamw_")  # what they comput
 def test_timings_that_the_model_was_not_made_from_are_predicted() -> None:
     """Races of an H200 in queues: most within a tenth. What is left out is not of one tensor's sizes: lists, packed
     sequences, named blocks; and what misses is named where it is told (docs/results.md)."""
-    known, off = h200(), []
+    known, off, of_op = h200(), list[float](), dict[str, list[float]]()
     shipped = json.loads((ROOT / "src/kernelworks/timed/sm_90-nvidia_h200.json").read_text(encoding="utf-8"))
     for timing in shipped["timings"]:
         plain = timing["op"] not in UNSAID and " by [" not in timing["call"]
@@ -203,9 +255,12 @@ def test_timings_that_the_model_was_not_made_from_are_predicted() -> None:
             op = OPS[timing["op"]]
             said = expect(op, asked(op, timing["call"]), timing["way"], known, alone=False)
             off.append(said.seconds * 1e6 / timing["whole"]["ours_us"] - 1)
+            of_op.setdefault(op.name, []).append(off[-1])
     assert len(off) > 60
-    assert statistics.median(map(abs, off)) < 0.06
-    assert sum(abs(o) <= expectations.NEAR for o in off) > 0.7 * len(off)
+    assert statistics.median(map(abs, off)) < 0.05
+    assert sum(abs(o) <= expectations.NEAR for o in off) > 0.9 * len(off)
+    missed = {name for name, found in of_op.items() if sum(abs(o) <= expectations.NEAR for o in found) < len(found) / 2}
+    assert not missed  # no op is off as a whole
 
 
 # ---------------------------------------------------------------- what a fix promises by

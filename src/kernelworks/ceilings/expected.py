@@ -1,42 +1,51 @@
 """How long a kernel of ours should take on a GPU, where ``bound`` says how long it must.
 
-    T = start + between kernels + scratch + max(memory, products + weights) + first and last tile + seams
+    T = start + between kernels + scratch + joins + max(memory, products + weights + power + pipe)
+        + first and last tile + seams + ends
 
 Each term is physics with figures of this machine (``kernelworks machine``); what a row's kernels do beside what its
 contract counts stands in its room's ``times.toml`` (a ``Manner``), with where it was read or measured. Nothing is
 fitted to a shape.
 
-- **start**: between two events an empty kernel takes ``isolated_us``, in a full queue ``launch_us``.
+- **start**: between two events an empty kernel takes ``isolated_us``, in a full queue ``launch_us``. Of one launched
+  ``ahead``, while the one before still runs, neither that nor its first wait shows.
 - **between kernels** of one call: a launch, and two waits for memory: what the one made is put away, and the next asks
-  for it.
-- **scratch**: what goes through memory between them.
-- **memory**: compulsory bytes, at the rate of one launch of that size, L2 holding nothing of it. Kernels that only
-  stream come within a tenth of that: many warps stand by.
+  for it. Of one that is launched ``early`` nothing but its wait shows.
+- **scratch**: what goes through memory between them. **joins**: shares of one result are told and read.
+- **memory**: compulsory bytes, at the rate that kernels reached in one launch of that size, L2 holding nothing of it.
+- **turns** and **instructions**, of rows of which a program keeps one until its sum is known: what the programs of a
+  multiprocessor wait and compute, one after the other, and all their instructions. Each hides the others, but for what
+  lies near the greatest: their third powers add.
 - **products**: what is computed, with tiles padded to their size and blocks on the edge of a mask whole, by the
-  multiprocessor that ends last, over the matrix units' rate. *Which rate* is a matter of power. Units that never wait
-  run at the clock that the power limit leaves, which falls within a second: a race of some tenths, or a program that
-  does other things too, is halfway between a burst and a long run. Units that wait for weights leave power to the
-  clock, and make 4096 flop a clock and multiprocessor (of 8 bits twice as many) at the clock that exponentials were
-  measured at.
-- **weights**, a softmax's: what of them no other group's products hide. Exponentials, 16 a clock and multiprocessor,
-  at the rate measured; where it is the whole, for each also two float32 instructions (scale, sum) and one and a half
-  at half their rate (maximum, packing two into one): the loops of the ladder ``cuda-attention-hopper`` hold these. In
-  8 bits straight lines may stand for exponentials.
+  multiprocessor that ends last, over the rate of a burst. Units that wait for weights in between make 4096 flop a clock
+  and multiprocessor (of 8 bits twice as many) instead.
+- **weights**, a softmax's: what of them no other group's products hide. Exponentials, 16 a clock and multiprocessor;
+  where it is the whole, for each also two float32 instructions (scale, sum) and one and a half at half their rate
+  (maximum, packing two into one): the loops of the ladder ``cuda-attention-hopper`` hold these. In 8 bits straight
+  lines may stand for exponentials: all instructions of that loop are counted.
+- **power**: in a queue of such calls the limit of power lowers the clock within a second, as the rate of products falls
+  from a burst to a long run. A race of some tenths, or a program that does other things too, is halfway; units that
+  wait, and multiprocessors without a tile, leave power to the others.
+- **pipe**: where a tile's next step is asked for only so many steps ahead, memory's answer, a step.
 - **seams**: where what a multiprocessor holds waits for the rest of its row, each turn waits once.
 - **first and last tile**: a kernel of tiles waits once for memory before anything is computed, and puts the last away
-  when nothing else is left to do. With a seam between its tiles it waits in each round. A wait is what the smallest
-  read took.
+  when nothing else is left to do; tiles of unlike lengths do not end together. With a seam between its tiles it waits
+  in each round. **ends**: instructions ahead of and behind a tile's loop, which no other tile hides.
+
+A wait is what the smallest read took; memory's answer to what runs already is that less what the smallest write took.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import heapq
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from kernelworks.ceilings import gpu_terms
+from kernelworks.ceilings.shares import WHOLE, Cut, Pipe, Share, Turn, cut_along, dealt, lengths_seen, product_of, turns
 from kernelworks.records import GpuCeilings
 
 __all__ = ["Expected", "Manner", "Piece", "expected"]
@@ -44,17 +53,19 @@ __all__ = ["Expected", "Manner", "Piece", "expected"]
 FLOP_A_CLOCK = 4096  # a multiprocessor's matrix units, 16-bit operands: NVIDIA H100 white paper, 2022, table 3
 FUNCTIONS_A_CLOCK = 16  # CUDA C++ programming guide, throughput of native arithmetic instructions, 9.0
 FULL, HALF = 2.0, 1.5  # instructions a score at 128 and at 64 lanes a clock beside its exponential
-# Of a weight in 8 bits by a straight line: its multiply-add, half an addition, a quarter of a packing, and the block's
-# sums added (68 for 64 scores); half a conversion and half a maximum of three.
-LINES = 2.8 + 2 * 1.0
-MANY = 32  # rounds of tiles, of which it matters no more which multiprocessor ends last
+# Of a weight in 8 bits by a straight line: the compiled loop has 403 instructions of a warp for 64 scores of a thread.
+LINES = 403 / 64
+FROM_L2 = 0.5  # of memory's answer, where L2 has it
 HALFWAY = 0.5  # from a burst to a long run
-BETWEEN_S = 30e-6  # calls that are timed alone lie so far apart, while L2 is filled: the card rests meanwhile
-PRODUCTS = (
-    "bfloat16",
-    "float16",
-    "float8_e4m3fn",
-)  # what matrix units multiply here; float32 is multiplied outside of them
+BLOCK = 128  # queries and keys of a block that a mask names
+SCHEDULERS = 4  # of a multiprocessor, an instruction of a warp each a clock
+# Clocks that a warp's instruction takes while nothing else waits: its issue, and fixed latencies of what it needs
+# (counters of attention_fp8's loop: 4.6 with others beside it, of which one and a half are those latencies).
+ALONE = 2.5
+KNEE = 3  # powers that add: what memory, waits and instructions take each hides the others, less where they are alike
+PRODUCTS = ("bfloat16", "float16", "float8_e4m3fn")  # what matrix units multiply here; float32 is outside of them
+CORE = ("products", "arithmetic", "weights", "power", "pipe")
+APART = ("start", "between kernels", "scratch", "joins", "first and last tile", "seams", "ends")
 
 
 @dataclass(frozen=True)
@@ -74,16 +85,22 @@ class Piece:
 class Manner:
     """How a row's kernels go about a pass, beside what the contract counts.
 
-    - ``kernels``, and ``scratch``: bytes that go through memory between them, as products of numbers and dimensions.
-    - ``tiles`` name two dimensions and what they are cut into, rows first; of several the row takes the quickest.
-      ``each`` is the flop of one pair of those, where the second is passed over block by block; ``bands`` how many such
-      there are (heads), ``packed`` how many lie one behind the other in the two dimensions, taken to be of one length.
-      ``shared``: the last turn of tiles is shared out. ``seam``: a tile begins when the one before is done.
+    - ``kernels``, whether the first is launched ``ahead`` of its turn and the later ones ``early``, and ``scratch``:
+      bytes that go through memory between them, as products of numbers and dimensions. ``joins``: how often memory
+      answers while shares are put together.
+    - ``tiles`` name two dimensions and what they are cut into, rows first; of several the row takes the quickest. So
+      many multiprocessors take one ``together``, and what is left over after whole rounds is ``cut`` (``shares.Cut``).
+      ``paces``: the rate of each, as a share of the best one's. ``whole``: across, where all keys are seen.
+    - ``each`` is the flop of one pair of those, where the second is passed over block by block; ``bands`` how many such
+      there are (heads), ``packed`` how many lie one behind the other in the two dimensions, taken to be of one length;
+      ``lists``: blocks are named, and each tile has as many as the mean. ``seam``: a tile begins when the one before is
+      done. ``ends``: instructions of a thread for a tile outside its loop. ``pipe``: how far ahead steps are asked for
+      (``shares.Pipe``).
+    - ``turn``: the programs of a kernel of rows (``shares.Turn``).
     - ``held``: bytes that a multiprocessor has in registers until all of a row is there; memory waits meanwhile.
     - ``weights`` are what of a softmax products wait for: "exponentials", "whole", "lines" in place of exponentials, or
       nothing.
-    - ``rate`` of the products: "clock" where they wait for weights, "burst" where something else of a step holds them
-      up too, "power" where nothing does.
+    - ``rate`` of the products: "clock" where they wait for weights, "burst" where nothing holds them up but power.
     - ``products`` and ``weighed``: how often what the contract counts once is computed.
     """
 
@@ -92,14 +109,24 @@ class Manner:
     tiles: tuple[Mapping[str, int], ...] = ()
     each: str = ""
     bands: str = ""
+    whole: int = 0
+    paces: tuple[float, ...] = ()
     packed: str = ""
     weights: str = ""
     products: float = 1.0
     weighed: float = 1.0
-    rate: str = "power"
+    rate: str = "burst"
     held: int = 0
-    shared: bool = False
+    together: int = 1
+    cut: Mapping[str, Any] | None = None
+    ends: int = 0
+    joins: float = 0.0
+    early: bool = False
+    ahead: bool = False
+    pipe: Mapping[str, Any] | None = None
+    turn: Mapping[str, Any] | None = None
     seam: bool = False
+    lists: bool = False
     source: str = ""
 
 
@@ -115,22 +142,9 @@ class Expected:
         return max(self.terms, key=lambda name: self.terms[name])
 
 
-def product_of(words: str, dims: Mapping[str, float]) -> float:
-    """The value of factors between ``*``: numbers, and names of dimensions. KeyError for a name that is none."""
-    value = 1.0
-    for word in words.split("*"):
-        name = word.strip()
-        value *= float(name) if name.replace(".", "", 1).isdigit() else dims[name]
-    return value
-
-
 def expected(piece: Piece, manner: Manner, ceilings: GpuCeilings, *, alone: bool = True) -> Expected:
-    """Seconds of a call on an otherwise idle GPU, between two events (``alone``), or as one of many in a queue.
-
-    ``busy`` is the share of the time that the card has been working like this: 1 in the middle of a long run; by
-    default what a benchmark makes of it that fills L2 ahead of every call. Cost: some 20 us, a millisecond where tiles
-    differ.
-    """
+    """Seconds of a call on an otherwise idle GPU, between two events (``alone``), or as one of many in a queue. Cost:
+    some 20 us, a millisecond where tiles differ."""
     found = (_expected(piece, manner, tile, ceilings, alone) for tile in manner.tiles or ({},))
     return min(found, key=lambda one: one.seconds)
 
@@ -139,42 +153,50 @@ def _expected(piece: Piece, manner: Manner, tile: Mapping[str, int], ceilings: G
     memory = functools.partial(_memory if alone else _steady, ceilings=ceilings)
     dims = {**piece.dims, "multiprocessors": ceilings.multiprocessors}
     scratch = sum(product_of(words, dims) for words in manner.scratch)
-    start = ceilings.isolated_us if alone else ceilings.launch_us
+    ahead = manner.ahead and not alone
+    start = ceilings.isolated_us if alone else 0.0 if ahead else ceilings.launch_us
     wait = _latency(ceilings)
-    last, rounds = _tiles(piece, manner, tile, ceilings)
-    weights = last * manner.weighed * _weights(piece, manner, ceilings)
-    between = (manner.kernels - 1) * (ceilings.launch_us * 1e-6 + 2 * wait)
+    share = _shared_out(piece, manner, tile, ceilings.multiprocessors)
     terms = {
         "start": start * 1e-6,
-        "between kernels": between,
+        "between kernels": (manner.kernels - 1) * (wait if manner.early else ceilings.launch_us * 1e-6 + 2 * wait),
         "scratch": memory(scratch / 2, scratch / 2),
-        "weights": weights,
+        "joins": manner.joins * _answer(ceilings),
+        "weights": share.last * manner.weighed * _weights(piece, manner, ceilings),
     }
     if piece.dtype in PRODUCTS:
-        terms["products"] = last * manner.products * _products(piece, manner, ceilings, alone)
+        terms["products"] = share.last * manner.products * _products(piece, manner, ceilings)
+        if not alone:
+            terms["power"] = _power(terms["products"], terms["weights"], share.busy, piece, ceilings)
     else:
         terms["arithmetic"] = _arithmetic(piece, ceilings)
-    core = sum(terms.get(name, 0.0) for name in ("products", "arithmetic", "weights"))
+    if manner.pipe is not None:
+        held = not alone and piece.read + piece.written < ceilings.l2_bytes
+        terms["pipe"] = _pipe(Pipe(**manner.pipe), share.rounds, piece, ceilings) * (FROM_L2 if held else 1.0)
+    core = sum(terms.get(name, 0.0) for name in CORE)
     terms["memory"] = memory(piece.read, piece.written)
     beside = max(terms["memory"], core)
+    if manner.turn is not None:
+        terms["turns"], terms["instructions"] = _turns(Turn(**manner.turn), piece, ceilings)
+        parts = (terms[name] for name in ("memory", "turns", "instructions"))
+        beside = max(core, sum(part**KNEE for part in parts) ** (1 / KNEE))
     if tile:
-        terms["first and last tile"] = wait + _memory(0.0, piece.written / max(rounds, 1.0), ceilings)
-        terms["seams"] = (math.ceil(rounds) - 1) * wait if manner.seam else 0.0
+        terms["first and last tile"] = (0.0 if ahead else wait) + _memory(0.0, piece.written * share.at_end, ceilings)
+        terms["seams"] = (math.ceil(share.rounds) - 1) * wait if manner.seam else 0.0
+        terms["ends"] = math.ceil(share.rounds) * manner.ends * _one_by_one(ceilings)
     if manner.held:
-        turns = piece.read / (manner.held * ceilings.multiprocessors)
-        terms["seams"] = turns * wait
-    apart = sum(
-        terms.get(name, 0.0) for name in ("start", "between kernels", "scratch", "first and last tile", "seams")
-    )
-    return Expected(apart + beside, terms)
+        terms["seams"] = piece.read / (manner.held * ceilings.multiprocessors) * wait
+    return Expected(sum(terms.get(name, 0.0) for name in APART) + beside, terms)
 
 
 def _memory(read: float, written: float, ceilings: GpuCeilings) -> float:
+    """At the rates of kernels: the driver's own copies are quicker at some sizes, and not what a row is made of."""
     if not read + written:
         return 0.0
+    kernels = tuple(b for b in ceilings.bandwidth if b.kind != "memcpy")
     found = gpu_terms.terms(
-        ceilings, flop=0.0, transcendental=0.0, read=read, written=written, footprint_bytes=math.inf,
-        dtype="float32", function="exp", launches=0,
+        dataclasses.replace(ceilings, bandwidth=kernels), flop=0.0, transcendental=0.0, read=read, written=written,
+        footprint_bytes=math.inf, dtype="float32", function="exp", launches=0,
     )  # fmt: skip
     return found[0]["memory"]
 
@@ -189,18 +211,33 @@ def _steady(read: float, written: float, ceilings: GpuCeilings) -> float:
 
 
 def _latency(ceilings: GpuCeilings) -> float:
-    """Seconds of the smallest read that was measured, less its launch."""
-    reads = [b for b in ceilings.bandwidth if (b.kind, b.cache) == ("read", "cold")]
-    least = min(reads, key=lambda b: b.bytes, default=None)
+    """Seconds of the smallest read that was measured, less its launch: blocks begin, ask memory, and are done."""
+    return _least("read", ceilings)
+
+
+def _answer(ceilings: GpuCeilings) -> float:
+    """Seconds until memory answers a program that runs already: what the smallest read takes beyond the smallest write,
+    which waits for no answer."""
+    return max(0.0, _least("read", ceilings) - _least("write", ceilings))
+
+
+def _least(kind: str, ceilings: GpuCeilings) -> float:
+    found = [b for b in ceilings.bandwidth if (b.kind, b.cache) == (kind, "cold")]
+    least = min(found, key=lambda b: b.bytes, default=None)
     return least.bytes / (least.gbs * 1e9) if least is not None else 0.0
 
 
-def _tiles(piece: Piece, manner: Manner, tile: Mapping[str, int], ceilings: GpuCeilings) -> tuple[float, float]:
-    """What the multiprocessor that ends last has to do, as a share of what each would have of the counted work were it
-    shared out evenly; and over how many rounds of tiles."""
+def _pipe(pipe: Pipe, rounds: float, piece: Piece, ceilings: GpuCeilings) -> float:
+    """Seconds of tiles whose steps wait for what was asked for some steps ago."""
+    steps = math.ceil(piece.dims[pipe.along] / pipe.step)
+    return math.ceil(rounds / pipe.resident) * steps * _answer(ceilings) / pipe.under_way
+
+
+def _shared_out(piece: Piece, manner: Manner, tile: Mapping[str, int], multiprocessors: int) -> Share:
     if not tile:
-        return 1.0, 1.0
+        return Share()
     (rows, high), (columns, wide) = tile.items()
+    pace = manner.paces[manner.tiles.index(tile)] if manner.paces else 1.0
     dims = {name: float(value) for name, value in piece.dims.items()}
     several = product_of(manner.packed, dims) if manner.packed else 1.0
     long, keys = dims[rows] / several, dims[columns] / several
@@ -208,46 +245,45 @@ def _tiles(piece: Piece, manner: Manner, tile: Mapping[str, int], ceilings: GpuC
     lines = bands * long
     down, across = math.ceil(long / high), math.ceil(keys / wide)
     if not manner.each:  # a product of two matrices: every tile is as long
+        units = multiprocessors // manner.together
         tiles = down * across
-        rounds = tiles / ceilings.multiprocessors
-        even = max(1.0, rounds if manner.shared else math.ceil(rounds))
-        return even * high * wide * ceilings.multiprocessors / (lines * keys), rounds
+        rounds = cut_along(tiles, units, Cut(**manner.cut) if manner.cut is not None else None, dims)
+        even = rounds * units * high * wide / (lines * keys)
+        return Share(even, tiles / units, tiles / units / rounds, min(1.0, units / tiles))
     seen = piece.flop / product_of(manner.each, dims)
-    lengths = _lengths(seen / lines, down, high, wide, keys)
-    last = _last(tuple(lengths), bands, ceilings.multiprocessors)
-    return last * high * ceilings.multiprocessors / seen, bands * down / ceilings.multiprocessors
+    if manner.whole and seen > WHOLE * lines * keys:
+        wide = manner.whole
+    mean = seen / lines
+    if manner.lists:  # of whole blocks, as long as their mean
+        lengths = [max(wide, dims["blocks"] * BLOCK**2 / lines if "blocks" in dims else mean)] * down
+    else:
+        lengths = lengths_seen(mean, down, high, wide, keys)
+    last = dealt(tuple(lengths), bands, multiprocessors)
+    busy = bands * sum(lengths) / (last * multiprocessors)
+    together = multiprocessors if min(lengths) == max(lengths) else 1  # tiles that end at once
+    return Share(
+        last * high * multiprocessors / seen / pace, bands * down / multiprocessors, min(1.0, busy),
+        min(1.0, together / (bands * down)),
+    )  # fmt: skip
 
 
-def _lengths(each: float, down: int, high: int, wide: int, keys: float) -> list[float]:
-    """Keys that each tile of queries passes over, where a query sees ``each`` on average: all, those up to its own
-    place, or a window behind that. Blocks that an edge crosses are computed whole."""
-    whole = math.ceil(keys / wide) * wide
-    if each > 0.95 * keys:
-        return [whole] * down
-    if each > 0.45 * keys:  # up to its own place
-        return [min(whole, math.ceil((at + 1) * high * keys / (down * high) / wide) * wide) for at in range(down)]
-    return [min(whole, math.ceil((each + high) / wide) * wide + wide / 2, (at + 1) * high + wide) for at in range(down)]
+def _turns(turn: Turn, piece: Piece, ceilings: GpuCeilings) -> tuple[float, float]:
+    """Programs one after the other, each waiting for memory and then for its own instructions; and all instructions,
+    one a clock and scheduler. Seconds of both."""
+    found, of_thread, of_all = turns(turn, piece.dims, ceilings.multiprocessors)
+    one = turn.waits * _answer(ceilings) + of_thread * _one_by_one(ceilings)
+    return found * one, of_all / SCHEDULERS / _clock(ceilings)
 
 
-@functools.lru_cache(maxsize=1024)
-def _last(lengths: tuple[float, ...], bands: int, multiprocessors: int) -> float:
-    """When the last multiprocessor ends, of tiles of these lengths in each of ``bands``, dealt out longest first to
-    whichever is free. Of many tiles the mean says it."""
-    total = bands * sum(lengths)
-    if bands * len(lengths) > MANY * multiprocessors:
-        return total / multiprocessors + max(lengths) / 2 * (min(lengths) == max(lengths))
-    free = [0.0] * multiprocessors
-    for length in sorted(lengths, reverse=True):
-        for _ in range(bands):
-            heapq.heapreplace(free, free[0] + length)
-    return max(free)
+def _one_by_one(ceilings: GpuCeilings) -> float:
+    """Seconds of an instruction that waits for the one before it."""
+    return ALONE * ceilings.multiprocessors / _clock(ceilings)
 
 
 def _weights(piece: Piece, manner: Manner, ceilings: GpuCeilings) -> float:
-    rate = ceilings.functions.get(piece.function) or ceilings.functions.get("exp", 0.0)
-    if not manner.weights or not rate:
+    if not manner.weights or not ceilings.functions:
         return 0.0
-    a_second = 1 / (rate * 1e9)
+    a_second = 1 / (FUNCTIONS_A_CLOCK * _clock(ceilings))
     fused, _ = _fused(ceilings)
     if manner.weights == "lines" and fused:
         return piece.transcendental * LINES / (fused / 2)
@@ -262,15 +298,32 @@ def _fused(ceilings: GpuCeilings) -> tuple[float, float]:
     return max(found, default=(0.0, 0.0))
 
 
-def _products(piece: Piece, manner: Manner, ceilings: GpuCeilings, alone: bool) -> float:
+def _clock(ceilings: GpuCeilings) -> float:
+    """Clocks a second of all multiprocessors together while none is short of power: the quickest elementary function's,
+    of which each multiprocessor finishes so many in one."""
+    return max(ceilings.functions.values(), default=math.inf) * 1e9 / FUNCTIONS_A_CLOCK
+
+
+def _rates(piece: Piece, ceilings: GpuCeilings) -> tuple[float, float]:
+    """flop/s of products of matrices, in a burst and in a long run."""
+    found = [(r.burst_tflops * 1e12, r.sustained_tflops * 1e12) for r in ceilings.rates if r.dtype == piece.dtype]
+    return max(found, default=(math.inf, math.inf))
+
+
+def _products(piece: Piece, manner: Manner, ceilings: GpuCeilings) -> float:
     if manner.rate == "clock":
-        clock = ceilings.functions["exp"] * 1e9 / FUNCTIONS_A_CLOCK  # of all multiprocessors together
-        return piece.flop / (FLOP_A_CLOCK * (2 if piece.dtype.startswith("float8") else 1) * clock)
-    rates = [(r.burst_tflops * 1e12, r.sustained_tflops * 1e12) for r in ceilings.rates if r.dtype == piece.dtype]
-    burst, sustained = max(rates, default=(math.inf, math.inf))
-    least = piece.flop / burst
-    busy = least / (least + BETWEEN_S) if alone else 1.0
-    return least if manner.rate == "burst" else piece.flop / (burst - HALFWAY * busy * (burst - sustained))
+        return piece.flop / (FLOP_A_CLOCK * (2 if piece.dtype.startswith("float8") else 1) * _clock(ceilings))
+    return piece.flop / _rates(piece, ceilings)[0]
+
+
+def _power(products: float, weights: float, busy: float, piece: Piece, ceilings: GpuCeilings) -> float:
+    """Seconds that a queue of such calls loses to the limit of power: as the matrix units' own rate falls from a burst
+    to a long run, so far as they are at work."""
+    burst, sustained = _rates(piece, ceilings)
+    if not products or burst == math.inf:
+        return 0.0
+    lost = HALFWAY * busy * products / (products + weights) * (1 - sustained / burst)
+    return (products + weights) * lost / (1 - lost)
 
 
 def _arithmetic(piece: Piece, ceilings: GpuCeilings) -> float:
