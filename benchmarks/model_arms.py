@@ -36,6 +36,7 @@ from torch import Tensor
 from transformers import StaticCache
 
 import kernelworks as kw
+from kernelworks.build import native
 
 WARM = 8  # tokens that bind and warm up
 Arm = Callable[[], AbstractContextManager[Any]]
@@ -54,6 +55,7 @@ def compiled(call: Any, mode: str, tiny: bool) -> Any:
 
 
 def ready() -> None:
+    native.provide()
     gc.collect()
     if GPU:
         torch.cuda.empty_cache()  # for whoever is timed meanwhile
