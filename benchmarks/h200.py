@@ -236,7 +236,7 @@ def main() -> int:
     parser.add_argument(
         "--only", default="", help="these ops alone, for proofs, ops, trust, sanitizer (`small`: small calls)"
     )
-    parser.add_argument("--within", type=float, default=460, help="seconds that all of it may take")
+    parser.add_argument("--within", type=float, default=450, help="seconds that all of it may take, once imported")
     parser.add_argument("--limit", type=float, default=150, help="seconds that one run of `sanitizer` may take")
     parser.add_argument("--tools", default="", help="memcheck or racecheck alone, for `sanitizer`")
     parser.add_argument("--again", action="store_true", help="makes anew what is on record")

@@ -139,7 +139,7 @@ TASKS: dict[str, tuple[Task, ...]] = {
     ),
     "train": (("train", "default"), ("train", "max-autotune-no-cudagraphs")),
 }  # fmt: skip
-SEARCHED = ("train", "max-autotune-no-cudagraphs")  # some 25 products, 7 to 20 s each: longer than all else together
+SEARCHED = ("train", "max-autotune-no-cudagraphs")  # some 15 products, up to 20 s each: longer than all else
 ANSWERS = "answers"  # the mode of what no clock decides
 TOGETHER = 8  # processes
 THREADS = {"max-autotune-no-cudagraphs": "16"}  # of one's compiler; it builds hundreds of kernels
