@@ -335,7 +335,8 @@ def _gpu_times(root: Path, hashes: Hashes) -> str:
     rows, changed = _measured(found, hashes)
     known = from_json(GpuCeilings, json.dumps(here["ceilings"]))
     lines = expectations.table(compared(rows, known))
-    return "\n".join([*lines, "", *_left_out(changed), _provenance(found, name), ""])
+    unseen = expectations.unseen(_read(root, "h200-unseen.json"), "h200-unseen.json")
+    return "\n".join([*lines, "", *_left_out(changed), *unseen, _provenance(found, name), ""])
 
 
 CAPTURED = "swapped and captured"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from kernelworks.report import quantity
 
-__all__ = ["NEAR", "summary", "table"]
+__all__ = ["NEAR", "summary", "table", "unseen"]
 
 NEAR = 0.10  # of the measured time: within that the model holds
 
@@ -61,3 +61,18 @@ def table(lines: Sequence[Line]) -> list[str]:
             f"| {line.waits_on} |"
         )
     return [summary(lines), "", *head, *rows] if lines else [summary(lines)]
+
+
+def unseen(found: Mapping[str, Any] | None, name: str) -> list[str]:
+    """How near the predictions came that were written down before anybody had timed the calls; nothing without a
+    record."""
+    if found is None:
+        return []
+    off = [abs(row["predicted_us"] / row["us"] - 1) for row in found["rows"]]
+    near, middle = sum(o <= NEAR for o in off), quantity.percent(statistics.median(off))
+    return [
+        f"Of {len(off)} other calls, each predicted before anybody had timed it, {near} were within "
+        f"{quantity.percent(NEAR)}; the model as it was then was off by {middle} in the median "
+        f" ([{name}](../benchmarks/results/{name})).",
+        "",
+    ]
