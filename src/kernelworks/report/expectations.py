@@ -73,6 +73,6 @@ def unseen(found: Mapping[str, Any] | None, name: str) -> list[str]:
     return [
         f"Of {len(off)} other calls, each predicted before anybody had timed it, {near} were within "
         f"{quantity.percent(NEAR)}; the model as it was then was off by {middle} in the median "
-        f" ([{name}](../benchmarks/results/{name})).",
+        f"([{name}](../benchmarks/results/{name})).",
         "",
     ]
