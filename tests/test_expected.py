@@ -92,12 +92,12 @@ def test_rows_wait_for_memory_turn_by_turn() -> None:
     turn = {"each": {"M": 1}, "resident": 8, "threads": 128, "slots": 15, "padded": 2048}
     found = expected(piece, Manner(turn=turn), HERE).terms
     fewer = expected(piece, Manner(turn={**turn, "resident": 4}), HERE).terms
-    assert fewer["turns"] == pytest.approx(2 * found["turns"]) and fewer["instructions"] == found["instructions"]
+    assert fewer["latency"] == pytest.approx(2 * found["latency"]) and fewer["instructions"] == found["instructions"]
     odd = dataclasses.replace(STREAM, dims={"M": 65536, "N": 2047})
     slow = expected(odd, Manner(turn={**turn, "unaligned": 30}), HERE).terms
     assert slow["instructions"] == pytest.approx(2 * found["instructions"])
     whole = expected(piece, Manner(turn=turn), HERE)
-    parts = [found[name] for name in ("memory", "turns", "instructions")]
+    parts = [found[name] for name in ("memory", "latency", "instructions")]
     assert max(parts) < whole.seconds - found["start"] < sum(parts)
 
 

@@ -13,7 +13,7 @@ fitted to a shape.
   for it. Of one that is launched ``early`` nothing but its wait shows.
 - **scratch**: what goes through memory between them. **joins**: shares of one result are told and read.
 - **memory**: compulsory bytes, at the rate that kernels reached in one launch of that size, L2 holding nothing of it.
-- **turns** and **instructions**, of rows of which a program keeps one until its sum is known: what the programs of a
+- **latency** and **instructions**, of rows of which a program keeps one until its sum is known: what the programs of a
   multiprocessor wait and compute, one after the other, and all their instructions. Each hides the others, but for what
   lies near the greatest: their third powers add.
 - **products**: what is computed, with tiles padded to their size and blocks on the edge of a mask whole, by the
@@ -177,8 +177,8 @@ def _expected(piece: Piece, manner: Manner, tile: Mapping[str, int], ceilings: G
     terms["memory"] = memory(piece.read, piece.written)
     beside = max(terms["memory"], core)
     if manner.turn is not None:
-        terms["turns"], terms["instructions"] = _turns(Turn(**manner.turn), piece, ceilings)
-        parts = (terms[name] for name in ("memory", "turns", "instructions"))
+        terms["latency"], terms["instructions"] = _turns(Turn(**manner.turn), piece, ceilings)
+        parts = (terms[name] for name in ("memory", "latency", "instructions"))
         beside = max(core, sum(part**KNEE for part in parts) ** (1 / KNEE))
     if tile:
         terms["first and last tile"] = (0.0 if ahead else wait) + _memory(0.0, piece.written * share.at_end, ceilings)
