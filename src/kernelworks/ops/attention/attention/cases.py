@@ -242,6 +242,10 @@ DEVICE_CASES = (
     _case("tiles, causal", heads=(32, 8), lengths=(400, 400), dim=128, batch=2, causal="top_left", with_lse=True),
     _case("tiles, D=64 bottom right", heads=(16, 4), lengths=(257, 777), dim=64, batch=4, causal="bottom_right"),
     _case("tiles, whole", heads=(48, 48), lengths=(384, 512), dim=128, with_lse=True, gradients=False),
+    # Blocks of 176 keys: whole ones, and one key more; a tile or two for each multiprocessor
+    _case("tiles, whole, long", heads=(48, 16), lengths=(400, 2113), dim=128, with_lse=True, gradients=False),
+    _case("tiles, whole, blocks of keys", heads=(4, 4), lengths=(65, 2112), dim=128, with_lse=True, gradients=False),
+    _case("tiles, whole, long, large", heads=(4, 1), lengths=(130, 2200), dim=128, kind="large", gradients=False),
     _case("tiles, whole, gradients", heads=(6, 2), lengths=(333, 450), dim=128, batch=2),
     _case("tiles, D=64 causal, gradients", heads=(8, 8), lengths=(520, 520), dim=64, causal="top_left"),
     _case("tiles, more queries than keys", heads=(24, 24), lengths=(700, 300), dim=128, causal="bottom_right"),
