@@ -344,26 +344,37 @@ DEVICE_CASES = (
     ),
     *(
         _case(
-            f"tiles, sinks, D={d} {h}on{hkv} {n}x{m} {causal} {w} {softcap}",
+            f"tiles, sinks {mean}, D={d} {h}on{hkv} {n}x{m} {causal} {w} {softcap}",
             heads=(h, hkv),
             lengths=(n, m),
             dim=d,
             causal=causal,
             window=w,
             softcap=softcap,
-            sinks=2.0,
-            with_lse=d < 128,
+            sinks=mean,
+            with_lse=d < 128 or n > 300,
             gradients=grads,
             batch=2,
         )
-        for d, (h, hkv), (n, m), causal, w, softcap, grads in (
-            (64, (64, 8), (300, 300), "top_left", 128, None, True),
-            (64, (16, 2), (257, 777), "bottom_right", None, None, True),
-            (128, (8, 8), (200, 260), None, None, None, True),
-            (128, (40, 40), (300, 260), "top_left", None, 20.0, False),
-            (64, (64, 8), (1, 4097), "bottom_right", 128, None, False),
-            (64, (64, 8), (1, 5000), None, None, None, False),
-            (128, (8, 2), (4, 1500), "bottom_right", None, None, False),
+        for mean, d, (h, hkv), (n, m), causal, w, softcap, grads in (
+            (2.0, 64, (64, 8), (300, 300), "top_left", 128, None, True),
+            (2.0, 64, (16, 2), (257, 777), "bottom_right", None, None, True),
+            (2.0, 128, (8, 8), (200, 260), None, None, None, True),
+            (2.0, 128, (40, 40), (300, 260), "top_left", None, 20.0, False),
+            (2.0, 64, (64, 8), (1, 4097), "bottom_right", 128, None, False),
+            (2.0, 64, (64, 8), (1, 5000), None, None, None, False),
+            (2.0, 128, (8, 2), (4, 1500), "bottom_right", None, None, False),
+            # Each way in which Hopper's kernels begin and end tiles, and queries that see a sink alone
+            (3.0, 64, (33, 11), (384, 500), None, None, None, False),
+            (3.0, 64, (66, 22), (250, 260), "top_left", None, None, False),
+            (6.0, 64, (16, 4), (3100, 1100), "top_left", None, None, False),
+            (-8.0, 64, (16, 4), (700, 300), "bottom_right", 130, None, False),
+            (40.0, 128, (48, 16), (400, 2113), None, None, None, False),
+            (4.0, 128, (24, 24), (700, 300), "bottom_right", None, None, False),
+            (4.0, 128, (24, 6), (700, 1000), "bottom_right", 64, None, True),
+            (2.0, 256, (48, 16), (400, 450), None, None, None, False),
+            (2.0, 256, (16, 8), (520, 300), "bottom_right", None, None, True),
+            (-3.0, 256, (16, 8), (500, 500), "top_left", 190, None, False),
         )
     ),
     _masked(

@@ -20,14 +20,15 @@ struct BroadF16 : F16 {
 
 #define KW_FORWARD(name, T, ...)                                                                                \
     extern "C" __global__ __launch_bounds__(Cut<__VA_ARGS__>::THREADS, 1) void name(                            \
-        u16* out, float* lse, int* drawn, const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, \
-        const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap o, i64 H, i64 Lk, i64 shift,     \
-        i64 window, i64 tiles, i64 heads, i64 band, i64 group, i64 Lq, float factor, i64 b, i64 h, i64 l) {     \
+        u16* out, float* lse, int* drawn, const u16* sinks, const __grid_constant__ TensorMap q,                \
+        const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,                               \
+        const __grid_constant__ TensorMap o, i64 H, i64 Lk, i64 shift, i64 window, i64 tiles, i64 heads,        \
+        i64 band, i64 group, i64 Lq, float factor, i64 b, i64 h, i64 l) {                                       \
         Order order = {static_cast<int>(H),     static_cast<int>(Lk),    static_cast<int>(shift),               \
                        static_cast<int>(window), static_cast<int>(tiles), static_cast<int>(heads),               \
                        static_cast<int>(band),  drawn};                                                         \
         attention<T, Cut<__VA_ARGS__>>(                                                                         \
-            {q, k, v, o, out, b, h, l, lse, order, static_cast<int>(group), static_cast<int>(Lq), factor});     \
+            {q, k, v, o, out, b, h, l, lse, order, static_cast<int>(group), static_cast<int>(Lq), factor, sinks}); \
     }
 // forward_TYPE_D_BN_GROUPS_STAGES_PLACES_SIGHT, as tuning.toml names them.
 #define KW_CUT(T, type, d, bn, groups, stages, places, sight, held)                                      \

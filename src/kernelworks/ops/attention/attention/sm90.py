@@ -1,6 +1,7 @@
-"""attention for 16-bit elements on Hopper, in CUDA C++: the forward for head_dim 64, 128 and 256, also with a window.
+"""attention for 16-bit elements on Hopper, in CUDA C++: the forward for head_dim 64, 128 and 256, also with a window or
+sinks.
 
-``triton.py`` does the rest: masks, other head_dims, float32, few queries, and the backward.
+``triton.py`` does the rest: masks, softcaps, other head_dims, float32, few queries, and the backward.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ L2 = 2**25
 RATES = {2: 479, 3: 537, 4: 510}
 # Queries under causal up to which four groups are quicker than three: 348 TFLOP/s against 331 at 2048, at 4096 alike.
 SHORT = 3072
-
 LONG = 32  # times 128 keys: from here on it makes no difference how many there are
+
 
 def guard(request: Request) -> str | None:
     """Why these kernels do not take a request, or None."""
@@ -138,9 +139,9 @@ def _aligned(x: Tensor) -> Tensor:
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
-    with_lse: bool, out: Any = None,
+    with_lse: bool, softcap: float | None = None, sinks: Tensor | None = None, out: Any = None,
 ) -> Any:  # fmt: skip
-    """As the room's other launches: the output, and lse where it is asked for."""
+    """As the room's other launches: the output, and lse where it is asked for. ``mask`` and ``softcap`` are None."""
     output, lse = out if with_lse and out is not None else (out, None)
     if output is None:
         output = new_output(q)
@@ -149,8 +150,8 @@ def forward(
     target = output if not output.data_ptr() & 15 else new_output(q)
     plan = _Plan(q, k, causal, window, scale)
     plan.kernel(
-        (plan.blocks, 1, 1), target, lse, plan.counter(q.device), *plan.maps(q, k, v, target), *plan.numbers,
-        *target.stride()[:3],
+        (plan.blocks, 1, 1), target, lse, plan.counter(q.device), None if sinks is None else sinks.contiguous(),
+        *plan.maps(q, k, v, target), *plan.numbers, *target.stride()[:3],
     )  # fmt: skip
     if target is not output:
         output.copy_(target)
@@ -159,10 +160,12 @@ def forward(
 
 def prepare_forward(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
-    with_lse: bool,
+    with_lse: bool, softcap: float | None = None, sinks: Tensor | None = None,
 ) -> Callable[..., Any] | None:  # fmt: skip
     """What serves calls like this one without working anything out again; None where something must be copied."""
     if q.device.type != "cuda" or any(_aligned(t) is not t for t in (q, k, v)):
+        return None
+    if sinks is not None and not sinks.is_contiguous():
         return None
     plan = _Plan(q, k, causal, window, scale)
     launch, blocks, numbers, device = plan.kernel.on(q.get_device()), plan.blocks, plan.numbers, q.device
@@ -170,16 +173,17 @@ def prepare_forward(
 
     def call(
         q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None,
-        mask: Tensor | None, with_lse: bool, out: Any = None,
+        mask: Tensor | None, with_lse: bool, softcap: float | None = None, sinks: Tensor | None = None,
+        out: Any = None,
     ) -> Any:  # fmt: skip
         if out is not None or (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15:
-            return forward(q, k, v, causal, window, scale, mask, with_lse, out)
+            return forward(q, k, v, causal, window, scale, mask, with_lse, softcap, sinks, out)
         output = new_output(q)
         lse = empty(lse_shape, dtype=torch.float32, device=device) if with_lse else None
         drawn = plan.counter(device)
         launch(
             blocks, output.data_ptr(), 0 if lse is None else lse.data_ptr(), 0 if drawn is None else drawn.data_ptr(),
-            *plan.maps(q, k, v, output), *numbers, *output.stride()[:3],
+            0 if sinks is None else sinks.data_ptr(), *plan.maps(q, k, v, output), *numbers, *output.stride()[:3],
         )  # fmt: skip
         return (output, lse) if with_lse else output
 
