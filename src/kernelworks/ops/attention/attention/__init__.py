@@ -219,8 +219,12 @@ def _backward(
     return (*results, found if out is None else out[3].copy_(found))
 
 
+def _plain_scores(request: Request) -> str | None:
+    return None if request.args.get("softcap") is None else "takes no softcap"
+
+
 def _plain_softmax(request: Request) -> str | None:
-    return next((f"takes no {n}" for n in ("softcap", "sinks") if request.args.get(n) is not None), None)
+    return _plain_scores(request) or (None if request.args.get("sinks") is None else "takes no sinks")
 
 
 def _rows() -> list[Row]:
@@ -239,13 +243,22 @@ def _rows() -> list[Row]:
     return rows
 
 
-def _hopper(name: str, guard: Callable[[Request], str | None]) -> Row:
-    """A forward of Hopper's, whose launch knows of no softcap and no sinks."""
+def _hopper(guard: Callable[[Request], str | None]) -> Row:
+    """The forward of many queries."""
+
+    def plain(request: Request) -> str | None:
+        return _plain_scores(request) or guard(request)
+
+    return replace(cuda_row(ROOM, guard=plain), inner="input")
+
+
+def _hopper_decode(guard: Callable[[Request], str | None]) -> Row:
+    """The forward of few, whose launch knows of no softcap and no sinks."""
 
     def plain(request: Request) -> str | None:
         return _plain_softmax(request) or guard(request)
 
-    row = cuda_row(ROOM, source=f"{name}.cu", name=name, guard=plain)
+    row = cuda_row(ROOM, source="sm90_decode.cu", name="sm90_decode", guard=plain)
 
     def without(run: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, out=None: run(*args[:-2], out=out)
@@ -293,8 +306,8 @@ def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *args: Any) ->
 OP = Op(
     CONTRACT,
     [
-        _hopper("sm90", sm90_guard),
-        _hopper("sm90_decode", sm90_decode_guard),
+        _hopper(sm90_guard),
+        _hopper_decode(sm90_decode_guard),
         _triton(),
         _hopper_backward("sm90_backward", sm90_backward_guard),
         _hopper_backward("sm90_backward_wide", sm90_backward_wide_guard),
