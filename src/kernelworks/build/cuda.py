@@ -214,7 +214,8 @@ def tensor_map(
         found = torch.zeros(128, dtype=torch.uint8)
         if not matrix.is_meta:
             kind, pitch = ELEMENTS.index(matrix.dtype), stride * matrix.element_size()
-            status = launcher().tensor_map(found, key[0], kind, rows, columns, pitch, box_rows, box_columns, fetched)
+            sizes = (rows, columns, pitch, box_rows, box_columns, fetched)
+            status = launcher().tensor_map(found, key[0], kind, *sizes, matrix.get_device())
             succeed(status, f"encoding a tensor map of {rows} x {columns}, row stride {stride}")
         if len(_maps) >= MOST_MAPS:
             _maps.clear()
@@ -237,7 +238,8 @@ def box_map(tensor: Tensor, box_rows: int, box_columns: int) -> Tensor:
             size, kind = tensor.element_size(), ELEMENTS.index(tensor.dtype)
             # A dimension of 1 may have any stride in torch; here it is one that the driver takes.
             pitches = [strides[i] * size if shape[i] > 1 else 16 * -(-shape[3] * size // 16) for i in (2, 1, 0)]
-            status = launcher().box_map(found, key[0], kind, *reversed(shape), *pitches, box_rows, box_columns)
+            sizes = (*reversed(shape), *pitches, box_rows, box_columns)
+            status = launcher().box_map(found, key[0], kind, *sizes, tensor.get_device())
             succeed(status, f"encoding a tensor map of {list(shape)}, strides {list(strides)}")
         if len(_maps) >= MOST_MAPS:
             _maps.clear()

@@ -346,10 +346,11 @@ KW_ANSWER(launch_function) {
 }
 
 // tensor_map(result, address, element, rows, columns, row stride in bytes, box rows, box columns, bytes that L2 fetches
-// at a time: 128 or 256): result (128 bytes on the CPU) receives the CUtensorMap of a row-major matrix with the 128-byte
+// at a time: 128 or 256, device): result (128 bytes on the CPU) receives the CUtensorMap of a row-major matrix with the 128-byte
 // swizzle. element: 0 float16, 1 bfloat16, 2 float32.
 KW_ANSWER(tensor_map) {
-    if (!driver().open) return NO_DRIVER;
+    Handle before;  // a thread of autograd's may have no context yet
+    if (CUresult code = enter(static_cast<int>(args.integer(9)), &before)) return code;
     enum { SWIZZLE_128 = 3, PROMOTE_128 = 2, PROMOTE_256 = 3 };
     constexpr int ELEMENTS[] = {6, 9, 7};  // CU_TENSOR_MAP_DATA_TYPE_FLOAT16, _BFLOAT16, _FLOAT32
     alignas(64) char map[128];
@@ -360,14 +361,16 @@ KW_ANSWER(tensor_map) {
     auto address = reinterpret_cast<void*>(args.integer(1));
     CUresult code = driver().encode(map, ELEMENTS[args.integer(2)], 2, address, shape, &stride, box, steps, 0,
                                     SWIZZLE_128, args.integer(8) == 128 ? PROMOTE_128 : PROMOTE_256, 0);
+    leave(before);
     std::memcpy(args.tensor(0).data, map, sizeof map);
     return code;
 }
 
 // box_map(result, address, element, columns, rows, heads, batch, row, head and batch strides in bytes, box rows, box
-// columns): the same of a [batch, head, row, column] tensor, for boxes that lie in one head.
+// columns, device): the same of a [batch, head, row, column] tensor, for boxes that lie in one head.
 KW_ANSWER(box_map) {
-    if (!driver().open) return NO_DRIVER;
+    Handle before;
+    if (CUresult code = enter(static_cast<int>(args.integer(12)), &before)) return code;
     enum { SWIZZLE_128 = 3, PROMOTE_256 = 3 };
     constexpr int ELEMENTS[] = {6, 9, 7};  // as above
     alignas(64) char map[128];
@@ -379,6 +382,7 @@ KW_ANSWER(box_map) {
     auto address = reinterpret_cast<void*>(args.integer(1));
     CUresult code = driver().encode(map, ELEMENTS[args.integer(2)], 4, address, shape, strides, box, steps, 0,
                                     SWIZZLE_128, PROMOTE_256, 0);
+    leave(before);
     std::memcpy(args.tensor(0).data, map, sizeof map);
     return code;
 }
