@@ -190,8 +190,21 @@ def test_every_kernel_is_named_and_reached() -> None:
 def test_shared_memory_has_room(dim: int, keys: int) -> None:
     """What a block has less than the 227 KB that there are is for barriers and tiles."""
     for sight, groups in itertools.product(range(3), (2, 3, 4) if dim == 64 else (2,)):
-        kernel, queries, block, together = sm90._kernel(dim, torch.bfloat16, sight, groups, -(-keys // 128))
+        kernel, queries, block, together = sm90._kernel(dim, torch.bfloat16, sight, groups, *sm90._lengths(keys))
         assert kernel.shared <= 226 * 1024 and together in (64, queries) and block % 16 == 0
+
+
+def test_cuts_by_length() -> None:
+    """128 keys with one place, or 176 where these fill their last block well; with two places where there are few."""
+    two, one, broad = "128_2_2_2", "128_2_3_1", "176_2_2_1"
+    whole = {70: two, 1024: two, 1025: broad, 1152: one, 1370: broad, 2048: one, 2112: broad, 2113: one, 3072: one,
+             4096: one, 4225: broad, 4608: one, 8192: broad, 16384: broad}  # fmt: skip
+    causal = {300: two, 2048: two, 3968: two, 3969: one, 4096: one, 16384: one}
+    for sight, wanted in (None, whole), ("top_left", causal), ("window", dict.fromkeys(causal, two)):
+        for keys, cut in wanted.items():
+            plan = planned((1, 2, 2, 5000, keys), sight and "top_left", 100 if sight == "window" else None, 128)
+            assert plan.kernel.name.removeprefix("forward_bfloat16_128_")[:-2] == cut
+            assert (plan.keys, plan.box) == (int(cut[:3]), 128 if cut == two else 64)
 
 
 def test_sinks_reach_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:

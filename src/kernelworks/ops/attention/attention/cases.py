@@ -242,10 +242,11 @@ DEVICE_CASES = (
     _case("tiles, causal", heads=(32, 8), lengths=(400, 400), dim=128, batch=2, causal="top_left", with_lse=True),
     _case("tiles, D=64 bottom right", heads=(16, 4), lengths=(257, 777), dim=64, batch=4, causal="bottom_right"),
     _case("tiles, whole", heads=(48, 48), lengths=(384, 512), dim=128, with_lse=True, gradients=False),
-    # Blocks of 176 keys: whole ones, and one key more; a tile or two for each multiprocessor
+    # One key more than blocks of 176, which goes by 128; such blocks, whole and not; a tile or two a multiprocessor
     _case("tiles, whole, long", heads=(48, 16), lengths=(400, 2113), dim=128, with_lse=True, gradients=False),
     _case("tiles, whole, blocks of keys", heads=(4, 4), lengths=(65, 2112), dim=128, with_lse=True, gradients=False),
     _case("tiles, whole, long, large", heads=(4, 1), lengths=(130, 2200), dim=128, kind="large", gradients=False),
+    _case("tiles, causal, long", heads=(6, 2), lengths=(4100, 4100), dim=128, causal="top_left", gradients=False),
     _case("tiles, whole, gradients", heads=(6, 2), lengths=(333, 450), dim=128, batch=2),
     _case("tiles, D=64 causal, gradients", heads=(8, 8), lengths=(520, 520), dim=64, causal="top_left"),
     _case("tiles, more queries than keys", heads=(24, 24), lengths=(700, 300), dim=128, causal="bottom_right"),
@@ -370,6 +371,8 @@ DEVICE_CASES = (
             (6.0, 64, (16, 4), (3100, 1100), "top_left", None, None, False),
             (-8.0, 64, (16, 4), (700, 300), "bottom_right", 130, None, False),
             (40.0, 128, (48, 16), (400, 2113), None, None, None, False),
+            (2.0, 128, (12, 4), (300, 2200), None, None, None, False),
+            (5.0, 128, (12, 4), (300, 4000), "bottom_right", None, None, False),
             (4.0, 128, (24, 24), (700, 300), "bottom_right", None, None, False),
             (4.0, 128, (24, 6), (700, 1000), "bottom_right", 64, None, True),
             (2.0, 256, (48, 16), (400, 450), None, None, None, False),

@@ -38,6 +38,8 @@ struct BroadF16 : F16 {
     KW_CUT(T, type, 256, 64, 2, 2, 1, 0, false)  \
     KW_CUT(T, type, 256, 64, 2, 2, 1, 1, false)  \
     KW_CUT(T, type, 256, 64, 2, 2, 1, 2, false)  \
+    KW_CUT(T, type, 128, 128, 2, 3, 1, 0, true)  \
+    KW_CUT(T, type, 128, 128, 2, 3, 1, 1, true)  \
     KW_CUT(T, type, 128, 128, 2, 2, 2, 1, true)  \
     KW_CUT(T, type, 128, 128, 2, 2, 2, 2, true)  \
     KW_CUT(T, type, 128, 128, 2, 2, 2, 0, false) \

@@ -40,6 +40,9 @@ RATES = {2: 479, 3: 537, 4: 510}
 # Queries under causal up to which four groups are quicker than three: 348 TFLOP/s against 331 at 2048, at 4096 alike.
 SHORT = 3072
 LONG = 32  # times 128 keys: from here on it makes no difference how many there are
+# Keys a block, and what its kernel may multiply of those that fill up the last block, of what blocks of 128 come to: so
+# much quicker it is by key (tuning.toml has the figures).
+BROAD, MORE = 176, 1.013
 
 
 def guard(request: Request) -> str | None:
@@ -90,15 +93,23 @@ def _groups(dim: int, sight: int, queries: int, heads: int, blocks: int) -> int:
 
 
 @functools.cache
-def _kernel(dim: int, dtype: torch.dtype, sight: int, groups: int, keys: int) -> tuple[Kernel, int, int, int]:
+def _kernel(
+    dim: int, dtype: torch.dtype, sight: int, groups: int, keys: int, broad: bool
+) -> tuple[Kernel, int, int, int]:
     """The kernel, how many queries and keys its tiles and blocks have, and how many queries are copied together."""
-    c = CONFIGS.pick("forward", row="sm90", D=dim, sight=sight, groups=groups, keys=keys)
+    c = CONFIGS.pick("forward", row="sm90", D=dim, sight=sight, groups=groups, keys=keys, broad=broad)
     numbers = (dim, c["BN"], groups, c["STAGES"], c["PLACES"], sight)
     name = "_".join(("forward", str(dtype).removeprefix("torch."), *map(str, numbers)))
     queries = ROWS * groups
     shared = 2 * dim * (c["PLACES"] * queries + 2 * c["STAGES"] * c["BN"])
     together = ROWS if c["PLACES"] == 1 else queries
     return Kernel(SOURCE, name, threads=128 * (groups + 1), shared=shared), queries, c["BN"], together
+
+
+def _lengths(keys: int) -> tuple[int, bool]:
+    """What a cut depends on: blocks of 128 keys, up to LONG, and whether those of BROAD waste little."""
+    blocks = -(-keys // 128)
+    return min(blocks, LONG), -(-keys // BROAD) * BROAD <= MORE * blocks * 128
 
 
 class _Plan:
@@ -113,7 +124,7 @@ class _Plan:
         seen = window if window is not None and sight == WINDOW else keys
         blocks = _multiprocessors(q.device)
         groups = _groups(dim, sight, queries, batch * heads, blocks)
-        self.kernel, self.rows, self.keys, self.box = _kernel(dim, q.dtype, sight, groups, min(-(-keys // 128), LONG))
+        self.kernel, self.rows, self.keys, self.box = _kernel(dim, q.dtype, sight, groups, *_lengths(keys))
         tiles, group = -(-queries // self.rows), heads // kv_heads
         band = min(max(1, L2 // (4 * min(keys, seen) * dim)) * group, batch * heads)
         # Bands end with short tiles and begin with long ones: only where there are several must tiles be drawn.

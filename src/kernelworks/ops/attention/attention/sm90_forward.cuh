@@ -2,7 +2,8 @@
 // into rings of shared memory; two to four groups of 128 threads take 64 queries each. A group starts the scores of the
 // next block and the weighted sum of this one together; while one group's are multiplied, others work out weights. The
 // next block may be the first of the next tile: the stream of blocks has no seam where a tile ends. Where shared memory
-// has room for the queries of one tile only, a group's next ones come as soon as its last scores are there.
+// has room for the queries of one tile only, a group's next ones come as soon as its last scores are there, or, where
+// it keeps its queries in registers, as soon as it has read them.
 #pragma once
 
 #include "sm90_instructions.cuh"
@@ -67,7 +68,7 @@ __device__ __forceinline__ void fetch_block(const TensorMap* map, u32 to, int ro
         copy_in(to + panel * C::PANEL_K, map, panel * 64, row, head, batch, barrier);
 }
 
-// The queries of a tile, each group's when it has its last scores of the tile before.
+// The queries of a tile, each group's when it needs those of the tile before no more.
 template <class C>
 __device__ __forceinline__ void queries_in_one_place(const Attention& p, const Ring& ring, const Tile& tile, u32 phase) {
     if (tile.blocks)
@@ -112,7 +113,7 @@ __device__ __forceinline__ void fetch(const Attention& p, const Ring& ring) {
             row -= C::BN, --left;
         };
         if constexpr (C::ONE) {
-            // The places are free late: till then the tile's first keys, and the last values of the tile before.
+            // The places may be free late: till then the tile's first keys, and the last values of the tile before.
             if (left) block();
             else values();
             queries_in_one_place<C>(p, ring, tile, q.phase);
@@ -265,8 +266,14 @@ struct Group {
                              : "r"(from)
                              : "memory");
             }
+            if constexpr (C::ONE) hand_back();
         }
         return true;
+    }
+    // Where there is one place: this warp has read all it needs of a tile's queries, and what tile it is.
+    __device__ __forceinline__ void hand_back() const {
+        __syncwarp();
+        release(ring.q_free + part * 8);
     }
     __device__ __forceinline__ void start_scores() {
         u64 left = tile_at(queries()), right = tile_at(ring.k + k.at * C::BYTES_K);
@@ -475,14 +482,13 @@ struct Group {
         if (leader()) copies_read();
     }
 
-    // The scores of a block are there: its keys' place is free, and behind a tile's last one that of its queries.
+    // The scores of a block are there: its keys' place is free, and behind a tile's last one that of its queries, where
+    // it was not before.
     __device__ __forceinline__ void scored() {
         release(ring.k_free + k.at * 8);
         k.next();
         cut();
-        if (rows.left) return;
-        __syncwarp();  // all have read what tile it is
-        release(ring.q_free + part * 8);
+        if (!C::HELD && !rows.left) hand_back();
     }
     __device__ __forceinline__ void run_in_one_place() {
         for (; begin(); q.next()) {
