@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,21 @@ def test_what_is_settled_is_not_raced_again_unless_asked(monkeypatch: pytest.Mon
     assert [(c.rounds, c.why.startswith("settled before")) for c in record.calls] == [(0, True)] * 3
     kw.settle(lambda: kw.gelu(x), again=True)
     assert len(ended) == 6
+
+
+def test_a_row_that_came_since_is_raced_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch won against the rows of then says nothing of it; nor of one whose source is another now."""
+    x, op = torch.randn(4, 64), OPS["gelu"]
+    ended = outcome(monkeypatch, 0.5, 1.5)
+    assert taken(lambda: kw.gelu(x)) == ["torch"] and len(ended) == 1
+    assert taken(lambda: kw.gelu(x)) == ["torch"] and len(ended) == 1
+    known = op.rows
+    for count, source in enumerate(("one", "another"), 2):
+        later = replace(op.row(ROWS[-1]), name="later", hash=lambda source=source: source)
+        monkeypatch.setattr(op, "rows", (later, *known))
+        forget_all()
+        for _ in range(2):
+            assert taken(lambda: kw.gelu(x)) == ["later"] and len(ended) == count
 
 
 def test_what_only_the_package_speaks_of_is_raced_here(monkeypatch: pytest.MonkeyPatch) -> None:

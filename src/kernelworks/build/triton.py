@@ -28,6 +28,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from kernelworks.build.cache import building
 from kernelworks.build.configs import Configs, configs
 from kernelworks.build.launcher import COOPERATIVE, SERIALIZATION, TRITON, UNKNOWN, launcher, load, succeed
 
@@ -211,7 +212,7 @@ class Launch:
 
     def _bind(self, device: int, arguments: tuple[Any, ...]) -> None:
         """Compiles and loads the function for arguments like these."""
-        with _disable_current_modes():  # loading asks things of torch that are not the caller's doing
+        with building(), _disable_current_modes():  # loading asks things of torch that are not the caller's doing
             made = self.compiled(arguments, torch.cuda.get_device_capability(device))
             function = load(
                 made.cubin, made.name, device, threads=made.threads, shared=made.shared_bytes, cluster=made.clusters,
