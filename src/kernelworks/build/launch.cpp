@@ -52,6 +52,7 @@ struct Driver {
     CUresult (*text)(CUresult, const char**);
     CUresult (*encode)(void*, int, unsigned, void*, const uint64_t*, const uint64_t*, const unsigned*, const unsigned*,
                        int, int, int, int);
+    CUresult (*readdress)(void*, void*);  // null in a driver from before CUDA 12
     bool open;
 
     Driver() : open(false) {
@@ -66,6 +67,7 @@ struct Driver {
                find(function, "cuModuleGetFunction") && find(get_attribute, "cuFuncGetAttribute") &&
                find(set_attribute, "cuFuncSetAttribute") && find(launch, "cuLaunchKernelEx") &&
                find(text, "cuGetErrorString") && find(encode, "cuTensorMapEncodeTiled");
+        find(readdress, "cuTensorMapReplaceAddress");
     }
 };
 
@@ -222,6 +224,53 @@ struct Prepared {
 };
 std::deque<Prepared> prepared;  // never moves what it holds
 
+// A tensor map of a [batch, head, row, column] tensor, all but its address: columns, rows, heads, batch, the three
+// strides in bytes, rows and columns of a box.
+struct Box {
+    int element;
+    uint64_t shape[4], strides[3];
+    unsigned box[4];
+
+    explicit Box(const int64_t* n) : element(static_cast<int>(n[0])) {
+        for (int i = 0; i < 4; ++i) shape[i] = static_cast<uint64_t>(n[1 + i]);
+        for (int i = 0; i < 3; ++i) strides[i] = static_cast<uint64_t>(n[5 + i]);
+        box[0] = static_cast<unsigned>(n[9]), box[1] = static_cast<unsigned>(n[8]), box[2] = box[3] = 1;
+    }
+    CUresult encode(void* map, void* address) const {  // map: 128 bytes, at an address of whole 64
+        enum { SWIZZLE_128 = 3, PROMOTE_256 = 3 };
+        constexpr int ELEMENTS[] = {6, 9, 7};  // CU_TENSOR_MAP_DATA_TYPE_FLOAT16, _BFLOAT16, _FLOAT32
+        const unsigned steps[4] = {1, 1, 1, 1};
+        return driver().encode(map, ELEMENTS[element], 4, address, shape, strides, box, steps, 0, SWIZZLE_128,
+                               PROMOTE_256, 0);
+    }
+};
+constexpr int BOX_NUMBERS = 10;
+
+// Launches one behind the other with everything settled but the addresses of some places.
+struct Series {
+    static constexpr size_t MOST_MAPS = 16;
+    struct Map {
+        alignas(64) char encoded[128];  // at some address that will not do
+        Box box;
+        int place;
+        int64_t offset;
+    };
+    struct Argument {
+        enum Kind : int64_t { VALUE = 0, PLACE = 1, MAP = 2 } kind;
+        int64_t index, bits;  // of a place or a map; the value, or the bytes behind the place
+    };
+    struct Step {
+        Function function;
+        unsigned grid[3];
+        std::vector<Argument> arguments;
+    };
+    int device;
+    std::vector<int64_t> low;  // the last four bits of each place's address
+    std::vector<Map> maps;
+    std::vector<Step> steps;
+};
+std::deque<Series> every_series;
+
 }  // namespace
 
 // A new site's number.
@@ -368,19 +417,70 @@ KW_ANSWER(tensor_map) {
 // columns): the same of a [batch, head, row, column] tensor, for boxes that lie in one head.
 KW_ANSWER(box_map) {
     if (!driver().open) return NO_DRIVER;
-    enum { SWIZZLE_128 = 3, PROMOTE_256 = 3 };
-    constexpr int ELEMENTS[] = {6, 9, 7};  // as above
     alignas(64) char map[128];
-    uint64_t shape[4], strides[3];
-    for (int i = 0; i < 4; ++i) shape[i] = static_cast<uint64_t>(args.integer(3 + i));
-    for (int i = 0; i < 3; ++i) strides[i] = static_cast<uint64_t>(args.integer(7 + i));
-    const unsigned box[4] = {static_cast<unsigned>(args.integer(11)), static_cast<unsigned>(args.integer(10)), 1, 1};
-    const unsigned steps[4] = {1, 1, 1, 1};
-    auto address = reinterpret_cast<void*>(args.integer(1));
-    CUresult code = driver().encode(map, ELEMENTS[args.integer(2)], 4, address, shape, strides, box, steps, 0,
-                                    SWIZZLE_128, PROMOTE_256, 0);
+    int64_t numbers[BOX_NUMBERS];
+    for (int i = 0; i < BOX_NUMBERS; ++i) numbers[i] = args.integer(2 + i);
+    CUresult code = Box(numbers).encode(map, reinterpret_cast<void*>(args.integer(1)));
     std::memcpy(args.tensor(0).data, map, sizeof map);
     return code;
+}
+
+// series(device, numbers): the number under which `run` makes these launches. `numbers` (int64 on the CPU): how many
+// places, and an address like each; how many maps, and of each its place, the bytes behind it and a Box's numbers; how
+// many launches, and of each its function, grid x, y, z, how many arguments, and of each kind, index and bits.
+KW_ANSWER(series) {
+    if (!driver().open) return NO_DRIVER;
+    auto* n = args.tensor(1).ptr<int64_t>();
+    Series made{static_cast<int>(args.integer(0)), {}, {}, {}};
+    const int64_t* places = n + 1;
+    for (int64_t i = *n++; i > 0; --i) made.low.push_back(*n++ & 15);
+    for (int64_t i = *n++; i > 0; --i, n += 2 + BOX_NUMBERS) {
+        Series::Map& map = made.maps.emplace_back(Series::Map{{}, Box(n + 2), static_cast<int>(n[0]), n[1]});
+        if (CUresult code = map.box.encode(map.encoded, reinterpret_cast<void*>(places[n[0]] + n[1]))) return -3 - code;
+    }
+    if (made.maps.size() > Series::MOST_MAPS) return UNKNOWN;
+    std::lock_guard lock(tables);
+    for (int64_t i = *n++; i > 0; --i) {
+        Series::Step& step = made.steps.emplace_back();
+        step.function = functions[static_cast<size_t>(*n++)];
+        for (unsigned& extent : step.grid) extent = static_cast<unsigned>(*n++);
+        int64_t count = *n++;
+        if (count > MOST_ARGUMENTS) return UNKNOWN;
+        for (; count > 0; --count, n += 3)
+            step.arguments.push_back({static_cast<Series::Argument::Kind>(n[0]), n[1], n[2]});
+    }
+    every_series.push_back(std::move(made));
+    return static_cast<int64_t>(every_series.size()) - 1;
+}
+
+// run(series, stream, *addresses of its places): UNKNOWN, and nothing is launched, where one is not aligned as before.
+KW_ANSWER(run) {
+    const Series* s;
+    {
+        std::lock_guard lock(tables);
+        s = &every_series[static_cast<size_t>(args.integer(0))];
+    }
+    auto address = [&](int64_t place) { return args.integer(2 + static_cast<int>(place)); };
+    for (size_t i = 0; i < s->low.size(); ++i)
+        if ((address(static_cast<int64_t>(i)) & 15) != s->low[i]) return UNKNOWN;
+    alignas(64) char maps[Series::MOST_MAPS][128];
+    for (size_t i = 0; i < s->maps.size(); ++i) {
+        const Series::Map& map = s->maps[i];
+        auto at = reinterpret_cast<void*>(address(map.place) + map.offset);
+        std::memcpy(maps[i], map.encoded, sizeof map.encoded);
+        CUresult code = driver().readdress ? driver().readdress(maps[i], at) : map.box.encode(maps[i], at);
+        if (code) return code;
+    }
+    for (const Series::Step& step : s->steps) {
+        Parameters parameters;
+        for (const auto& [kind, index, bits] : step.arguments) {
+            parameters.add(static_cast<uint64_t>(kind == Series::Argument::PLACE ? address(index) + bits : bits));
+            if (kind == Series::Argument::MAP) parameters.pointers[parameters.count - 1] = maps[index];
+        }
+        auto stream = reinterpret_cast<Handle>(args.integer(1));
+        if (CUresult code = go(step.function, s->device, stream, step.grid, parameters)) return code;
+    }
+    return 0;
 }
 
 // error(text, code): the driver's words for a code, into `text` (uint8 on the CPU), zero-terminated.

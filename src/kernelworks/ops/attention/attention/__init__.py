@@ -238,13 +238,13 @@ def _rows() -> list[Row]:
     return rows
 
 
-def _hopper(name: str, guard: Callable[[Request], str | None]) -> Row:
+def _hopper(name: str, guard: Callable[[Request], str | None], replays: tuple[str, ...] = ()) -> Row:
     """A forward of Hopper's, whose launch knows of no softcap and no sinks."""
 
     def plain(request: Request) -> str | None:
         return _plain_softmax(request) or guard(request)
 
-    row = cuda_row(ROOM, source=f"{name}.cu", name=name, guard=plain)
+    row = cuda_row(ROOM, source=f"{name}.cu", name=name, guard=plain, replays=replays)
 
     def without(run: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, out=None: run(*args[:-2], out=out)
@@ -258,7 +258,8 @@ def _hopper(name: str, guard: Callable[[Request], str | None]) -> Row:
 
 def _hopper_backward(name: str, guard: Callable[[Request], str | None]) -> Row:
     """Hopper's gradients after Triton's forward, which its certificate speaks for too."""
-    row = cuda_row(ROOM, source=f"{name}.cu", name=name, guard=guard, passes=("forward", "backward"))
+    both = ("forward", "backward")
+    row = cuda_row(ROOM, source=f"{name}.cu", name=name, guard=guard, passes=both, replays=("backward",))
     return replace(row, inner="input", hash=lambda: sha256((row.hash() + _triton().hash()).encode()).hexdigest())
 
 
@@ -291,7 +292,7 @@ def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *args: Any) ->
 OP = Op(
     CONTRACT,
     [
-        _hopper("sm90", sm90_guard),
+        _hopper("sm90", sm90_guard, replays=("forward",)),
         _hopper("sm90_decode", sm90_decode_guard),
         _triton(),
         _hopper_backward("sm90_backward", sm90_backward_guard),
