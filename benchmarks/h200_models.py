@@ -5,7 +5,8 @@
 The model is shaped as Qwen3 (transformers, random weights, bfloat16): 16 layers of width 2048, 16 + 8 heads of 128, an
 MLP of 6144, 128256 tied classes, 1.07 billion parameters.
 
-- train: forward, backward and AdamW (fused) on 8 x 2048 tokens; wall time, and the peak of allocated memory.
+- train: forward, backward and AdamW (fused) on 8 x 2048 tokens; wall time, and the peak of allocated memory. Beside
+  the swap also with ``kw.AdamW``, whose steps are held against torch's first.
 - decode: greedy, after a prompt of 512 tokens, batch 1 and 32; tokens a second of wall time. ``swapped`` has the cache
   that grows, as eager has; ``swapped and captured`` one of fixed size (``kw.swap(model)``, ``kw.capture(model)``).
 - validate: a model of the same widths with two layers, against itself in float64: logits, 32 greedy tokens, loss and
