@@ -14,7 +14,7 @@ assert kernelworks.__version__  # importing the package lists the ops
 ALL_OPS = list(OPS.values())
 
 
-def _runs_here(row: Row) -> bool:
+def runs_here(row: Row) -> bool:
     """By what the machine has. Nothing is built for the answer: every worker asks while it collects tests, and would
     wait for the other's builds; and a row that does not build must fail its tests, not drop out of them."""
     return has_gpu() if row.device == "cuda" else TARGETS[row.target].needs <= machine().features
@@ -26,7 +26,7 @@ def runnable_rows() -> list[tuple[Op, str]]:
         (op, row.name)
         for op in ALL_OPS
         for row in op.rows
-        if row.source is None or _runs_here(row)  # torch and the reference run everywhere
+        if row.source is None or runs_here(row)  # torch and the reference run everywhere
     ]
 
 

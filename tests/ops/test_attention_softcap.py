@@ -13,7 +13,7 @@ import kernelworks as kw
 from kernelworks.build import rows
 from kernelworks.choose import eligible
 from kernelworks.op import OPS
-from kernelworks.ops.attention.attention import contract, sm90
+from kernelworks.ops.attention.attention import contract, sm90_decode
 from kernelworks.prove.compare import compare
 from kernelworks.prove.truth import truth
 from kernelworks.timings import bucket_of, call_of
@@ -112,7 +112,20 @@ def test_the_backward_knows_the_cap_of_its_forward() -> None:
             torch.testing.assert_close(ours, exact, rtol=1e-4, atol=1e-5)
 
 
-def test_hoppers_launch_is_given_what_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("row", ["sm90", "sm90_backward", "sm90_decode", "avx2"])
+def test_who_knows_sinks(row: str) -> None:
+    for sinks in (None, Q[0, :, 0, 0].bfloat16()):
+        q = Q.bfloat16() if row == "sm90_decode" else Q.bfloat16().repeat(1, 1, 5, 4)
+        request = OP.request("forward", (q, q, q, None, None, None, None, False, None, sinks))
+        on = {n: dataclasses.replace(s, device="cuda") if hasattr(s, "device") else s for n, s in request.args.items()}
+        said = str(OP.row(row).guard(dataclasses.replace(request, args=on) if row.startswith("sm90") else request))
+        if sinks is None or row in ("sm90", "sm90_backward"):
+            assert "sinks" not in said
+        elif "runs on" not in said and "has no" not in said:
+            assert said == "takes no sinks"
+
+
+def test_hoppers_launch_for_few_is_given_what_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its source is as it was before there were softcap and sinks: neither reaches it."""
     given: list[tuple[Any, ...]] = []
 
@@ -120,10 +133,10 @@ def test_hoppers_launch_is_given_what_it_knows(monkeypatch: pytest.MonkeyPatch) 
         given.append((*args, out))
         return "launched"
 
-    monkeypatch.setattr(sm90, "forward", launch)
-    monkeypatch.setattr(sm90, "prepare_forward", lambda *args: given.append(args) or launch)
+    monkeypatch.setattr(sm90_decode, "forward", launch)
+    monkeypatch.setattr(sm90_decode, "prepare_forward", lambda *args: given.append(args) or launch)
     monkeypatch.setattr(rows.cuda, "cubin", lambda source: None)
-    row, plain = OP.row("sm90"), (Q, Q, Q, "top_left", None, None, None, True)
+    row, plain = OP.row("sm90_decode"), (Q, Q, Q, "top_left", None, None, None, True)
     assert row.load("forward")(*plain, None, None, out="out") == "launched"
     assert row.prepare is not None
     prepared = row.prepare("forward", (*plain, None, None))

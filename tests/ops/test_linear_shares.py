@@ -41,7 +41,9 @@ int main() {
 }
 """
 SHAPES = [(8192, 8192, 8192), (4096, 28672, 4096), (8192, 4096, 14336), (16384, 4096, 4096), (4096, 4096, 4096),
-          (2560, 2560, 2048), (2300, 2824, 2056), (17, 204800, 1024), (300, 520, 72), (5000, 6152, 3000)]  # fmt: skip
+          (2560, 2560, 2048), (2300, 2824, 2056), (17, 204800, 1024), (300, 520, 72), (5000, 6152, 3000),
+          (1024, 2048, 16384), (264, 520, 5000), (1032, 776, 4104), (300, 264, 8200), (256, 256, 65536),
+          (2048, 1536, 4160)]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,10 @@ def test_every_step_once(program: Path, shape: tuple[int, int, int], most: int) 
     m, n, k = shape
     tiles, steps = -(-m // 256) * -(-n // 256), -(-k // 64)
     clusters = min(tiles, most)
-    for streamed in {0, sm90._streamed(tiles, clusters, steps)}:
+    cuts = {(clusters, 0), (clusters, sm90._streamed(tiles, clusters, steps))}
+    if tiles < most and (sharing := sm90._sharers(tiles, most, steps)):
+        cuts.add((sharing, tiles))
+    for clusters, streamed in cuts:
         text = f"{m} {n} {k} {clusters} {streamed}\n"
         lines = subprocess.run([program], input=text, capture_output=True, text=True, check=True).stdout.split("\n")
         pieces = [tuple(map(int, line.split()[1:])) for line in lines if line.startswith("p")]
@@ -90,3 +95,13 @@ def test_shares_end_together() -> None:
     assert sm90._streamed(16 * 112, 66, 64) == 76
     assert sm90._streamed(256, 66, 64) == 0
     assert sm90._streamed(64, 64, 32) == 0
+
+
+def test_few_tiles_are_shared_where_that_ends_sooner() -> None:
+    """Two clusters a tile take half its steps and ten; more than four would mostly add up."""
+    assert sm90._sharers(32, 66, 256) == 64
+    assert sm90._sharers(64, 66, 256) == 0
+    assert sm90._sharers(48, 66, 256) == 66
+    assert sm90._sharers(20, 66, 65) == 60
+    assert sm90._sharers(4, 66, 129) == 16
+    assert sm90._sharers(1, 66, 20) == 0

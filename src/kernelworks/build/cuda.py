@@ -230,7 +230,8 @@ def tensor_map(
         found = _blank()
         if not matrix.is_meta:
             kind, pitch = ELEMENTS.index(matrix.dtype), stride * matrix.element_size()
-            status = launcher().tensor_map(found, key[0], kind, rows, columns, pitch, box_rows, box_columns, fetched)
+            sizes = (rows, columns, pitch, box_rows, box_columns, fetched)
+            status = launcher().tensor_map(found, key[0], kind, *sizes, matrix.get_device())
             succeed(status, f"encoding a tensor map of {rows} x {columns}, row stride {stride}")
         if len(_maps) >= MOST_MAPS:
             _maps.clear()
@@ -250,7 +251,7 @@ def box_map(tensor: Tensor, box_rows: int, box_columns: int) -> Tensor:
     if found is None:
         found = _blank()
         if not tensor.is_meta:
-            status = launcher().box_map(found, key[0], *_numbers_of(key))
+            status = launcher().box_map(found, key[0], *_numbers_of(key), tensor.get_device())
             succeed(status, f"encoding a tensor map of {list(shape)}, strides {list(strides)}")
         if len(_maps) >= MOST_MAPS:
             _maps.clear()

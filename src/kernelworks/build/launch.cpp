@@ -246,31 +246,6 @@ struct Box {
 };
 constexpr int BOX_NUMBERS = 10;
 
-// Launches one behind the other with everything settled but the addresses of some places.
-struct Series {
-    static constexpr size_t MOST_MAPS = 16;
-    struct Map {
-        alignas(64) char encoded[128];  // at some address that will not do
-        Box box;
-        int place;
-        int64_t offset;
-    };
-    struct Argument {
-        enum Kind : int64_t { VALUE = 0, PLACE = 1, MAP = 2 } kind;
-        int64_t index, bits;  // of a place or a map; the value, or the bytes behind the place
-    };
-    struct Step {
-        Function function;
-        unsigned grid[3];
-        std::vector<Argument> arguments;
-    };
-    int device;
-    std::vector<int64_t> low;  // the last four bits of each place's address
-    std::vector<Map> maps;
-    std::vector<Step> steps;
-};
-std::deque<Series> every_series;
-
 }  // namespace
 
 // A new site's number.
@@ -395,10 +370,11 @@ KW_ANSWER(launch_function) {
 }
 
 // tensor_map(result, address, element, rows, columns, row stride in bytes, box rows, box columns, bytes that L2 fetches
-// at a time: 128 or 256): result (128 bytes on the CPU) receives the CUtensorMap of a row-major matrix with the 128-byte
+// at a time: 128 or 256, device): result (128 bytes on the CPU) receives the CUtensorMap of a row-major matrix with the 128-byte
 // swizzle. element: 0 float16, 1 bfloat16, 2 float32.
 KW_ANSWER(tensor_map) {
-    if (!driver().open) return NO_DRIVER;
+    Handle before;  // a thread of autograd's may have no context yet
+    if (CUresult code = enter(static_cast<int>(args.integer(9)), &before)) return code;
     enum { SWIZZLE_128 = 3, PROMOTE_128 = 2, PROMOTE_256 = 3 };
     constexpr int ELEMENTS[] = {6, 9, 7};  // CU_TENSOR_MAP_DATA_TYPE_FLOAT16, _BFLOAT16, _FLOAT32
     alignas(64) char map[128];
@@ -409,78 +385,23 @@ KW_ANSWER(tensor_map) {
     auto address = reinterpret_cast<void*>(args.integer(1));
     CUresult code = driver().encode(map, ELEMENTS[args.integer(2)], 2, address, shape, &stride, box, steps, 0,
                                     SWIZZLE_128, args.integer(8) == 128 ? PROMOTE_128 : PROMOTE_256, 0);
+    leave(before);
     std::memcpy(args.tensor(0).data, map, sizeof map);
     return code;
 }
 
 // box_map(result, address, element, columns, rows, heads, batch, row, head and batch strides in bytes, box rows, box
-// columns): the same of a [batch, head, row, column] tensor, for boxes that lie in one head.
+// columns, device): the same of a [batch, head, row, column] tensor, for boxes that lie in one head.
 KW_ANSWER(box_map) {
-    if (!driver().open) return NO_DRIVER;
+    Handle before;
+    if (CUresult code = enter(static_cast<int>(args.integer(12)), &before)) return code;
     alignas(64) char map[128];
     int64_t numbers[BOX_NUMBERS];
     for (int i = 0; i < BOX_NUMBERS; ++i) numbers[i] = args.integer(2 + i);
     CUresult code = Box(numbers).encode(map, reinterpret_cast<void*>(args.integer(1)));
+    leave(before);
     std::memcpy(args.tensor(0).data, map, sizeof map);
     return code;
-}
-
-// series(device, numbers): the number under which `run` makes these launches. `numbers` (int64 on the CPU): how many
-// places, and an address like each; how many maps, and of each its place, the bytes behind it and a Box's numbers; how
-// many launches, and of each its function, grid x, y, z, how many arguments, and of each kind, index and bits.
-KW_ANSWER(series) {
-    if (!driver().open) return NO_DRIVER;
-    auto* n = args.tensor(1).ptr<int64_t>();
-    Series made{static_cast<int>(args.integer(0)), {}, {}, {}};
-    const int64_t* places = n + 1;
-    for (int64_t i = *n++; i > 0; --i) made.low.push_back(*n++ & 15);
-    for (int64_t i = *n++; i > 0; --i, n += 2 + BOX_NUMBERS) {
-        Series::Map& map = made.maps.emplace_back(Series::Map{{}, Box(n + 2), static_cast<int>(n[0]), n[1]});
-        if (CUresult code = map.box.encode(map.encoded, reinterpret_cast<void*>(places[n[0]] + n[1]))) return -3 - code;
-    }
-    if (made.maps.size() > Series::MOST_MAPS) return UNKNOWN;
-    std::lock_guard lock(tables);
-    for (int64_t i = *n++; i > 0; --i) {
-        Series::Step& step = made.steps.emplace_back();
-        step.function = functions[static_cast<size_t>(*n++)];
-        for (unsigned& extent : step.grid) extent = static_cast<unsigned>(*n++);
-        int64_t count = *n++;
-        if (count > MOST_ARGUMENTS) return UNKNOWN;
-        for (; count > 0; --count, n += 3)
-            step.arguments.push_back({static_cast<Series::Argument::Kind>(n[0]), n[1], n[2]});
-    }
-    every_series.push_back(std::move(made));
-    return static_cast<int64_t>(every_series.size()) - 1;
-}
-
-// run(series, stream, *addresses of its places): UNKNOWN, and nothing is launched, where one is not aligned as before.
-KW_ANSWER(run) {
-    const Series* s;
-    {
-        std::lock_guard lock(tables);
-        s = &every_series[static_cast<size_t>(args.integer(0))];
-    }
-    auto address = [&](int64_t place) { return args.integer(2 + static_cast<int>(place)); };
-    for (size_t i = 0; i < s->low.size(); ++i)
-        if ((address(static_cast<int64_t>(i)) & 15) != s->low[i]) return UNKNOWN;
-    alignas(64) char maps[Series::MOST_MAPS][128];
-    for (size_t i = 0; i < s->maps.size(); ++i) {
-        const Series::Map& map = s->maps[i];
-        auto at = reinterpret_cast<void*>(address(map.place) + map.offset);
-        std::memcpy(maps[i], map.encoded, sizeof map.encoded);
-        CUresult code = driver().readdress ? driver().readdress(maps[i], at) : map.box.encode(maps[i], at);
-        if (code) return code;
-    }
-    for (const Series::Step& step : s->steps) {
-        Parameters parameters;
-        for (const auto& [kind, index, bits] : step.arguments) {
-            parameters.add(static_cast<uint64_t>(kind == Series::Argument::PLACE ? address(index) + bits : bits));
-            if (kind == Series::Argument::MAP) parameters.pointers[parameters.count - 1] = maps[index];
-        }
-        auto stream = reinterpret_cast<Handle>(args.integer(1));
-        if (CUresult code = go(step.function, s->device, stream, step.grid, parameters)) return code;
-    }
-    return 0;
 }
 
 // error(text, code): the driver's words for a code, into `text` (uint8 on the CPU), zero-terminated.
@@ -493,3 +414,5 @@ KW_ANSWER(error) {
     std::strncpy(text.data, words ? words : "unknown error", static_cast<size_t>(text.numel() - 1));
     return 0;
 }
+
+#include "series.hpp"

@@ -48,7 +48,7 @@ def root_mean_square(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
     Written out where its size is a symbol: torch's function reads one as if it were a number, on a GPU to the end.
     """
-    size = x.shape[-1]
+    size: int | torch.SymInt = x.shape[-1]
     if not isinstance(size, torch.SymInt):
         return F.rms_norm(x, (size,), weight, eps)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))

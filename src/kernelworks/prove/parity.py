@@ -19,7 +19,7 @@ from kernelworks.prove.compare import compare
 from kernelworks.prove.truth import Truth, device_of, flat_outputs, truth
 from kernelworks.records import Parity
 
-__all__ = ["judge", "parities", "reproduce"]
+__all__ = ["judge", "makes_gradients", "parities", "reproduce"]
 
 
 def reproduce(op: Op, row: str, case: Case, dtype: torch.dtype) -> str:
@@ -58,6 +58,14 @@ class _Declined(Exception):
 def _declines(op: Op, row: str, args: tuple[Any, ...]) -> bool:
     """Whether a row refuses arguments that its op takes."""
     return op.row(row).guard(op.request("forward", args)) is not None
+
+
+def makes_gradients(op: Op, row: str, args: tuple[Any, ...], names: tuple[str, ...]) -> bool:
+    """Whether a row that takes a forward makes these gradients too: its guard may know of calls where it should not."""
+    passes = op.row(row).passes
+    if "backward" not in passes or "training" in passes:
+        return "backward" in passes
+    return op.row(row).guard(op.backward_of(op.request("training", args, names))) is None
 
 
 def _poisoned_out(op: Op, case_args: tuple[Any, ...], memory: Arena) -> Any:
@@ -139,17 +147,16 @@ def parities(op: Op, row: str, case: Case, dtype: torch.dtype, seed: int = 0) ->
     may decline a user's call, gives none."""
     device = device_of(op, row)
     expected = truth(op, case, dtype, seed, device, op.row(row).inner)
-    if _declines(op, row, expected.positional(op)):
+    positional = expected.positional(op)
+    if _declines(op, row, positional):
         return
     layouts = LAYOUTS if case.layouts else LAYOUTS[:1]
     ends = (True, False) if device == "cpu" else (True,)
     runs = [("forward", layout, at_end) for layout in layouts for at_end in ends]
-    if expected.gradients:
+    if expected.gradients and makes_gradients(op, row, positional, tuple(expected.gradients)):
         runs += [("backward", "contiguous", at_end) for at_end in ends]
     name = str(dtype).removeprefix("torch.")
     for pass_, layout, at_end in runs:
-        if pass_ == "backward" and "backward" not in op.row(row).passes:
-            continue
         try:
             if pass_ == "forward":
                 with _alone(device, layout):

@@ -21,6 +21,7 @@ from torch import Tensor
 from kernelworks.contract import FLOATS, Case
 from kernelworks.machine import has_gpu
 from kernelworks.op import OPS, Op
+from kernelworks.prove.parity import makes_gradients
 from kernelworks.prove.truth import device_of, flat_outputs, placed
 
 __all__ = ["chosen", "main"]
@@ -68,9 +69,9 @@ def _call(op: Op, row: str, case: Case, dtype: torch.dtype) -> bool:
     if op.row(row).guard(op.request("forward", args)):
         return False
     leaves = []
-    if case.gradients and "backward" in op.row(row).passes:
-        wanted = [args[names.index(n)] for n in op.contract.differentiable if n in names]
-        leaves = [leaf.requires_grad_() for leaf in wanted if isinstance(leaf, Tensor)]
+    wanted = [n for n in op.contract.differentiable if n in names and isinstance(args[names.index(n)], Tensor)]
+    if case.gradients and makes_gradients(op, row, tuple(args), tuple(wanted)):
+        leaves = [args[names.index(n)].requires_grad_() for n in wanted]
     outputs = [o for o in flat_outputs(op(*args, row=row)) if isinstance(o, Tensor) and o.requires_grad]
     if leaves and outputs:
         torch.autograd.grad(outputs, leaves, [torch.ones_like(o) for o in outputs], allow_unused=True)

@@ -2,6 +2,10 @@
 // tensor copies; two groups of 128 threads each hold 64 x 256 sums in registers and feed the matrix units from there.
 // Two blocks form a cluster: their tiles lie below each other, and each fetches half of the tile of w for both. Which
 // tiles those are, shares.cuh says. The sums of a tile are stored while those of the next one are multiplied.
+//
+// An operand lies ALONG k (x is M x K in memory, w N x K) or DOWN (K x M, K x N), as gradients find theirs. A tile that
+// lies along k is one box of rows with 64 of k; of one that lies down, boxes of 64 rows of k with 64 columns stand one
+// behind the other. Both fill the same bytes, and those of a group's 64 rows, or of a block's half of w, are the same.
 #pragma once
 
 #include "hopper.cuh"
@@ -10,7 +14,7 @@
 struct alignas(64) TensorMap {
     char bytes[128];
 };
-// What a launch asks for; the maps copy 128 x 64 of x, 128 x 64 of w and 64 x 64 of out.
+// What a launch asks for; the maps copy 128 x 64 of x, 128 x 64 of w (64 x 64 of what lies down) and 64 x 64 of out.
 struct Blocked {
     const TensorMap &x, &w, &out;
     const u16* bias;
@@ -22,11 +26,17 @@ struct Blocked {
 constexpr int STAGES = 4, PARTS = 4;
 constexpr u32 BYTES_X = TILE_M * TILE_K * 2, BYTES_W = TILE_N * TILE_K * 2, BYTES_PANEL = 64 * 64 * 2;
 enum { GROUP = 1, WRITTEN = 3, READABLE = 5 };  // barriers of threads, each for both groups
+enum Lies { ALONG, DOWN };
 
-// What the matrix units need to know of a tile: rows of 128 bytes, 128-byte swizzle, 8 rows every 1024 bytes.
-inline __device__ u64 descriptor(u32 address) {
-    return static_cast<u64>((address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
+// What the matrix units need to know of a tile: rows of 128 bytes, 128-byte swizzle, 8 rows every 1024 bytes. Of one that
+// lies down also how far its boxes are apart.
+inline __device__ u64 descriptor(u32 address, u32 apart = 16) {
+    return static_cast<u64>((address & 0x3FFFF) >> 4) | (static_cast<u64>(apart >> 4) << 16) | (64ull << 32) |
+           (1ull << 62);
 }
+// How far apart the descriptors of 16 along k are: 32 bytes of a row, or 16 rows.
+template <Lies LIES>
+constexpr u64 STEP = (LIES == DOWN ? 16 * 128 : 32) >> 4;
 
 inline __device__ void copy_in(u32 to, const TensorMap* map, int column, int row, u32 barrier) {
     asm volatile(
@@ -67,8 +77,20 @@ struct Ring {
     int2* places;           // by stage: row and column of the tile that begins there
 };
 
+// ROWS rows of an operand from `row` on, and 64 of k from `k` on: copy(to, column, row) for each box.
+template <Lies LIES, int ROWS, class Copy>
+__device__ __forceinline__ void fetch_tile(u32 to, int k, int row, Copy copy) {
+    if constexpr (LIES == ALONG) {
+        copy(to, k, row);
+    } else {
+#pragma unroll
+        for (int box = 0; box < ROWS / 64; ++box) copy(to + box * BYTES_PANEL, row + box * 64, k);
+    }
+}
+
 // Fills the ring. Whole tiles are walked forwards and backwards in turn: what was read last is read first, and is in L2
 // yet. So are pieces of tiles: clusters that begin together read the same columns, and so do those that end together.
+template <Lies X, Lies W>
 __device__ __forceinline__ void fetch(const Blocked& p, const Shares& shares, const Ring& ring, u32 rank) {
     int stage = 0, m = 0, n = 0;
     u32 phase = 1;
@@ -85,9 +107,13 @@ __device__ __forceinline__ void fetch(const Blocked& p, const Shares& shares, co
             barrier_wait(ring.empty + stage * 8, phase);
             ring.places[stage] = {m, n};
             barrier_expect(barrier, BYTES_X + BYTES_W);
-            copy_in(ring.x + stage * BYTES_X, &p.x, at * TILE_K, m, barrier);
-            copy_in_everywhere(ring.w + stage * BYTES_W + rank * (BYTES_W / CLUSTER), &p.w, at * TILE_K,
-                               n + static_cast<int>(rank) * (TILE_N / CLUSTER), barrier);
+            fetch_tile<X, TILE_M>(ring.x + stage * BYTES_X, at * TILE_K, m, [&](u32 to, int column, int row) {
+                copy_in(to, &p.x, column, row, barrier);
+            });
+            fetch_tile<W, TILE_N / CLUSTER>(
+                ring.w + stage * BYTES_W + rank * (BYTES_W / CLUSTER), at * TILE_K,
+                n + static_cast<int>(rank) * (TILE_N / CLUSTER),
+                [&](u32 to, int column, int row) { copy_in_everywhere(to, &p.w, column, row, barrier); });
             if (++stage == STAGES) stage = 0, phase ^= 1;
         }
     }
@@ -224,7 +250,7 @@ __device__ __forceinline__ void pack(float (&d)[TILE_N / 2], const u16* bias, in
     for (int j = 0; j < TILE_N / 4; ++j) leaving.packed[j] = T::round(d[2 * j], d[2 * j + 1]);
 }
 
-template <class T>
+template <class T, Lies X, Lies W>
 __device__ __forceinline__ void multiply(const Blocked& p, const Shares& shares, const Ring& ring, u32 panels,
                                          u32 rank) {
     int thread = threadIdx.x & 127, part = threadIdx.x / 128 - 1, stage = 0;
@@ -243,10 +269,12 @@ __device__ __forceinline__ void multiply(const Blocked& p, const Shares& shares,
         for (int k = 0; k < length; ++k) {
             barrier_wait(ring.full + stage * 8, phase);
             if (k == 0) place = ring.places[stage];
-            u64 x = descriptor(my_x + stage * BYTES_X), w = descriptor(ring.w + stage * BYTES_W);
+            u64 x = descriptor(my_x + stage * BYTES_X, X == DOWN ? BYTES_PANEL : 16);
+            u64 w = descriptor(ring.w + stage * BYTES_W, W == DOWN ? BYTES_PANEL : 16);
             asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-            for (int q = 0; q < TILE_K / 16; ++q) T::wgmma(d, x + 2 * q, w + 2 * q, k | q);
+            for (int q = 0; q < TILE_K / 16; ++q)
+                T::template wgmma<X == DOWN, W == DOWN>(d, x + STEP<X> * q, w + STEP<W> * q, k | q);
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
             if (leaving.parts) leaving.one(&p.out);  // of the tile before
             else if (k == 0) leaving.meet();         // all have read the place before the stage is given back
@@ -276,7 +304,7 @@ __device__ __forceinline__ void multiply(const Blocked& p, const Shares& shares,
     if (leaving.leader()) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-template <class T>
+template <class T, Lies X = ALONG, Lies W = ALONG>
 __device__ __forceinline__ void blocked(const Blocked& p) {
     extern __shared__ __align__(1024) unsigned char ring_bytes[];
     __shared__ __align__(8) u64 barriers[2 * STAGES];
@@ -301,10 +329,10 @@ __device__ __forceinline__ void blocked(const Blocked& p) {
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         u32 warp = threadIdx.x / 32;
-        if (threadIdx.x == 0) fetch(p, shares, ring, rank);
+        if (threadIdx.x == 0) fetch<X, W>(p, shares, ring, rank);
         else if (p.streamed && (warp == 1 || warp == 2)) exchange(p, shares, rank, static_cast<int>(warp) - 1);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        multiply<T>(p, shares, ring, ring.w + STAGES * BYTES_W, rank);
+        multiply<T, X, W>(p, shares, ring, ring.w + STAGES * BYTES_W, rank);
     }
 }

@@ -22,8 +22,10 @@ struct alignas(16) Words {  // eight elements
 #define KW_EIGHT(b) "+f"(d[b]), "+f"(d[b + 1]), "+f"(d[b + 2]), "+f"(d[b + 3]), "+f"(d[b + 4]), "+f"(d[b + 5]), \
                     "+f"(d[b + 6]), "+f"(d[b + 7])
 
-// d = a b (fresh) or d += a b: a is 64 x 16, b 256 x 16, both in shared memory as their descriptors say. Asynchronous.
+// d = a b (fresh) or d += a b: a is 64 x 16, b 256 x 16, both in shared memory as their descriptors say, their 16 along
+// rows or (A_DOWN, B_DOWN) down them. Asynchronous.
 #define KW_WGMMA(type)                                                                                              \
+    template <int A_DOWN = 0, int B_DOWN = 0>                                                                       \
     static __device__ __forceinline__ void wgmma(float (&d)[128], u64 a, u64 b, int add) {                          \
         asm volatile(                                                                                               \
             "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"                                                           \
@@ -33,11 +35,11 @@ struct alignas(16) Words {  // eight elements
             "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,"  \
             "%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,"     \
             "%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,"  \
-            "%121,%122,%123,%124,%125,%126,%127}, %128, %129, p, 1, 1, 0, 0;\n}"                                    \
+            "%121,%122,%123,%124,%125,%126,%127}, %128, %129, p, 1, 1, %131, %132;\n}"                              \
             : KW_EIGHT(0), KW_EIGHT(8), KW_EIGHT(16), KW_EIGHT(24), KW_EIGHT(32), KW_EIGHT(40), KW_EIGHT(48),       \
               KW_EIGHT(56), KW_EIGHT(64), KW_EIGHT(72), KW_EIGHT(80), KW_EIGHT(88), KW_EIGHT(96), KW_EIGHT(104),    \
               KW_EIGHT(112), KW_EIGHT(120)                                                                          \
-            : "l"(a), "l"(b), "r"(add));                                                                            \
+            : "l"(a), "l"(b), "r"(add), "n"(A_DOWN), "n"(B_DOWN));                                                  \
     }
 
 struct Bf16 {

@@ -133,7 +133,8 @@ def attention(
         row: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
-        [B, H, Lq, D] of q's dtype, laid out as [B, Lq, H, D], so that ``.transpose(1, 2)`` is contiguous.
+        [B, H, Lq, D] of q's dtype, laid out as [B, Lq, H, D], so that ``.transpose(1, 2)`` is contiguous; so are the
+        gradients of q, k and v.
 
     A value (in v) that is not finite may show in the output of a query that does not see it, as in torch.
 
@@ -203,7 +204,7 @@ def _backward(
     causal: str | None, window: int | None, scale: float | None, mask: Tensor | None, needs: list[bool],
     softcap: float | None, sinks: Tensor | None, out: Any = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    results = tuple(torch.empty(t.shape, dtype=t.dtype) for t in (q, k, v)) if out is None else tuple(out[:3])
+    results = tuple(new_output(t) for t in (q, k, v)) if out is None else tuple(out[:3])
     if q.numel() == 0:
         for result in results:
             result.zero_()
@@ -218,8 +219,12 @@ def _backward(
     return (*results, found if out is None else out[3].copy_(found))
 
 
+def _plain_scores(request: Request) -> str | None:
+    return None if request.args.get("softcap") is None else "takes no softcap"
+
+
 def _plain_softmax(request: Request) -> str | None:
-    return next((f"takes no {n}" for n in ("softcap", "sinks") if request.args.get(n) is not None), None)
+    return _plain_scores(request) or (None if request.args.get("sinks") is None else "takes no sinks")
 
 
 def _rows() -> list[Row]:
@@ -238,13 +243,22 @@ def _rows() -> list[Row]:
     return rows
 
 
-def _hopper(name: str, guard: Callable[[Request], str | None], replays: tuple[str, ...] = ()) -> Row:
-    """A forward of Hopper's, whose launch knows of no softcap and no sinks."""
+def _hopper(guard: Callable[[Request], str | None]) -> Row:
+    """The forward of many queries."""
+
+    def plain(request: Request) -> str | None:
+        return _plain_scores(request) or guard(request)
+
+    return replace(cuda_row(ROOM, guard=plain, replays=("forward",)), inner="input")
+
+
+def _hopper_decode(guard: Callable[[Request], str | None]) -> Row:
+    """The forward of few, whose launch knows of no softcap and no sinks."""
 
     def plain(request: Request) -> str | None:
         return _plain_softmax(request) or guard(request)
 
-    row = cuda_row(ROOM, source=f"{name}.cu", name=name, guard=plain, replays=replays)
+    row = cuda_row(ROOM, source="sm90_decode.cu", name="sm90_decode", guard=plain)
 
     def without(run: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, out=None: run(*args[:-2], out=out)
@@ -286,14 +300,15 @@ def _fake(
 
 
 def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    return tuple(q.new_empty(0) if t is None else t.new_empty(t.shape) for t in (q, k, v, args[-1]))
+    sinks = args[-1]
+    return *(new_output(t) for t in (q, k, v)), q.new_empty(0) if sinks is None else torch.empty_like(sinks)
 
 
 OP = Op(
     CONTRACT,
     [
-        _hopper("sm90", sm90_guard, replays=("forward",)),
-        _hopper("sm90_decode", sm90_decode_guard),
+        _hopper(sm90_guard),
+        _hopper_decode(sm90_decode_guard),
         _triton(),
         _hopper_backward("sm90_backward", sm90_backward_guard),
         _hopper_backward("sm90_backward_wide", sm90_backward_wide_guard),

@@ -1,6 +1,7 @@
-"""attention for 16-bit elements on Hopper, in CUDA C++: the forward for head_dim 64, 128 and 256, also with a window.
+"""attention for 16-bit elements on Hopper, in CUDA C++: the forward for head_dim 64, 128 and 256, also with a window or
+sinks.
 
-``triton.py`` does the rest: masks, other head_dims, float32, few queries, and the backward.
+``triton.py`` does the rest: masks, softcaps, other head_dims, float32, few queries, and the backward.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ L2 = 2**25
 RATES = {2: 479, 3: 537, 4: 510}
 # Queries under causal up to which four groups are quicker than three: 348 TFLOP/s against 331 at 2048, at 4096 alike.
 SHORT = 3072
+LONG = 32  # times 128 keys: from here on it makes no difference how many there are
 
 
 def guard(request: Request) -> str | None:
@@ -88,15 +90,15 @@ def _groups(dim: int, sight: int, queries: int, heads: int, blocks: int) -> int:
 
 
 @functools.cache
-def _kernel(dim: int, dtype: torch.dtype, sight: int, groups: int) -> tuple[Kernel, int, int, int]:
+def _kernel(dim: int, dtype: torch.dtype, sight: int, groups: int, keys: int) -> tuple[Kernel, int, int, int]:
     """The kernel, how many queries and keys its tiles and blocks have, and how many queries are copied together."""
-    c = CONFIGS.pick("forward", row="sm90", D=dim, sight=sight, groups=groups)
+    c = CONFIGS.pick("forward", row="sm90", D=dim, sight=sight, groups=groups, keys=keys)
     numbers = (dim, c["BN"], groups, c["STAGES"], c["PLACES"], sight)
     name = "_".join(("forward", str(dtype).removeprefix("torch."), *map(str, numbers)))
-    queries, keys = ROWS * groups, c["BN"]
-    shared = 2 * dim * (c["PLACES"] * queries + 2 * c["STAGES"] * keys)
+    queries = ROWS * groups
+    shared = 2 * dim * (c["PLACES"] * queries + 2 * c["STAGES"] * c["BN"])
     together = ROWS if c["PLACES"] == 1 else queries
-    return Kernel(SOURCE, name, threads=128 * (groups + 1), shared=shared), queries, keys, together
+    return Kernel(SOURCE, name, threads=128 * (groups + 1), shared=shared), queries, c["BN"], together
 
 
 class _Plan:
@@ -111,7 +113,7 @@ class _Plan:
         seen = window if window is not None and sight == WINDOW else keys
         blocks = _multiprocessors(q.device)
         groups = _groups(dim, sight, queries, batch * heads, blocks)
-        self.kernel, self.rows, self.keys, self.box = _kernel(dim, q.dtype, sight, groups)
+        self.kernel, self.rows, self.keys, self.box = _kernel(dim, q.dtype, sight, groups, min(-(-keys // 128), LONG))
         tiles, group = -(-queries // self.rows), heads // kv_heads
         band = min(max(1, L2 // (4 * min(keys, seen) * dim)) * group, batch * heads)
         # Bands end with short tiles and begin with long ones: only where there are several must tiles be drawn.
@@ -137,9 +139,9 @@ def _aligned(x: Tensor) -> Tensor:
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
-    with_lse: bool, out: Any = None,
+    with_lse: bool, softcap: float | None = None, sinks: Tensor | None = None, out: Any = None,
 ) -> Any:  # fmt: skip
-    """As the room's other launches: the output, and lse where it is asked for."""
+    """As the room's other launches: the output, and lse where it is asked for. ``mask`` and ``softcap`` are None."""
     output, lse = out if with_lse and out is not None else (out, None)
     if output is None:
         output = new_output(q)
@@ -148,8 +150,8 @@ def forward(
     target = output if not output.data_ptr() & 15 else new_output(q)
     plan = _Plan(q, k, causal, window, scale)
     plan.kernel(
-        (plan.blocks, 1, 1), target, lse, plan.counter(q.device), *plan.maps(q, k, v, target), *plan.numbers,
-        *target.stride()[:3],
+        (plan.blocks, 1, 1), target, lse, plan.counter(q.device), None if sinks is None else sinks.contiguous(),
+        *plan.maps(q, k, v, target), *plan.numbers, *target.stride()[:3],
     )  # fmt: skip
     if target is not output:
         output.copy_(target)
@@ -158,10 +160,12 @@ def forward(
 
 def prepare_forward(
     q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None, mask: Tensor | None,
-    with_lse: bool,
+    with_lse: bool, softcap: float | None = None, sinks: Tensor | None = None,
 ) -> Callable[..., Any] | None:  # fmt: skip
     """What serves calls like this one without working anything out again; None where something must be copied."""
     if q.device.type != "cuda" or any(_aligned(t) is not t for t in (q, k, v)):
+        return None
+    if sinks is not None and not sinks.is_contiguous():
         return None
     plan = _Plan(q, k, causal, window, scale)
     launch, blocks, numbers, device = plan.kernel.on(q.get_device()), plan.blocks, plan.numbers, q.device
@@ -169,16 +173,17 @@ def prepare_forward(
 
     def call(
         q: Tensor, k: Tensor, v: Tensor, causal: str | None, window: int | None, scale: float | None,
-        mask: Tensor | None, with_lse: bool, out: Any = None,
+        mask: Tensor | None, with_lse: bool, softcap: float | None = None, sinks: Tensor | None = None,
+        out: Any = None,
     ) -> Any:  # fmt: skip
         if out is not None or (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15:
-            return forward(q, k, v, causal, window, scale, mask, with_lse, out)
+            return forward(q, k, v, causal, window, scale, mask, with_lse, softcap, sinks, out)
         output = new_output(q)
         lse = empty(lse_shape, dtype=torch.float32, device=device) if with_lse else None
         drawn = plan.counter(device)
         launch(
             blocks, output.data_ptr(), 0 if lse is None else lse.data_ptr(), 0 if drawn is None else drawn.data_ptr(),
-            *plan.maps(q, k, v, output), *numbers, *output.stride()[:3],
+            0 if sinks is None else sinks.data_ptr(), *plan.maps(q, k, v, output), *numbers, *output.stride()[:3],
         )  # fmt: skip
         return (output, lse) if with_lse else output
 

@@ -17,7 +17,8 @@ struct Attention {
     float* lse;
     Order order;
     int group, Lq;
-    float factor;  // of the scores, before exponentials of base 2
+    float factor;      // of the scores, before exponentials of base 2
+    const u16* sinks;  // a score of each head that has no value and is not scaled, or null
 };
 
 template <int D_, int BN_, int GROUPS_, int STAGES_, int PLACES_, int SIGHT_, bool HELD_>
@@ -38,7 +39,7 @@ struct Cut {
 };
 
 constexpr float HEADROOM = 8;  // a weight may reach 2^HEADROOM before the maximum that it is relative to is raised
-constexpr float LOWEST = -1.f / 0.f, LN2 = 0.6931471805599453f;
+constexpr float LOWEST = -1.f / 0.f, LN2 = 0.6931471805599453f, LOG2E = 1.4426950408889634f;
 enum { TURN = 1, MEET = 5 };  // barriers of threads, one of each for every group
 
 struct Ring {
@@ -320,6 +321,15 @@ struct Group {
         leaving = false;
     }
     __device__ __forceinline__ static int before(int place) { return (place ? place : C::PLACES) - 1; }
+    // The beginning of a tile's softmax: nothing was seen, or a key without a value, whose score is the head's sink and
+    // whose weight one thread of a row counts. A sink of -inf is none.
+    __device__ __forceinline__ void open(const Tile& tile) {
+        softmax.clear();
+        if (!p.sinks) return;
+        float sink = T::widen(__ldg(p.sinks + tile.h)) * LOG2E;
+        softmax.top[0] = softmax.top[1] = sink;
+        softmax.total[0] = softmax.total[1] = (lane & 3) == 0 && sink != LOWEST;
+    }
     // The end of a tile's softmax: lse, and what its sums are multiplied by.
     __device__ __forceinline__ void close(float (&inverse)[2], const Tile& tile) {
 #pragma unroll
@@ -331,7 +341,6 @@ struct Group {
             if (p.lse && (lane & 3) == 0 && row < p.Lq)
                 p.lse[(i64{tile.b} * p.order.H + tile.h) * p.Lq + row] = (softmax.top[r] + log2f(total)) * LN2;
         }
-        softmax.clear();
     }
     // The output of a tile, by way of its queries' place.
     __device__ __forceinline__ void finish(const float (&inverse)[2], int place) {
@@ -402,7 +411,7 @@ struct Group {
         bool any = begin(), fresh = true;
         float inverse[2];
         if (any) {
-            softmax.clear();
+            open(ring.tiles[q.at]);
             barrier_wait(ring.k_full + k.at * 8, k.phase);
             products_begin();
             start_scores();
@@ -433,7 +442,10 @@ struct Group {
             k.next();
             if (leaving) left();
             cut();
-            if (over) close(inverse, ring.tiles[place]);
+            if (over) {
+                close(inverse, ring.tiles[place]);
+                open(ring.tiles[q.at]);
+            }
             bool grown = softmax.rise(s, p.factor);
             if constexpr (C::TURNS) {
                 softmax.template spread<C>(s, p.factor, [](int) {});
@@ -473,7 +485,8 @@ struct Group {
         release(ring.q_free + part * 8);
     }
     __device__ __forceinline__ void run_in_one_place() {
-        for (softmax.clear(); begin(); q.next()) {
+        for (; begin(); q.next()) {
+            open(tile);
             barrier_wait(ring.k_full + k.at * 8, k.phase);
             products_begin();
             start_scores();

@@ -164,7 +164,6 @@ __device__ __forceinline__ void close_listed(G& group, float (&inverse)[2], cons
         if (p.lse && (group.lane & 3) == 0 && row < p.Lq)
             p.lse[(i64{tile.b} * p.order.H + tile.h) * p.Lq + row] = (group.softmax.top[r] + log2f(total)) * LN2;
     }
-    group.softmax.clear();
 }
 
 // What of attention's kernel is otherwise for a cut.

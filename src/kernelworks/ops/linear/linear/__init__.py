@@ -51,5 +51,6 @@ def linear(
 
 HERE = Path(__file__).parent
 MIDDLE = cuda_row(HERE, source="sm90_middle.cu", name="sm90_middle", guard=middle_guard)
-OP = FORM.op(CONTRACT, ahead=[MIDDLE, cuda_row(HERE, guard=sm90_guard), triton_row(HERE)])
+HOPPER = cuda_row(HERE, guard=sm90_guard, passes=("forward", "backward"))
+OP = FORM.op(CONTRACT, ahead=[MIDDLE, HOPPER, triton_row(HERE)])
 SPELLING = FORM.spelling(OP)

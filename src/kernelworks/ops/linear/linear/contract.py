@@ -31,7 +31,9 @@ SHAPES = (
 # On a GPU: each kernel of the row sm90 (1, 2, 8 and 16 rows, and tiles) and each configuration of the Triton row, with
 # K that is and is not a multiple of a step, more tiles than multiprocessors, tiles that stick out on either side, and
 # last turns whose tiles are cut along K: into two and three parts, and two turns at once. Then each kernel of
-# sm90_middle, by rows of x: tiles that stick out, and parts of K with fewer steps than stages or with none.
+# sm90_middle, by rows of x: tiles that stick out, and parts of K with fewer steps than stages or with none. At last
+# what only sm90's gradients have: one tile alone, tiles that just stick out, and few tiles, of x or of the weight, each
+# of which three or four clusters share.
 DEVICE_SHAPES = (
     (1, 4096, 4096), (1, 14337, 4096), (1, 1000, 1032), (1, 28672, 8192), (1, 1001, 14344), (2, 4099, 2056),
     (2, 521, 8200), (3, 77, 520), (4, 523, 8200), (8, 4096, 4096), (8, 1001, 264),
@@ -43,6 +45,7 @@ DEVICE_SHAPES = (
     (33, 4096, 2056), (64, 5128, 520), (50, 8200, 1032), (40, 7400, 4104),
     (100, 3080, 1032), (127, 5000, 4616), (66, 8456, 2056), (128, 10312, 520), (65, 14344, 264),
     (200, 8200, 520), (300, 3080, 520), (512, 5128, 520), (400, 6152, 264),
+    (256, 256, 256), (257, 264, 136), (300, 8200, 264), (5000, 264, 520), (4104, 1032, 776),
 )  # fmt: skip
 
 FORM = Product(

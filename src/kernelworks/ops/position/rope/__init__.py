@@ -45,7 +45,7 @@ def rope(
         row: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
-        ``(q', k')``, with the strides of q and k where those are dense.
+        ``(q', k')``, with the strides of q and k where those are dense; so are gradients, of what flows in.
 
     Error bound: ``u |output| + 2 * 2^-24 (|a cos| + |b sin|)``, u the unit roundoff of the dtype: one rounding.
     Cost: 3 flop an element; reads q, k and the tables once and writes q' and k' once.
@@ -74,14 +74,10 @@ def _backward(
     out: Any = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     from_q, from_k = _flat(grad_q), _flat(grad_k)
-    to_q, to_k = (_empty(grad_q), _empty(grad_k)) if out is None else out
+    to_q, to_k = (torch.empty_like(from_q), torch.empty_like(from_k)) if out is None else out
     kernel, nth = shared(lib.rope, from_q.numel() + from_k.numel())
     kernel(to_q, to_k, from_q, from_k, _flat(cos), _flat(sin), interleaved, True, nth)
     return to_q, to_k
-
-
-def _empty(x: Tensor) -> Tensor:
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
 def _into_like(made: tuple[Tensor, ...], q: Tensor, k: Tensor, out: Any) -> Any:
@@ -119,7 +115,7 @@ def _torch_backward(
         part = wide[..., :R]
         return torch.cat((part * c + turned_back(part * s, interleaved), wide[..., R:]), -1).to(g.dtype)
 
-    return one(grad_q), one(grad_k)
+    return _into_like((one(grad_q), one(grad_k)), grad_q, grad_k, out)  # type: ignore[no-any-return]
 
 
 def _reference(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> tuple[Tensor, ...]:
@@ -150,7 +146,7 @@ OP = Op(
     backward=Pass(
         "rope_backward(Tensor grad_q_turned, Tensor grad_k_turned, Tensor cos, Tensor sin, bool interleaved, "
         "bool[] needs, str? row=None) -> (Tensor, Tensor)",
-        lambda grad_q, grad_k, cos, sin, interleaved, needs: (_empty(grad_q), _empty(grad_k)),
+        lambda grad_q, grad_k, cos, sin, interleaved, needs: _fake(grad_q, grad_k, cos, sin, interleaved),
         returns=("q", "k"),
     ),
     composite=_composite,

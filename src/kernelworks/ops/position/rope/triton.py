@@ -92,7 +92,7 @@ def _chosen(first, x, x_b, x_h, x_l, y, y_b, y_h, y_l):
 
 
 ROPE = Kernel(_rope)
-_empty_like, _empty = torch.empty_like, torch.empty
+_empty_like = torch.empty_like
 
 
 @functools.cache
@@ -156,10 +156,7 @@ def forward(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, o
 def backward(
     grad_q: Tensor, grad_k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, needs: list[bool], out: Any = None
 ) -> tuple[Tensor, Tensor]:
-    if out is None:
-        to_q = _empty(grad_q.shape, dtype=grad_q.dtype, device=grad_q.device)
-        to_k = _empty(grad_k.shape, dtype=grad_k.dtype, device=grad_k.device)
-    else:
-        to_q, to_k = out
-    _run(to_q, to_k, _flat(grad_q), _flat(grad_k), cos, sin, interleaved, True)
+    grad_q, grad_k = _flat(grad_q), _flat(grad_k)
+    to_q, to_k = (_empty_like(grad_q), _empty_like(grad_k)) if out is None else out
+    _run(to_q, to_k, grad_q, grad_k, cos, sin, interleaved, True)
     return to_q, to_k
