@@ -49,7 +49,7 @@ int cuLaunchKernelEx(const void* config, void*, void** parameters, void**) {
 REPLACES = "int cuTensorMapReplaceAddress(void* map, void* at) { *(uint64_t*)map = (uint64_t)at; return 0; }"
 
 PROGRAM = """
-import ctypes, struct
+import ctypes, gc, struct
 import torch
 from pathlib import Path
 from torch import Tensor
@@ -96,7 +96,10 @@ def watched(*args, out=None):
     given_outs.append(out)
     return wanted
 
+replayed(watched, args)
+gc.collect()
 run = replayed(watched, args)
+assert run.__globals__["series"] == 0, "in the place of one that is gone"
 with recording(dry=True) as plain:
     function(*args)
 ctypes.c_int.in_dll(driver, "steps").value = len(plain)
@@ -145,10 +148,13 @@ assert run(*args, out=wanted) is wanted
 torch.use_deterministic_algorithms(True)
 assert run(*args) is wanted
 assert given_outs == [None, wanted, None] and launched.value == before
+torch.use_deterministic_algorithms(True, warn_only=True)  # as memory is poisoned where a row is proved
+assert run(*args) is not wanted and launched.value == before + len(plain)
 print("all hold")
 """
 
 DECLINED = """
+import gc
 import torch
 from kernelworks.build import cuda, launcher
 from kernelworks.build.series import replayed
@@ -162,6 +168,9 @@ class Launcher:
         asked.append(numbers.tolist())
         return 0
     run = None
+    def forget_series(self, number):
+        forgotten.append(number)
+forgotten = []
 import kernelworks.build.series as series
 series.launcher = Launcher
 x, y = torch.ones(4, 8), torch.ones(8)
@@ -171,8 +180,12 @@ def plain(x, y, out=None):
     kernel((2, 1, 1), x, y[2:], made, 5, None, 0.5)
     return made
 
-assert replayed(plain, (x, y)) is not None
+run = replayed(plain, (x, y))
 (numbers,) = asked
+assert run is not None and not forgotten
+del run
+gc.collect()
+assert forgotten == [0], "its place is another's"
 bits = int.from_bytes(__import__("struct").pack("<f", 0.5), "little")
 assert numbers[0] == 3 and numbers[4:6] == [0, 1] and numbers[6:] == [
     7, 2, 1, 1, 6, 1, 0, 0, 1, 1, 8, 1, 2, 0, 0, 0, 5, 0, 0, 0, 0, 0, bits], numbers

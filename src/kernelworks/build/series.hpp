@@ -27,7 +27,8 @@ struct Series {
     std::vector<Map> maps;
     std::vector<Step> steps;
 };
-std::deque<Series> every_series;
+std::deque<Series> every_series;    // never moves what it holds
+std::vector<size_t> unused_series;  // places in it
 
 }  // namespace
 
@@ -58,8 +59,22 @@ KW_ANSWER(series) {
         for (; count > 0; --count, n += 3)
             step.arguments.push_back({static_cast<Series::Argument::Kind>(n[0]), n[1], n[2]});
     }
-    every_series.push_back(std::move(made));
-    return static_cast<int64_t>(every_series.size()) - 1;
+    if (unused_series.empty()) {
+        every_series.push_back(std::move(made));
+        return static_cast<int64_t>(every_series.size()) - 1;
+    }
+    size_t number = unused_series.back();
+    unused_series.pop_back();
+    every_series[number] = std::move(made);
+    return static_cast<int64_t>(number);
+}
+
+// forget_series(series): nobody runs it any more.
+KW_ANSWER(forget_series) {
+    std::lock_guard lock(tables);
+    unused_series.push_back(static_cast<size_t>(args.integer(0)));
+    every_series[unused_series.back()] = Series{};
+    return 0;
 }
 
 // run(series, stream, *addresses of its places): UNKNOWN, and nothing is launched, where one is not aligned as before.
