@@ -55,6 +55,7 @@ PARTS = ("machine", "proofs", "ops", "blocks", "models", "trust", "sanitizer")
 TIMED = ("ops", "blocks", "models")
 READY_SHARE = 0.45  # of the time, in which ops and blocks are made ready; what is not is compiled when it is measured
 STANDING_S = 300.0  # for which the others stand still while one is timed
+SAID = 5  # lines of what a process said last, where it failed
 LEAST_S = 25.0  # what is begun with less than this left comes to nothing
 
 
@@ -90,7 +91,12 @@ def proofs_part(only: set[str], again: bool) -> dict[str, Any]:
 
 def machine_part() -> dict[str, Any]:
     command = [sys.executable, "-m", "kernelworks", "machine", "--device", "cuda", "--json"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.strip()][-SAID:]
+        raise RuntimeError(
+            f"`kernelworks machine` ended with {done.returncode}: {' / '.join(said) or 'without a word'}"
+        )
     return {"ceilings": json.loads(done.stdout)}
 
 

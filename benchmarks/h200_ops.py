@@ -39,6 +39,7 @@ from side_by_side import wait_for_turn
 from torch import Tensor
 
 import kernelworks as kw
+from kernelworks import timings
 from kernelworks.bench.gpu import copy_of, race_on_gpu
 from kernelworks.bench.results import head as provenance
 from kernelworks.build import native
@@ -48,7 +49,6 @@ from kernelworks.layout import in_lines
 from kernelworks.map import source_hashes
 from kernelworks.op import OPS
 from kernelworks.settle.live import Training
-from kernelworks.timings import call_of
 
 GIB = 2**30
 SAME = 3e-3  # how much further from float32 torch than eager an arm may be, normwise: half an ulp of bfloat16
@@ -194,6 +194,7 @@ def shown(line: Line) -> str:
     return (
         f"{line['op']:14s} {line['pass']:9s} {line['shape']:26s} {reached} {1e3 * line['ms']['ours']:9.1f} us{waited}  "
         f"{line['over_best']:.2f}x {line['best']} [{line['row']}]{'  WRONG' if line['wrong'] else ''}"
+        + (f"  not settled: {line['unsettled']}" if "unsettled" in line else "")
     )
 
 
@@ -223,28 +224,41 @@ def small_line(group: Group) -> Line:
 
 
 def known(case: Case) -> bool:
-    """Whether a timing speaks for this very call."""
-    request = request_of(case)
-    timing = choose(OPS[case.op], request).timing
-    return timing is not None and timing.call == call_of(request)
+    """Whether a timing speaks for this very call: ours was quicker, or torch than all ways that there are today."""
+    op, request = OPS[case.op], request_of(case)
+    there = eligible(op, request)[0]
+    exact, _ = timings.held(op.name, op.contract, request, there)
+    return any(timing.won or timings.settles(timing, there) for timing in exact)
 
 
 def ways(case: Case) -> Iterator[Call]:
-    """The call by each way that a race would try."""
+    """The call by each way that a race would try, with the gradients that it would ask for."""
     op, request = OPS[case.op], request_of(case)
+    named = zip(op.passes["forward"].names, case.asked, strict=True)
+    graded = tuple(a.detach().requires_grad_() if name in request.wanted else a for name, a in named)
     for way in eligible(op, request)[0]:
         if case.pass_ in TRAINING:
-            yield lambda way=way: Training(op, case.asked).both(way)()
+            yield lambda way=way: Training(op, graded).both(way)()
         else:
             yield lambda way=way: op(*case.asked, row=way)
 
 
-def settled(group: Group) -> None:
-    """Races the group's calls as they are made and called, where no timing speaks for them yet."""
+def settled(group: Group) -> dict[tuple[str, str, str], str]:
+    """Races the group's calls as they are made and called, where no timing speaks for them yet. Of those that none
+    speaks for then, by op, pass and shape: why."""
+    why: dict[tuple[str, str, str], str] = {}
     for case in group.make():
+        if known(case):
+            continue
+        wanted = "training" if case.pass_ in TRAINING else "forward"
+        try:
+            lines = [line for line in kw.settle(case.arms["ours"], budget_s=RACES_S).calls if line.op == case.op]
+            found = [line.why for line in lines if (line.what == "forward") == (wanted == "forward")]
+        except Exception as error:  # the line itself still may run
+            found = [f"{type(error).__name__}: {error}"]
         if not known(case):
-            with contextlib.suppress(Exception):  # it says so when it is timed
-                kw.settle(case.arms["ours"], budget_s=RACES_S)
+            why[case.op, case.pass_, case.shape] = "; ".join(dict.fromkeys(found))[:300] or "no such call was met"
+    return why
 
 
 def prepare(group: Group) -> None:
@@ -262,11 +276,16 @@ def measured(group: Group, peak: float) -> Iterator[Line]:
     if group.small:
         yield small_line(group)
         return
-    settled(group)  # then all is made anew: what was found serves a backward's forward too
+    why = settled(group)  # then all is made anew: what was found serves a backward's forward too
     for case in group.make():
-        begin = time.perf_counter()
+        begin, untold = time.perf_counter(), why.get((case.op, case.pass_, case.shape), "")
         try:
-            yield {**timed(case, peak), "seconds": round(time.perf_counter() - begin, 2)}
+            line = timed(case, peak)
+            yield {
+                **line,
+                **({"unsettled": untold} if untold else {}),
+                "seconds": round(time.perf_counter() - begin, 2),
+            }
         except Exception as error:  # one case that cannot run must not hide the others
             said = f"{type(error).__name__}: {error}"[:500]
             yield {"op": case.op, "pass": case.pass_, "shape": case.shape, "failed": said}

@@ -39,6 +39,7 @@ import kernelworks as kw
 from kernelworks.build import native
 
 WARM = 8  # tokens that bind and warm up
+APART = 2e-2  # of what a step moves: some parameters are rounded to the other neighbour, of bfloat16 half of 2^-8 away
 Arm = Callable[[], AbstractContextManager[Any]]
 
 
@@ -89,18 +90,53 @@ def profiled(file: Path | None, name: str) -> Iterator[None]:
 # ---------------------------------------------------------------- training
 
 
+WITH_OURS = "swapped, kw.AdamW"
+
+
+def steps_apart(model: Any, gradients: Callable[[], object]) -> float:
+    """How far two steps by ``kw.AdamW`` are from two by torch's fused AdamW of the same gradients, normwise; of the
+    state that both keep the dtypes are one. Parameters are as they were, gradients are gone."""
+    gradients()
+    params = [p for p in model.parameters() if p.grad is not None]
+    begin, flows = [p.detach().clone() for p in params], [p.grad for p in params]
+    ends, kinds = [], []
+    for make in (lambda: torch.optim.AdamW(params, lr=1e-2, fused=True), lambda: kw.AdamW(params, lr=1e-2)):
+        optimizer = make()
+        for scale in (1.0, -0.5):
+            for p, flow in zip(params, flows, strict=True):
+                p.grad = scale * flow
+            optimizer.step()
+        kinds.append([{n: s.dtype for n, s in optimizer.state[p].items() if n != "step"} for p in params])
+        ends.append([p.detach().clone() for p in params])
+        with torch.no_grad():
+            torch._foreach_copy_(params, begin)
+    if kinds[0] != kinds[1]:
+        raise RuntimeError("kw.AdamW keeps its state in other dtypes than torch's: that is another training")
+    off, moved = (
+        sum(float((a.float() - b.float()).square().sum()) for a, b in zip(*pair, strict=True))
+        for pair in ((ends[1], ends[0]), (ends[0], begin))
+    )
+    for p in params:
+        p.grad = None
+    apart = float((off / moved) ** 0.5)
+    if not apart < APART:
+        raise RuntimeError(f"kw.AdamW's steps are {apart:.1e} from torch's: that is another training")
+    return apart
+
+
 def train(mode: str, tiny: bool, rounds: int, profile: Path | None) -> dict[str, Any]:
     model = qwen3(2 if tiny else 16, tiny).train()
     rows, length = (2, 64) if tiny else (8, 2048)
     ids = tokens(model, rows, length)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
+    theirs, ours = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True), kw.AdamW(model.parameters(), lr=1e-6)
     program = compiled(model, mode, tiny)
 
-    def step(call: Any = model) -> Tensor:
+    def step(call: Any = model, optimizer: torch.optim.Optimizer | None = theirs) -> Tensor:
         loss: Tensor = call(input_ids=ids, labels=ids, use_cache=False).loss
         loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
     with arm("swapped", model):
@@ -111,22 +147,32 @@ def train(mode: str, tiny: bool, rounds: int, profile: Path | None) -> dict[str,
     synchronize()
     compile_s = time.perf_counter() - began - (halted_s() - halted)
     ready()
-    rows_taken = settle(model, step)
+    rows_taken = settle(model, lambda: (step(), step(optimizer=ours)))
 
-    names = ["eager", "swapped", mode]
+    arms: dict[str, tuple[str, Callable[[], Tensor]]] = {
+        "eager": ("eager", step), "swapped": ("swapped", step), WITH_OURS: ("swapped", lambda: step(optimizer=ours)),
+        mode: ("eager", lambda: step(program)),
+    }  # fmt: skip
+    try:
+        how_far: Any = steps_apart(model, lambda: step(optimizer=None))
+    except RuntimeError as error:  # the other arms still run
+        del arms[WITH_OURS]
+        how_far = str(error)
+    names = list(arms)
     found: dict[str, Any] = {"ms": {}, "all_ms": {name: [] for name in names}, "peak_gb": {}, "loss": {}}
+    found["steps_apart"] = how_far
     for _, name in in_turns(rounds, names):
-        with arm("swapped" if name == "swapped" else "eager", model):
-            run = (lambda: step(program)) if name == mode else step
+        for optimizer in (theirs, ours):  # an arm has the memory of one: its first step makes the state anew
+            optimizer.state.clear()
+        kind, run = arms[name]
+        with arm(kind, model):
             found["loss"].setdefault(name, float(run()))
             found["peak_gb"][name] = max(found["peak_gb"].get(name, 0.0), peak(run))
             found["all_ms"][name] += [milliseconds(run), milliseconds(run)]
     found["ms"] = {name: statistics.median(took) for name, took in found["all_ms"].items()}
-    for name in names:
-        with arm("swapped" if name == "swapped" else "eager", model):
-            run = (lambda: step(program)) if name == mode else step
-            with profiled(profile, f"train {name}"):
-                run()
+    for name, (kind, run) in arms.items() if profile is not None else ():
+        with arm(kind, model), profiled(profile, f"train {name}"):
+            run()
     parameters = sum(p.numel() for p in model.parameters())
     logits = rows * length * model.config.vocab_size * 2 / 1e9
     return {

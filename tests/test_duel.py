@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from kernelworks.build import cache
 from kernelworks.ceilings.quiet import CpuTimes
 from kernelworks.op import OPS
 from kernelworks.ops.norm import rms_norm  # noqa: F401  fills OPS
@@ -271,14 +273,60 @@ def test_while_work_is_not_shared_nothing_is_measured(clock: Clock, monkeypatch:
 
 def test_the_time_for_a_race_is_kept_in_races_too(clock: Clock) -> None:
     with pytest.raises(OverTime):
-        duel(clock.arm(3.0), clock.arm(3.0), until=5.0)
+        duel(clock.arm(3.0), clock.arm(3.0), until=module.clock() + 5.0)
     assert clock.now < 10
-    begin = clock.now
+    begin = module.clock()
     with pytest.raises(OverTime):
         quickest([(str(i), clock.arm(3.0)) for i in range(9)], until=begin + 5)
-    assert clock.now < begin + 12
-    found = duel(clock.arm(1e-2, 3e-2), clock.arm(1e-2, 3e-2, 4e-2), until=clock.now + 0.5)
+    assert module.clock() < begin + 12
+    found = duel(clock.arm(1e-2, 3e-2), clock.arm(1e-2, 3e-2, 4e-2), until=module.clock() + 0.5)
     assert found.runs == 1  # it is not run again
+
+
+def test_a_build_takes_none_of_the_time_for_a_race(clock: Clock) -> None:
+    built: list[int] = []
+    begin = module.clock()
+
+    def ours() -> None:
+        if not built:
+            built.append(1)
+            with cache.building(), cache.building():
+                clock.pass_(30.0)
+        clock.pass_(1e-3)
+
+    assert quickest([("a", clock.arm(2e-3)), ("b", ours)], until=module.clock() + 1) == "b"
+    built.clear()
+    assert duel(ours, clock.arm(2e-3), until=module.clock() + 1).ours
+    assert clock.now > begin + 60 and module.clock() < begin + 2
+
+
+@pytest.mark.parametrize(("ours_s", "ours"), [(0.3, True), (30.0, False)])
+def test_a_race_that_is_cut_off_says_what_is_certain(clock: Clock, ours_s: float, ours: bool) -> None:
+    found = duel(clock.arm(ours_s), clock.arm(3.0), lambda: None, until=module.clock() + 1.5 * (ours_s + 3.0))
+    assert found.ours is ours and not found.raced.noisy and found.rounds < module.OF_ENDLESS_CALLS
+    with pytest.raises(OverTime):  # threads that wait for cores may have held it up in every call so far
+        duel(clock.arm(ours_s), clock.arm(3.0), alike=False, until=module.clock() + 1.5 * (ours_s + 3.0))
+    with pytest.raises(OverTime):
+        duel(clock.arm(1.0), clock.arm(3.0), lambda: None, until=module.clock() + 6.0)
+    with pytest.raises(OverTime):  # nor where the rounds disagree
+        duel(clock.arm(0.3), clock.arm(3.0, 0.4), lambda: None, until=module.clock() + 3.9)
+
+
+def test_what_is_far_ahead_is_raced_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not given up between both races: a program that settles has ours where it is ten times as quick."""
+    given: list[float] = []
+    ratio = 9.0
+
+    def said(mine: Any, torchs: Any, *rest: Any, until: float, **named: Any) -> Duel:
+        given.append(until)
+        return Duel(Raced(1.0, ratio, (ratio, ratio), 0.0), rounds=1)
+
+    monkeypatch.setattr(races, "duel", said)
+    args = (torch.ones(2, 8, requires_grad=True), torch.ones(8), 1e-6, None)
+    races.race_training(OPS["rms_norm"], args, ["reference+reference"], 1e9)
+    ratio = 2.0
+    races.race_training(OPS["rms_norm"], args, ["reference+reference"], 1e9)
+    assert given == [1e9, math.inf, 1e9, 1e9]
 
 
 def test_what_is_made_with_the_forward_is_not_raced_as_a_backward(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from kernelworks.op import OPS
+from kernelworks.records import Settled, SettledCall
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAD = {"machine": {"name": "a"}, "versions": {"torch": "2"}, "date": "2026-02-02", "commit": "new", "sources": {}}
@@ -67,12 +69,47 @@ def test_calls_that_no_timing_speaks_for_are_raced_before_they_are_timed(
             arms = {"ours": lambda name=name: raced.append(name)}
             yield cases.Case(name, "forward", "4", arms, lambda: x, asked=(x,))
 
-    monkeypatch.setattr(ops.kw, "settle", lambda call, budget_s: call())
+    def settle(call: Callable[[], Any], budget_s: float) -> Settled:
+        call()
+        lines = [SettledCall("gelu", what, "", "", "torch", f"the {what} has no memory") for what in ("forward", "x")]
+        return Settled((), 1, tuple(lines), 0.0)
+
+    monkeypatch.setattr(ops.kw, "settle", settle)
     monkeypatch.setattr(ops, "known", lambda case: case.op == "relu")
     monkeypatch.setattr(ops, "timed", lambda case, peak: {"op": case.op, "peak": peak})
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    assert [line["op"] for line in ops.measured(cases.Group("gelu", "4", group), 1.0)] == ["gelu", "relu"]
+    found = list(ops.measured(cases.Group("gelu", "4", group), 1.0))
+    assert [line["op"] for line in found] == ["gelu", "relu"]
     assert raced == ["gelu"] and made == [0, 1]  # and made anew, so that what was found serves gradients too
+    # Why torch stands in the line of what is quicker by far, the line itself says.
+    assert [line.get("unsettled") for line in found] == ["the forward has no memory", None]
+
+
+def test_all_ways_of_a_race_are_run_before_it(ops: Any, cases: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward and backward: what is compiled only in the race takes its time."""
+    x, weight = torch.ones(2, 8), torch.ones(8)
+    case = cases.Case("rms_norm", "backward", "2x8", {}, lambda: x, asked=(x, weight, 1e-6, None))
+    way = next(iter(OPS["rms_norm"].passes["forward"].names))
+    monkeypatch.setattr(ops, "eligible", lambda op, request: ({"reference+reference": ()}, {}))
+    case.wanted = (way,)
+    ((grad,),) = [call() for call in ops.ways(case)]
+    assert grad.shape == x.shape and not x.requires_grad
+
+
+def test_a_call_is_known_by_what_is_there_today(ops: Any, cases: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A timing by which torch is quicker than one row says nothing of another."""
+    x = torch.ones(4)
+    case, row = cases.Case("gelu", "forward", "4", {}, lambda: x, asked=(x, "none")), OPS["gelu"].row("scalar")
+    lost = SimpleNamespace(won=False, noisy=False, way="scalar", among="")
+    for held, there, known in (
+        ([], ["scalar"], False),
+        ([lost], ["scalar"], True),
+        ([lost], ["scalar", "another"], False),
+        ([SimpleNamespace(won=True)], ["scalar", "another"], True),
+    ):
+        monkeypatch.setattr(ops.timings, "held", lambda *given, held=held: (held, []))
+        monkeypatch.setattr(ops, "eligible", lambda *given, there=there: (dict.fromkeys(there, (row,)), {}))
+        assert ops.known(case) is known, (held, there)
 
 
 def test_a_peer_that_declines_leaves_the_others(ops: Any) -> None:

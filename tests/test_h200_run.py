@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -101,6 +102,29 @@ def test_what_time_is_left_for_is_on_record_and_the_rest_is_named(
     assert figures["opcheck"]["gelu"] == "passed" and len(figures["decode"][0]["modes"]) == 2
     assert {path.name for path in out.iterdir()} == {"h200-run.json", "h200-models.json"}
     assert "preparing" in capsys.readouterr().out
+
+
+def test_a_part_that_fails_says_what_was_said_last(whole: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "".join(f"line {n}\\n\\n" for n in range(9))
+    program = f"import sys; sys.stderr.write('{said}kernelworks: no compiler'); sys.exit(1)"
+    own = subprocess.run
+    monkeypatch.setattr(whole.subprocess, "run", lambda command, **how: own([sys.executable, "-c", program], **how))
+    with pytest.raises(RuntimeError, match=r"with 1: line 5 / line 6 / line 7 / line 8 / kernelworks: no compiler$"):
+        whole.machine_part()
+
+
+def test_what_fails_says_where(whole: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    models, record = whole.h200_models, dict[str, Any]()
+
+    def fails(tiny: bool) -> Any:
+        raise ValueError("not enough values to unpack")
+
+    monkeypatch.setattr(models, "PARTS", {"compile": fails})
+    models.here(["compile"], True, record)
+    assert record["compile"]["failed"] == "ValueError: not enough values to unpack"
+    inner, outer = record["compile"]["at"]
+    assert inner.startswith("tests/test_h200_run.py:") and inner.endswith(" fails")
+    assert outer.startswith("benchmarks/h200_models.py:") and outer.endswith(" here")
 
 
 def test_odd_tensors_of_an_op_are_asked_again_when_a_row_of_it_changes(

@@ -170,31 +170,6 @@ def test_noise_is_torchs_and_is_raced_again_the_next_time(monkeypatch: pytest.Mo
     assert len(ended) == 1
 
 
-def test_what_is_settled_is_not_raced_again_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended, x = outcome(monkeypatch, 1.5), graded(4, 64)
-    kw.settle(lambda: kw.gelu(x))
-    record = kw.settle(lambda: kw.gelu(x))
-    assert len(ended) == 3
-    assert [(c.rounds, c.why.startswith("settled before")) for c in record.calls] == [(0, True)] * 3
-    kw.settle(lambda: kw.gelu(x), again=True)
-    assert len(ended) == 6
-
-
-def test_what_only_the_package_speaks_of_is_raced_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome(monkeypatch, 1.5)
-    x = torch.randn(4, 64)
-    kw.settle(lambda: kw.gelu(x))
-    (file,) = environment.cache_dir("timings").glob("*/*.json")
-    timings.SHIPPED.mkdir()
-    file.rename(timings.shipped_path(file.parent.name))
-    timings.reread()
-    forget_all()
-    assert explain("gelu", x).row in ROWS
-    ended = outcome(monkeypatch, 0.9)
-    assert taken(lambda: kw.gelu(x)) == ["torch"]
-    assert ended == [0.9]
-
-
 def test_one_kind_of_call_is_raced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ended, x = outcome(monkeypatch, 1.5), torch.randn(4, 64)
     kw.settle(lambda: [kw.gelu(x) for _ in range(20)])

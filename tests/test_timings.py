@@ -105,6 +105,18 @@ def test_training_wants_the_backward_quicker_too(whole: float, alone: float, way
     assert judged(made, of=TRAINING).way == way
 
 
+def test_a_timing_settles_a_call_among_the_ways_that_were_raced() -> None:
+    alone, again = {"ours": (OURS,)}, dict(reversed(WAYS.items()))
+    changed = {**WAYS, "other": (dataclasses.replace(OTHER, hash=lambda: "o2"),)}
+    before, now = timing(), timing(among=timings.among(WAYS))
+    assert timings.settles(before, alone) and not timings.settles(before, WAYS)  # a record that says nothing of others
+    assert timings.settles(now, again) and not timings.settles(now, alone) and not timings.settles(now, changed)
+    assert not timings.settles(dataclasses.replace(now, whole=dataclasses.replace(now.whole, spread=0.2)), WAYS)
+    timings.write(now)
+    (read,), _ = timings.held("rms_norm", OP.contract, request(), WAYS, PLACE)
+    assert read == now
+
+
 def test_the_users_own_timing_takes_the_place_of_a_shipped_one() -> None:
     timings.write_shipped([timing(), timing(FAR)], PLACE)
     assert judged().way == "ours"

@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from kernelworks import timings
 from kernelworks.op import OPS, Op
+from kernelworks.plans import forget_all
 from kernelworks.prove.parity import parities
 from kernelworks.prove.truth import flat_outputs, truth
 from rows import ALL_OPS, label, runnable_rows
@@ -63,6 +67,23 @@ def test_operator_check(op: Op, row: str | None) -> None:
         assert set(result.values()) == {"SUCCESS"}
 
 
+@pytest.mark.parametrize("name", ["rms_norm", "rms_norm_linear"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_torchs_norm_is_given_no_symbol(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU it reads one as a number, of 19 digits."""
+    own, op = F.rms_norm, OPS[name]
+
+    def of_numbers(x: Tensor, shape: tuple[int, ...], *more: Any) -> Tensor:
+        assert all(type(n) is int for n in shape), shape
+        return own(x, shape, *more)
+
+    args = [a.to(dtype) if isinstance(a, Tensor) else a for a in _leaves(op, False)]
+    monkeypatch.setattr(F, "rms_norm", of_numbers)
+    traced = make_fx(lambda *given: op.composite(*given), tracing_mode="symbolic")(*args)
+    for got, want in zip(flat_outputs(traced(*args)), flat_outputs(op.composite(*args)), strict=True):
+        torch.testing.assert_close(got, want)
+
+
 def _turned(value: Any) -> Any:
     """The same values, which lie otherwise."""
     if not isinstance(value, Tensor) or value.dim() < 2:
@@ -89,6 +110,19 @@ def test_results_lie_as_a_compiled_program_was_told(
             }
             have["needs"] = [have.get(name) is not None for name in op.passes["backward"].returns]
             _lie_as_told(op, "backward", tuple(have.get(name) for name in op.passes["backward"].names), row)
+
+
+@pytest.mark.parametrize("op", [op for op in ALL_OPS if not op.contract.mutates], ids=label)
+def test_torchs_own_function_lies_as_a_compiled_program_was_told(op: Op, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which runs where no timing speaks for a row."""
+    monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
+    monkeypatch.setattr(timings, "held", lambda *given: ([], []))
+    forget_all()
+    try:
+        for _ in range(2):  # the second call finds a plan
+            _lie_as_told(op, "forward", _leaves(op, False), None)
+    finally:
+        forget_all()
 
 
 def _lie_as_told(op: Op, pass_: str, args: tuple[Any, ...], row: str | None) -> list[Any]:

@@ -24,19 +24,21 @@ from typing import Any
 import torch
 
 from kernelworks import environment
+from kernelworks.build import BuildError
 from kernelworks.contract import Contract, Request, Row, TensorSpec
 from kernelworks.layout import in_lines
 from kernelworks.machine import place_of
 
 __all__ = [
-    "MARGIN", "NEARBY", "NOISY", "NONE", "Raced", "Timing", "Verdict", "alike", "bucket_of", "call_of", "faults",
-    "held", "remember", "reread", "shipped", "shipped_path", "sized", "sources_of", "threads_of",
+    "MARGIN", "NEARBY", "NOISY", "NONE", "Raced", "Timing", "Verdict", "alike", "among", "bucket_of", "call_of",
+    "faults", "held", "remember", "reread", "settles", "shipped", "shipped_path", "sized", "sources_of", "threads_of",
     "torch_version", "verdict", "write", "write_shipped",
 ]  # fmt: skip
 
 SHIPPED = Path(__file__).resolve().parent / "timed"
 FORMAT = 2  # of the files; those of 1 were judged by medians alone, which a neighbour on one core can make of nothing
 NAMED = 3  # of the files that are left out
+LATER = {"note": "", "among": ""}  # what records have had since
 
 MARGIN = 1.03  # torch's time over ours, in both halves of a race: less is within what two runs differ by
 
@@ -85,6 +87,7 @@ class Timing:
     backward: Raced | None  # of training: the backward alone, or the whole where the forward makes the gradients
     date: str
     note: str = ""  # where it is no race in two halves: what it was made of
+    among: str = ""  # the ways of ours that there were, as `among` has them; "" where nobody noted it
 
     @property
     def ratio(self) -> float:
@@ -220,6 +223,25 @@ def sources_of(rows: Iterable[Row]) -> tuple[str, str]:
     """Hash and toolchain that a timing of these rows names. Raises BuildError where there is no toolchain."""
     rows = tuple(rows)
     return "+".join(row.hash() for row in rows), "+".join(dict.fromkeys(row.toolchain() for row in rows))
+
+
+def among(ways: Mapping[str, Sequence[Row]]) -> str:
+    """The ways that there are for a call, and of which sources, in a word: what a race has looked at."""
+
+    def sources(rows: Sequence[Row]) -> str:
+        try:
+            return " ".join(sources_of(rows))
+        except BuildError:
+            return "no toolchain"
+
+    named = "\n".join(f"{way} {sources(rows)}" for way, rows in sorted(ways.items()))
+    return hashlib.sha256(named.encode()).hexdigest()[:12]
+
+
+def settles(timing: Timing, ways: Mapping[str, Sequence[Row]]) -> bool:
+    """Whether a timing of this very call says what is quickest of all that there is today: a row that came since, or
+    whose source is another, may be quicker than what was raced then."""
+    return not timing.noisy and (timing.among == among(ways) or (not timing.among and list(ways) == [timing.way]))
 
 
 def held(
@@ -398,10 +420,10 @@ def _read(path: Path) -> tuple[tuple[Timing, ...], str]:
 
 def _timing(record: Any) -> Timing | None:
     """A record as it was written, or None where a field is missing, unknown, or not what it should be."""
-    if not isinstance(record, dict) or {*record, "note"} != {f.name for f in fields(Timing)}:
+    if not isinstance(record, dict) or {*record, *LATER} != {f.name for f in fields(Timing)}:
         return None
-    record = {"note": "", **record}
-    texts = ("op", "pass_", "way", "bucket", "call", "place", "source_hash", "toolchain", "torch", "date", "note")
+    record = LATER | record
+    texts = ("op", "pass_", "way", "bucket", "call", "place", "source_hash", "toolchain", "torch", "date", *LATER)
     whole = _raced(record["whole"])
     backward = None if record["backward"] is None else _raced(record["backward"])
     sound = (

@@ -13,6 +13,7 @@ from decoders import DECODER, llama, qwen3
 from torch import nn
 from transformers import GemmaConfig, GemmaForCausalLM
 
+import forked
 from kernelworks.models import language, swap
 from kernelworks.models.compiled_loss import loss_with_gradients
 from kernelworks.ops.reduction.linear_cross_entropy import linear_cross_entropy
@@ -214,6 +215,29 @@ def test_loss_and_gradients_as_one_operator(frozen, with_bias) -> None:
     operator = torch.ops.kernelworks.linear_cross_entropy_with_gradients.default
     result = torch.library.opcheck(operator, (x, weight, target, bias, -100, needs))
     assert set(result.values()) == {"SUCCESS"}
+
+
+OF_A_GPU = """
+import torch
+from kernelworks.models.compiled_loss import OP, loss_with_gradients
+from kernelworks.ops.reduction.linear_cross_entropy import triton
+OP.trains = lambda args, row, wanted: (triton.training, triton.resumed)
+g = torch.Generator().manual_seed(0)
+x, weight = (torch.randn(n, 32, generator=g).bfloat16().requires_grad_() for n in (6, 50))
+target = torch.tensor([3, 49, -100, 0, 7, 7])
+loss = loss_with_gradients(x, weight, target, None, -100)
+want = torch.nn.functional.cross_entropy((x @ weight.mT).float(), target)
+torch.testing.assert_close(loss, want, rtol=1e-2, atol=1e-2)
+for got, of in zip(torch.autograd.grad(loss, (x, weight)), torch.autograd.grad(want, (x, weight)), strict=True):
+    torch.testing.assert_close(got, of, rtol=5e-2, atol=2e-2)
+print("all hold")
+"""
+
+
+def test_one_operator_of_a_row_that_makes_gradients_with_its_loss() -> None:
+    """A GPU's row, interpreted: what it keeps between both is its own affair."""
+    done = forked.python(code=OF_A_GPU, TRITON_INTERPRET="1")
+    assert done.stdout.endswith("all hold\n"), done.stderr[-3000:]
 
 
 def test_the_operator_under_transforms_and_differentiated_twice() -> None:

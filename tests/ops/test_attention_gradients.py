@@ -11,7 +11,7 @@ import torch
 from kernelworks import (
     ops,  # noqa: F401  fills OPS
 )
-from kernelworks.build import cuda
+from kernelworks.build import cuda, rows
 from kernelworks.contract import Request, TensorSpec
 from kernelworks.op import OPS
 from kernelworks.ops.attention.attention import sm90_backward, triton
@@ -105,3 +105,26 @@ def test_deterministic_algorithms_are_tritons(monkeypatch: pytest.MonkeyPatch, w
     finally:
         torch.use_deterministic_algorithms(False)
     assert served == ([] if warn_only else ["triton"])
+
+
+@pytest.mark.parametrize("name", ["sm90_backward", "sm90_backward_wide", "sm90"])
+def test_short_calls_are_replayed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Of three launches with what lies between them the host's time is more than a short sequence's: what follows from
+    shapes is worked out once."""
+    taken: list[tuple[Any, ...]] = []
+
+    def replayed(function: Any, args: tuple[Any, ...]) -> Any:
+        taken.append((function.__module__.rsplit(".")[-1], function.__name__, len(args)))
+        return lambda *given, out=None: len(given)
+
+    monkeypatch.setattr(rows.series, "replayed", replayed)
+    row, q = OP.row(name), torch.empty(1, 2, 64, 64, dtype=torch.bfloat16, device="meta")
+    lse = torch.empty(1, 2, 64, device="meta")
+    options: tuple[Any, ...] = (None, None, None, None)
+    forward, backward = (q, q, q, *options, True), (q, q, q, q, q, lse, *options, [True] * 4)
+    pass_, args = ("forward", forward) if name == "sm90" else ("backward", backward)
+    assert row.prepare is not None
+    call = row.prepare(pass_, (*args, None, None))  # no softcap, no sinks
+    assert taken == [(name, pass_, len(args) + 2)]
+    assert call is not None and call(*args, None, None) == len(args) + 2
+    assert name == "sm90" or (row.prepare("forward", (*forward, None, None)) is None and len(taken) == 1)

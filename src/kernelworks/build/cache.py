@@ -18,13 +18,16 @@ import json
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from kernelworks import environment
 
-__all__ = ["BuildError", "Remembered", "entry", "failure", "forget_failures", "intact", "remember"]
+__all__ = [
+    "BuildError", "Remembered", "building", "built_s", "entry", "failure", "forget_failures", "intact", "remember",
+]  # fmt: skip
 
 RETRY_S = 3600.0  # a repair that changes neither source nor compiler (a header installed, memory freed) is seen then
 SCRATCH = ".building-"
@@ -47,6 +50,41 @@ class BuildError(RuntimeError):
 
 class Remembered(BuildError):
     """A failure of an earlier process, on record in the cache."""
+
+
+# ---------------------------------------------------------------- the time that it takes
+
+
+class _Building:
+    """For how long something was being built in this process, several at a time counted once."""
+
+    def __init__(self) -> None:
+        self.lock, self.at_work, self.since, self.seconds = threading.Lock(), 0, 0.0, 0.0
+
+
+_building = _Building()
+
+
+@contextlib.contextmanager
+def building() -> Iterator[None]:
+    """Around what is waited for once, on a machine or in a process: no call takes that time."""
+    with _building.lock:
+        if not _building.at_work:
+            _building.since = time.perf_counter()
+        _building.at_work += 1
+    try:
+        yield
+    finally:
+        with _building.lock:
+            _building.at_work -= 1
+            if not _building.at_work:
+                _building.seconds += time.perf_counter() - _building.since
+
+
+def built_s() -> float:
+    """The seconds that builds have taken in this process so far."""
+    with _building.lock:
+        return _building.seconds + (time.perf_counter() - _building.since if _building.at_work else 0.0)
 
 
 # ---------------------------------------------------------------- what failed before
@@ -178,7 +216,7 @@ def entry(
         raise known
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / f"{stem}.lock", 2 * environment.compile_seconds()):
+        with building(), _locked(folder / f"{stem}.lock", 2 * environment.compile_seconds()):
             if intact(made, note, unlike):  # another process built it while we waited
                 return made
             known = failure(attempt or stem)

@@ -14,17 +14,21 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from kernelworks.build.cache import BuildError, entry
-from kernelworks.build.launcher import SERIALIZATION, launcher, load, succeed
+from kernelworks.build.launcher import SERIALIZATION, launcher, load, seen, succeed
 from kernelworks.build.sources import hash_of, with_includes
 
-__all__ = ["Kernel", "box_map", "built", "cubin", "cuobjdump", "resources", "source_hash", "tensor_map", "toolchain"]
+__all__ = [
+    "Kernel", "box_map", "boxed", "built", "cubin", "cuobjdump", "resources", "source_hash", "tensor_map", "toolchain",
+]  # fmt: skip
 
 TILE = Path(__file__).resolve().parent.parent / "tile"
 ARCHITECTURE = "sm_90a"
@@ -157,6 +161,10 @@ class Kernel:
 
     def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
         """Cost: about 2 us. Raises LaunchError."""
+        if seen.launches is not None:
+            seen.launches.append((self, grid, arguments))
+            if seen.dry:
+                return
         device = arguments[0].get_device()
         number = self._numbers.get(device)
         if number is None or self._launch is None:
@@ -169,9 +177,7 @@ class Kernel:
 
     def on(self, device: int) -> Callable[..., None]:
         """``launch(x, *arguments)``: a grid of x blocks on one GPU, quicker where pointers are passed as integers."""
-        if device not in self._numbers:
-            self._load(device, None)
-        start, number, name = launcher().launch_function, self._numbers[device], self.name
+        start, number, name = launcher().launch_function, self.number(device), self.name
 
         def launch(x: int, *arguments: Any) -> None:
             status = start(number, device, _stream(device), x, 1, 1, *arguments)
@@ -179,6 +185,10 @@ class Kernel:
                 succeed(status, f"launching {name} on {x} blocks")
 
         return launch
+
+    def number(self, device: int) -> int:
+        """The launcher's, on one GPU; loaded where it was not."""
+        return self._numbers[device] if device in self._numbers else self._load(device, None)
 
     def _load(self, device: int, first: Tensor | None) -> int:
         if first is not None and device < 0 and not first.is_meta:
@@ -198,6 +208,12 @@ _maps: dict[tuple[Any, ...], Tensor] = {}
 ELEMENTS = (torch.float16, torch.bfloat16, torch.float32)  # in the order of launch.cpp
 
 
+def _blank() -> Tensor:
+    """Memory for a map, which is none of what a recorded call allocates."""
+    with nullcontext() if seen.launches is None else _disable_current_modes():
+        return torch.zeros(128, dtype=torch.uint8)
+
+
 def tensor_map(
     matrix: Tensor, rows: int, columns: int, stride: int, box_rows: int, box_columns: int, fetched: int = 256
 ) -> Tensor:
@@ -211,7 +227,7 @@ def tensor_map(
     key = (matrix.data_ptr(), rows, columns, stride, matrix.dtype, box_rows, box_columns, fetched)
     found = _maps.get(key)
     if found is None:
-        found = torch.zeros(128, dtype=torch.uint8)
+        found = _blank()
         if not matrix.is_meta:
             kind, pitch = ELEMENTS.index(matrix.dtype), stride * matrix.element_size()
             sizes = (rows, columns, pitch, box_rows, box_columns, fetched)
@@ -233,15 +249,28 @@ def box_map(tensor: Tensor, box_rows: int, box_columns: int) -> Tensor:
     key = (tensor.data_ptr(), shape, strides, tensor.dtype, box_rows, box_columns)
     found = _maps.get(key)
     if found is None:
-        found = torch.zeros(128, dtype=torch.uint8)
+        found = _blank()
         if not tensor.is_meta:
-            size, kind = tensor.element_size(), ELEMENTS.index(tensor.dtype)
-            # A dimension of 1 may have any stride in torch; here it is one that the driver takes.
-            pitches = [strides[i] * size if shape[i] > 1 else 16 * -(-shape[3] * size // 16) for i in (2, 1, 0)]
-            sizes = (*reversed(shape), *pitches, box_rows, box_columns)
-            status = launcher().box_map(found, key[0], kind, *sizes, tensor.get_device())
+            status = launcher().box_map(found, key[0], *_numbers_of(key), tensor.get_device())
             succeed(status, f"encoding a tensor map of {list(shape)}, strides {list(strides)}")
         if len(_maps) >= MOST_MAPS:
             _maps.clear()
         _maps[key] = found
     return found
+
+
+def _numbers_of(key: tuple[Any, ...]) -> tuple[int, ...]:
+    """What ``launch.cpp`` asks of a box map beside the address."""
+    _, shape, strides, dtype, box_rows, box_columns = key
+    size = dtype.itemsize
+    # A dimension of 1 may have any stride in torch; here it is one that the driver takes.
+    pitches = [strides[i] * size if shape[i] > 1 else 16 * -(-shape[3] * size // 16) for i in (2, 1, 0)]
+    return ELEMENTS.index(dtype), *reversed(shape), *pitches, box_rows, box_columns
+
+
+def boxed(made: Tensor) -> tuple[int, tuple[int, ...]] | None:
+    """Of a map that ``box_map`` made: its address, and its numbers as ``launch.cpp`` takes them; None of another."""
+    for key, found in list(_maps.items()) if made.device.type == "cpu" else ():
+        if found is made:
+            return (key[0], _numbers_of(key)) if isinstance(key[1], tuple) else None
+    return None

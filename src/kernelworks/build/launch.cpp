@@ -52,6 +52,7 @@ struct Driver {
     CUresult (*text)(CUresult, const char**);
     CUresult (*encode)(void*, int, unsigned, void*, const uint64_t*, const uint64_t*, const unsigned*, const unsigned*,
                        int, int, int, int);
+    CUresult (*readdress)(void*, void*);  // null in a driver from before CUDA 12
     bool open;
 
     Driver() : open(false) {
@@ -66,6 +67,7 @@ struct Driver {
                find(function, "cuModuleGetFunction") && find(get_attribute, "cuFuncGetAttribute") &&
                find(set_attribute, "cuFuncSetAttribute") && find(launch, "cuLaunchKernelEx") &&
                find(text, "cuGetErrorString") && find(encode, "cuTensorMapEncodeTiled");
+        find(readdress, "cuTensorMapReplaceAddress");
     }
 };
 
@@ -222,6 +224,28 @@ struct Prepared {
 };
 std::deque<Prepared> prepared;  // never moves what it holds
 
+// A tensor map of a [batch, head, row, column] tensor, all but its address: columns, rows, heads, batch, the three
+// strides in bytes, rows and columns of a box.
+struct Box {
+    int element;
+    uint64_t shape[4], strides[3];
+    unsigned box[4];
+
+    explicit Box(const int64_t* n) : element(static_cast<int>(n[0])) {
+        for (int i = 0; i < 4; ++i) shape[i] = static_cast<uint64_t>(n[1 + i]);
+        for (int i = 0; i < 3; ++i) strides[i] = static_cast<uint64_t>(n[5 + i]);
+        box[0] = static_cast<unsigned>(n[9]), box[1] = static_cast<unsigned>(n[8]), box[2] = box[3] = 1;
+    }
+    CUresult encode(void* map, void* address) const {  // map: 128 bytes, at an address of whole 64
+        enum { SWIZZLE_128 = 3, PROMOTE_256 = 3 };
+        constexpr int ELEMENTS[] = {6, 9, 7};  // CU_TENSOR_MAP_DATA_TYPE_FLOAT16, _BFLOAT16, _FLOAT32
+        const unsigned steps[4] = {1, 1, 1, 1};
+        return driver().encode(map, ELEMENTS[element], 4, address, shape, strides, box, steps, 0, SWIZZLE_128,
+                               PROMOTE_256, 0);
+    }
+};
+constexpr int BOX_NUMBERS = 10;
+
 }  // namespace
 
 // A new site's number.
@@ -371,17 +395,10 @@ KW_ANSWER(tensor_map) {
 KW_ANSWER(box_map) {
     Handle before;
     if (CUresult code = enter(static_cast<int>(args.integer(12)), &before)) return code;
-    enum { SWIZZLE_128 = 3, PROMOTE_256 = 3 };
-    constexpr int ELEMENTS[] = {6, 9, 7};  // as above
     alignas(64) char map[128];
-    uint64_t shape[4], strides[3];
-    for (int i = 0; i < 4; ++i) shape[i] = static_cast<uint64_t>(args.integer(3 + i));
-    for (int i = 0; i < 3; ++i) strides[i] = static_cast<uint64_t>(args.integer(7 + i));
-    const unsigned box[4] = {static_cast<unsigned>(args.integer(11)), static_cast<unsigned>(args.integer(10)), 1, 1};
-    const unsigned steps[4] = {1, 1, 1, 1};
-    auto address = reinterpret_cast<void*>(args.integer(1));
-    CUresult code = driver().encode(map, ELEMENTS[args.integer(2)], 4, address, shape, strides, box, steps, 0,
-                                    SWIZZLE_128, PROMOTE_256, 0);
+    int64_t numbers[BOX_NUMBERS];
+    for (int i = 0; i < BOX_NUMBERS; ++i) numbers[i] = args.integer(2 + i);
+    CUresult code = Box(numbers).encode(map, reinterpret_cast<void*>(args.integer(1)));
     leave(before);
     std::memcpy(args.tensor(0).data, map, sizeof map);
     return code;
@@ -397,3 +414,5 @@ KW_ANSWER(error) {
     std::strncpy(text.data, words ? words : "unknown error", static_cast<size_t>(text.numel() - 1));
     return 0;
 }
+
+#include "series.hpp"

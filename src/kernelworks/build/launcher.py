@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import torch
 
 from kernelworks.build.cpp import library
 
-__all__ = ["SOURCE", "UNKNOWN", "LaunchError", "Loaded", "launcher", "load", "succeed"]
+__all__ = ["SOURCE", "UNKNOWN", "LaunchError", "Loaded", "launcher", "load", "recording", "seen", "succeed"]
 
 SOURCE = Path(__file__).resolve().parent / "launch.cpp"
 UNKNOWN = -2  # what `launch` answers for arguments that no function is bound to yet
@@ -60,3 +63,29 @@ def load(
     status = launcher().load(result, device, *addresses, threads, shared, cluster, flags)
     succeed(status, f"loading {name}")
     return Loaded(*result.tolist())
+
+
+# ---------------------------------------------------------------- who watches launches
+
+# What launches (one of Triton's or of CUDA C++), grid, arguments.
+Recorded = list[tuple[Any, tuple[int, int, int], tuple[Any, ...]]]
+
+
+class _Seen(threading.local):
+    """The launches of this thread while somebody records them."""
+
+    launches: Recorded | None = None
+    dry = False  # kernels of CUDA C++ are not launched
+
+
+seen = _Seen()
+
+
+@contextmanager
+def recording(dry: bool = False) -> Iterator[Recorded]:
+    """Collects what this thread launches inside; with ``dry`` kernels of CUDA C++ are noted and not launched."""
+    before, seen.launches, seen.dry = (seen.launches, seen.dry), [], dry
+    try:
+        yield seen.launches
+    finally:
+        seen.launches, seen.dry = before

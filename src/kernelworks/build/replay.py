@@ -12,49 +12,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelworks.build.triton import recording
+from kernelworks.build.launcher import recording
+from kernelworks.build.series import Allocations
+from kernelworks.build.triton import Launch
 
 __all__ = ["replayed"]
-
-
-# What a forward may ask of torch without anything being computed.
-PLACING = frozenset((
-    "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "view", "_unsafe_view", "as_strided",
-    "alias", "detach", "slice", "select", "unsqueeze", "squeeze", "transpose", "t", "permute", "expand", "narrow",
-    "unflatten", "_reshape_alias",
-))  # fmt: skip
-
-
-class _Seen(TorchDispatchMode):
-    """Notes operators that are more than an allocation or a view, which a replay would miss, and what was allocated."""
-
-    sees_kernelworks = True
-
-    def __init__(self) -> None:
-        TorchDispatchMode.__init__(self)
-        self.others: set[str] = set()
-        self.made: list[Tensor] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        if name not in PLACING:
-            self.others.add(name)
-        result = func(*args, **(kwargs or {}))
-        if "empty" in name:
-            self.made.append(result)
-        return result
 
 
 def replayed(function: Callable[..., Any], args: tuple[Any, ...], *, most: int = 1) -> Callable[..., Any] | None:
     """``function`` for arguments that differ from ``args`` in data and alignment only; None where it does anything but
     up to ``most`` launches on its inputs, its outputs and what it allocates between them. Runs the function once.
     """
-    seen = _Seen()
+    seen = Allocations()
     with recording() as launches, torch.no_grad(), seen:
         result = function(*args)
-    if seen.others:
+    if seen.others or not all(isinstance(launch, Launch) for launch, *_ in launches):
         return None
     results = result if isinstance(result, tuple) else (result,)
     if not 1 <= len(launches) <= most or not all(isinstance(r, Tensor) and r.is_contiguous() for r in results):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from kernelworks import environment
-from kernelworks.build import cuda, sharing
+from kernelworks.build import cuda, series, sharing
 from kernelworks.build.configs import configs
 from kernelworks.build.cpp import TARGETS, BuildError, built, differs, library, source_hash, toolchain
 from kernelworks.build.sharing import watch_forks
@@ -164,10 +164,14 @@ def cuda_row(
     guard: Guard | None = None,
     passes: tuple[str, ...] = ("forward",),
     name: str = "sm90",
+    replays: tuple[str, ...] = (),
 ) -> Row:
     """The row of a room's CUDA C++ for Hopper; ``forward(*args, out=None)`` and ``backward`` of ``NAME.py`` launch it.
 
-    The hash covers the source and what it includes, ``NAME.py``, and the row's configurations in tuning.toml.
+    ``prepare_forward(*args)`` may return what serves calls like this one with less work in Python (see ``Row``);
+    passes that are named in ``replays``, whose choices hang on no address but its alignment to 16 bytes, are recorded
+    and replayed (``series.py``). The hash covers the source and what it includes, ``NAME.py``, and the row's
+    configurations in tuning.toml.
     """
     module = ".".join(("kernelworks", *room.resolve().relative_to(PACKAGE).parts, name))
     return Row(
@@ -180,7 +184,7 @@ def cuda_row(
         toolchain=cuda.toolchain,
         passes=passes,
         device="cuda",
-        prepare=functools.partial(_prepare, module),
+        prepare=functools.partial(_prepare_cuda, module, replays),
     )
 
 
@@ -274,6 +278,14 @@ def _load_triton(module: str, pass_: str) -> Callable[..., Any]:
 def _prepare(module: str, pass_: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
     prepare = getattr(importlib.import_module(module), f"prepare_{pass_}", None)
     return prepare(*args) if prepare else None
+
+
+def _prepare_cuda(
+    module: str, replays: tuple[str, ...], pass_: str, args: tuple[Any, ...]
+) -> Callable[..., Any] | None:  # fmt: skip
+    """A replay of the call where it may be one, else what the room prepares."""
+    call = getattr(importlib.import_module(module), pass_) if pass_ in replays else None
+    return (series.replayed(call, args) if call else None) or _prepare(module, pass_, args)
 
 
 def _prepare_triton(

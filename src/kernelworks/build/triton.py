@@ -28,8 +28,19 @@ from torch.utils._python_dispatch import _disable_current_modes
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from kernelworks.build.cache import building
 from kernelworks.build.configs import Configs, configs
-from kernelworks.build.launcher import COOPERATIVE, SERIALIZATION, TRITON, UNKNOWN, launcher, load, succeed
+from kernelworks.build.launcher import (
+    COOPERATIVE,
+    SERIALIZATION,
+    TRITON,
+    UNKNOWN,
+    launcher,
+    load,
+    recording,
+    seen,
+    succeed,
+)
 
 __all__ = [
     "Compiled",
@@ -117,25 +128,6 @@ def compiling() -> Iterator[list[Compiled]]:
         _compiled_hooks.remove(found.append)
 
 
-class _Seen(threading.local):
-    """The launches of this thread while somebody records them."""
-
-    launches: list[tuple[Launch, tuple[int, int, int], tuple[Any, ...]]] | None = None
-
-
-_seen = _Seen()
-
-
-@contextmanager
-def recording() -> Iterator[list[tuple[Launch, tuple[int, int, int], tuple[Any, ...]]]]:
-    """Collects (launch, grid, arguments) of what this thread launches inside; it is launched all the same."""
-    before, _seen.launches = _seen.launches, []
-    try:
-        yield _seen.launches
-    finally:
-        _seen.launches = before
-
-
 class Kernel:
     """A ``triton.jit`` function. ``at(**constants)`` fixes its constexprs and options; what that returns launches."""
 
@@ -179,8 +171,8 @@ class Launch:
         status = self._launch(self.site, device, _stream(device), *grid, scratch, *arguments)
         if status:
             return self._missed(status, grid, device, arguments)
-        if _seen.launches is not None:
-            _seen.launches.append((self, grid, arguments))
+        if seen.launches is not None:
+            seen.launches.append((self, grid, arguments))
         return None
 
     def _first(self, grid: tuple[int, int, int], device: int, arguments: tuple[Any, ...]) -> None:
@@ -198,8 +190,8 @@ class Launch:
         elif all(grid):
             with _disable_current_modes():  # what the interpreter asks of torch is not the caller's doing
                 self.kernel.function[grid](*arguments, **self.constants)
-        if _seen.launches is not None:
-            _seen.launches.append((self, grid, arguments))
+        if seen.launches is not None:
+            seen.launches.append((self, grid, arguments))
         return None
 
     def _missed(self, status: int, grid: tuple[int, int, int], device: int, arguments: tuple[Any, ...]) -> None:
@@ -211,7 +203,7 @@ class Launch:
 
     def _bind(self, device: int, arguments: tuple[Any, ...]) -> None:
         """Compiles and loads the function for arguments like these."""
-        with _disable_current_modes():  # loading asks things of torch that are not the caller's doing
+        with building(), _disable_current_modes():  # loading asks things of torch that are not the caller's doing
             made = self.compiled(arguments, torch.cuda.get_device_capability(device))
             function = load(
                 made.cubin, made.name, device, threads=made.threads, shared=made.shared_bytes, cluster=made.clusters,

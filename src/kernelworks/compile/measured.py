@@ -26,7 +26,7 @@ from kernelworks.compile.region import Region, with_copy
 from kernelworks.compile.replace import replaced
 from kernelworks.layout import in_lines
 from kernelworks.machine import place_of
-from kernelworks.settle.duel import OverTime, duel
+from kernelworks.settle.duel import OverTime, clock, duel
 from kernelworks.timings import MARGIN, torch_version
 from kernelworks.written import as_tuple
 
@@ -151,7 +151,8 @@ def raced_whole(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Se
 def _duel(ours: Callable[[], object], theirs: Callable[[], object], device: torch.device, until: float) -> Raced:
     wait = (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else None
     alike = wait is not None or torch.get_num_threads() == 1
-    told = duel(ours, theirs, wait, alike=alike, until=max(until, time.perf_counter() + 2.0)).raced
+    left_s = max(until - time.perf_counter(), 2.0)
+    told = duel(ours, theirs, wait, alike=alike, until=clock() + left_s).raced
     return Raced(told.torch_us, told.ours_us, told.halves, told.spread, told.noisy)
 
 

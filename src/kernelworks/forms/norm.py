@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from kernelworks.build.rows import cpp_rows
@@ -29,7 +30,7 @@ from kernelworks.forms.rows import python_rows
 from kernelworks.forms.rowwise import BENCH, DEVICE_BENCH, TARGETS, Total, altered, case, sized, total
 from kernelworks.op import Op, Pass
 
-__all__ = ["ROW", "Norm", "fits_registers", "fits_tile", "over_rows"]
+__all__ = ["ROW", "Norm", "fits_registers", "fits_tile", "over_rows", "root_mean_square"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 ROW = Floats(least=1, which=", the one that is normalised")
@@ -40,6 +41,19 @@ DEVICE_SIZES = (
     (600, 6144), (300, 8192), (301, 12000), (300, 16384), (40, 20000), (40, 32768), (20, 65536),
 )  # fmt: skip
 RESIDUAL_SIZES = ((4099, 65), (3001, 1024), (701, 4096), (300, 12000), (200, 16384), (40, 32768))
+
+
+def root_mean_square(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """The last dimension brought to a mean square of 1, as users of torch write it.
+
+    Written out where its size is a symbol: torch's function reads one as if it were a number, on a GPU to the end.
+    """
+    size: int | torch.SymInt = x.shape[-1]
+    if not isinstance(size, torch.SymInt):
+        return F.rms_norm(x, (size,), weight, eps)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (normed if weight is None else normed * weight).to(x.dtype)
 
 
 PIECE = 4096  # elements: how far a float32 sum along a row may run before it moves on to float64

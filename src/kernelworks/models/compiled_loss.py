@@ -38,7 +38,9 @@ def _run(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_
     wanted = tuple(name for name, want in zip(OP.passes["backward"].returns, needs, strict=True) if want)
     trains = OP.trains(args, None, wanted)
     if trains is not None:
-        loss, found = trains[0](*args, needs=needs)
+        training, resumed = trains
+        loss, kept = training(*args, needs=needs)
+        found = resumed(kept, torch.ones_like(loss))
     else:
         row = OP.choice(args, None, wanted).asked
         loss = OP.run("forward", args, row=row)

@@ -22,6 +22,9 @@ ours beats torch by ``MARGIN``, and what it costs is paid before a program runs;
   distance between the quartiles, between the halves, or between the medians and the quickest calls, where that is more.
   Over ``NOISY`` nothing is believed: the race is run again, ``AGAIN`` times at most. (Of the slower arm's, so that 16
   times as quick, give or take 4, is certain.)
+- Where the time for a race is over before there are rounds enough, what there is may say it all the same: where the
+  calls that warmed up and every round agree that the one arm is ``FAR`` times as quick, nothing is missing.
+- No clock runs while something is built, which is waited for once.
 """
 
 from __future__ import annotations
@@ -38,11 +41,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kernelworks.build import sharing
+from kernelworks.build import cache, sharing
 from kernelworks.ceilings import quiet
 from kernelworks.timings import MARGIN, Raced
 
-__all__ = ["Duel", "OverTime", "duel", "in_time", "quickest"]
+__all__ = ["FAR", "Duel", "OverTime", "clock", "duel", "in_time", "quickest"]
 
 Call = Callable[[], object]
 
@@ -63,6 +66,7 @@ PATIENCE = 4  # times the budget, while rounds are left out
 LOUD = 1.0  # the spread of a race whose rounds others took part in
 STALLED = 16  # times its length, and a sample is cut: a neighbour holds one of the cores
 PAUSE_S = 0.1  # before a race is run again: most bursts are short
+FAR = 5.0  # a ratio that a round tells from noise: by its spread a race of such ones never comes to NOISY
 CLEAR = 1.15  # a ratio beyond which more rounds change nothing; its inverse where ours loses
 WARM_UP, WARM_S = 3, 0.05  # calls before anything is timed, or this long: glibc stops faulting after the third
 TRY_S = 0.0015  # a sample that says which of several rows is worth a race
@@ -104,17 +108,22 @@ class Round:
         return self.torchs.mean / self.ours.mean
 
 
+def clock() -> float:
+    """By which there is an end to races: seconds, without those in which something was built."""
+    return time.perf_counter() - cache.built_s()
+
+
 def duel(ours: Call, torchs: Call, wait: Call | None = None, *, alike: bool = True, until: float = math.inf) -> Duel:
     """Races the two arms. ``wait``, where calls only queue their work, returns when that is done; ``alike`` says that
-    noise hits both arms alike. Raises OverTime where nothing is known ``until`` then, by ``time.perf_counter``."""
-    counts = _counts(ours, torchs, wait)
-    found = _race(ours, torchs, wait, counts, alike, until)
+    noise hits both arms alike. Raises OverTime where nothing is known ``until`` then, by ``clock``."""
+    look = _looked(ours, torchs, wait)
+    found = _race(ours, torchs, wait, look, alike, until)
     with contextlib.suppress(OverTime):  # then a noisy race is what is known
         for runs in range(2, 2 + AGAIN):
             if not found.raced.noisy:
                 break
             time.sleep(PAUSE_S)
-            found = replace(_race(ours, torchs, wait, counts, alike, until), runs=runs)
+            found = replace(_race(ours, torchs, wait, look, alike, until), runs=runs)
     return found
 
 
@@ -126,19 +135,19 @@ def quickest(arms: Sequence[tuple[str, Call]], wait: Call | None = None, until: 
     looks = {}
     for name, arm in arms:
         in_time(until)
-        looks[name] = _counts(arm, arm, wait, TRY_S)
-    best = {name: took for name, (_, took) in looks.items()}
+        looks[name] = _looked(arm, arm, wait, TRY_S)
+    best = {name: look.slower for name, look in looks.items()}
     for _ in range(3 if min(best.values()) < LONG_S else 1):
         for name, arm in arms:
             in_time(until)
-            best[name] = min(best[name], _sample(arm, looks[name][0], wait).mean)
+            best[name] = min(best[name], _sample(arm, looks[name].count, wait).mean)
     least = min(best.values())
     return next(name for name, took in best.items() if took < MARGIN * least)
 
 
 def in_time(until: float) -> None:
     """Raises OverTime after ``until``."""
-    if time.perf_counter() > until:
+    if clock() > until:
         raise OverTime("the time for it was over")
 
 
@@ -175,18 +184,34 @@ def _once(call: Call, wait: Call | None) -> float:
     return took
 
 
-def _counts(ours: Call, torchs: Call, wait: Call | None, seconds: float = 0.0) -> tuple[int, float]:
-    """How many calls fill a sample of torch's arm, one number for both, and how long the slower one's call takes."""
+@dataclass(frozen=True)
+class Look:
+    """What the first calls say: how many of them fill a sample, and how long one takes."""
+
+    count: int  # of torch's arm, one number for both
+    ours: float
+    torchs: float
+
+    @property
+    def slower(self) -> float:
+        return max(self.ours, self.torchs)
+
+    @property
+    def round(self) -> Round:
+        return Round(Sample(self.ours, self.ours), Sample(self.torchs, self.torchs))
+
+
+def _looked(ours: Call, torchs: Call, wait: Call | None, seconds: float = 0.0) -> Look:
     theirs = _once(torchs, wait)
     mine = theirs if ours is torchs else _once(ours, wait)
     seconds = seconds or (QUEUED_S if wait else SAMPLE_S)
-    return max(1, min(MOST_CALLS, int(seconds / max(theirs, 1e-7)))), max(theirs, mine)
+    return Look(max(1, min(MOST_CALLS, int(seconds / max(theirs, 1e-7)))), mine, theirs)
 
 
 def _race(
-    ours: Call, torchs: Call, wait: Call | None, counts: tuple[int, float], alike: bool, until: float
+    ours: Call, torchs: Call, wait: Call | None, look: Look, alike: bool, until: float
 ) -> Duel:  # fmt: skip
-    count, one = counts
+    count, one = look.count, look.slower
     least = OF_ENDLESS_CALLS if one > ENDLESS_S else OF_LONG_CALLS if one > LONG_S else LEAST_ROUNDS
     kept: list[Round] = []
     loud: list[Round] = []
@@ -194,7 +219,10 @@ def _race(
     places = _places() if wait is None and one > WIDE_S else itertools.repeat(None)
     begin = time.perf_counter()
     while len(kept) < MOST_ROUNDS:
-        in_time(until)
+        if clock() > until:
+            if alike and kept and _far([look.round, *kept]):
+                return Duel(_judged([look.round, *kept]), len(kept))
+            in_time(until)
         next(places)
         before, first = quiet.cpu_times(), time.perf_counter()
         if (len(kept) + len(loud) + idle) % 2:
@@ -213,7 +241,7 @@ def _race(
             count = max(1, count // STALLED)
         if now - begin > PATIENCE * BUDGET_S and len(kept) + len(loud) + idle >= least:
             break
-        over = now - begin > BUDGET_S or now > until
+        over = now - begin > BUDGET_S or clock() > until
         if len(kept) >= least and not len(kept) % 2 and (over or _clear([r.ratio for r in kept])):
             break
     if wait is None and min((r.ratio for r in kept), default=0.0) > DOUBTED:
@@ -265,6 +293,11 @@ def _clear(ratios: Sequence[float]) -> bool:
     """Whether every round, but one of many, says the same, by much."""
     ordered, odd = sorted(ratios), len(ratios) > 4
     return ordered[odd] > CLEAR or ordered[-1 - odd] < 1 / CLEAR
+
+
+def _far(rounds: Sequence[Round]) -> bool:
+    """Whether each says the same, by very much."""
+    return all(r.ratio > FAR for r in rounds) or all(r.ratio < 1 / FAR for r in rounds)
 
 
 def _spread(ratios: Sequence[float], least: float) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from kernelworks.op import Op
-from kernelworks.settle.duel import Duel, duel, in_time, quickest
+from kernelworks.settle.duel import FAR, Duel, duel, in_time, quickest
 from kernelworks.settle.live import Training, forward_only, ours, theirs, waiter
 
 __all__ = ["Found", "race_forward", "race_training", "why_not"]
@@ -32,7 +32,7 @@ class Found:
 
 def race_forward(op: Op, args: tuple[Any, ...], ways: Iterable[str], until: float = math.inf) -> Found:
     """Raises what torch's own function raises: then the call itself would; and OverTime, where nothing is known
-    ``until`` then (``time.perf_counter``)."""
+    ``until`` then (``duel.clock``)."""
     mine = forward_only(op, args)
     wait = waiter(mine)
     torchs = theirs(op, mine)
@@ -47,7 +47,8 @@ def race_forward(op: Op, args: tuple[Any, ...], ways: Iterable[str], until: floa
 def race_training(op: Op, args: tuple[Any, ...], ways: Sequence[str], until: float = math.inf) -> Found:
     """A way is a row that makes the gradients with its forward, or a row for each with a ``+`` between.
 
-    Raises what torch's own function raises, and OverTime.
+    Raises what torch's own function raises, and OverTime; not between the two races, where the first found ours far
+    ahead: what it took, the second takes no more of.
     """
     with torch.enable_grad():
         training = Training(op, args)
@@ -70,6 +71,7 @@ def race_training(op: Op, args: tuple[Any, ...], ways: Sequence[str], until: flo
         del made, able, torchs  # and what flows in with them
         backward = whole
         if "+" in way:  # else it has none of its own: of a graph that is kept it would make everything once more
+            until = math.inf if whole.ours and whole.raced.ratio > FAR else until
             backward = duel(training.backward(way), training.backward(None), wait, alike=_alike(wait), until=until)
     return Found(way, whole, backward, lost)
 

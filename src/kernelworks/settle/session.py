@@ -22,7 +22,7 @@ from kernelworks.plain import is_plain, leaves, observed, transformed
 from kernelworks.prove import barred, prove_missing
 from kernelworks.prove.carried import confirm
 from kernelworks.records import Settled, SettledCall
-from kernelworks.settle.duel import Duel, OverTime
+from kernelworks.settle.duel import Duel, OverTime, clock
 from kernelworks.settle.live import unhooked
 from kernelworks.settle.races import Found, race_forward, race_training, why_not
 from kernelworks.timings import Raced, Timing
@@ -144,6 +144,7 @@ class Session:
             ways, declined = eligible(
                 op, request, trying={(op.name, row.name) for row in op.rows if row.device == "cpu"}
             )
+            known = timings.among(ways)
             if ways and self._decided(op, request, ways, call):
                 self._owe(op, request, ways)
                 return
@@ -160,9 +161,9 @@ class Session:
             for row in {row.name: row for rows in ways.values() for row in rows}.values():
                 with contextlib.suppress(BuildError):  # which the race will say
                     row.load(row.passes[0])
-            begin = time.perf_counter()  # a build is waited for once, and is no race's time
-            self._race(op, request, args, ways, place)
-            self.left_s -= time.perf_counter() - begin
+            begin = clock()  # a build is waited for once, and is no race's time
+            self._race(op, request, args, ways, place, known)
+            self.left_s -= clock() - begin
             self._owe(op, request, ways)
         except OverTime as error:
             self.left_s = 0.0
@@ -184,7 +185,7 @@ class Session:
         key = (op.name, request.pass_, timings.bucket_of(op.contract, request))
         raced = self._raced.get(key, 0)
         found = timings.verdict(op.name, op.contract, request, ways)
-        if not self.again and any(not t.noisy and not timings.shipped(t) for t in exact):
+        if not self.again and any(timings.settles(t, ways) and not timings.shipped(t) for t in exact):
             self._told(op, request, call, found, "settled before: ")
             return True
         clear = [t for t in near if not t.noisy]
@@ -197,9 +198,11 @@ class Session:
 
     # ------------------------------------------------------------ racing it
 
-    def _race(self, op: Op, request: Request, args: tuple[Any, ...], ways: Ways, place: str) -> None:
+    def _race(
+        self, op: Op, request: Request, args: tuple[Any, ...], ways: Ways, place: str, known: str
+    ) -> None:  # fmt: skip
         call = timings.call_of(request)
-        until = time.perf_counter() + self.left_s
+        until = clock() + self.left_s
         if request.pass_ == "forward":
             found = race_forward(op, args, list(ways), until)
         else:
@@ -213,12 +216,13 @@ class Session:
             place=place, threads=timings.threads_of(request), source_hash=source_hash, toolchain=toolchain,
             torch=timings.torch_version(), whole=found.whole.raced,
             backward=found.backward.raced if found.backward else None,
-            date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+            date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), among=known,
         )  # fmt: skip
         self._keep(timing)
         decided = timings.verdict(op.name, op.contract, request, ways)
+        lost = "".join(f"; {way} was not raced: {why}" for way, why in found.lost.items())
         for what, duel in _parts(request.pass_, found):
-            self._line(op, request.pass_, call, _because(decided), found.way, decided.way, what, duel)
+            self._line(op, request.pass_, call, _because(decided) + lost, found.way, decided.way, what, duel)
 
     def _pairs(self, op: Op, args: tuple[Any, ...], ways: Ways) -> list[str]:
         """The ways of a training call that are worth a look: those with the forward that this call takes quickest,

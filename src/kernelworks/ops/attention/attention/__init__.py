@@ -249,7 +249,7 @@ def _hopper(guard: Callable[[Request], str | None]) -> Row:
     def plain(request: Request) -> str | None:
         return _plain_scores(request) or guard(request)
 
-    return replace(cuda_row(ROOM, guard=plain), inner="input")
+    return replace(cuda_row(ROOM, guard=plain, replays=("forward",)), inner="input")
 
 
 def _hopper_decode(guard: Callable[[Request], str | None]) -> Row:
@@ -272,7 +272,8 @@ def _hopper_decode(guard: Callable[[Request], str | None]) -> Row:
 
 def _hopper_backward(name: str, guard: Callable[[Request], str | None]) -> Row:
     """Hopper's gradients after Triton's forward, which its certificate speaks for too."""
-    row = cuda_row(ROOM, source=f"{name}.cu", name=name, guard=guard, passes=("forward", "backward"))
+    both = ("forward", "backward")
+    row = cuda_row(ROOM, source=f"{name}.cu", name=name, guard=guard, passes=both, replays=("backward",))
     return replace(row, inner="input", hash=lambda: sha256((row.hash() + _triton().hash()).encode()).hexdigest())
 
 

@@ -13,7 +13,7 @@ from kernelworks.ops.attention.attention.torch_rows import composite as attentio
 from kernelworks.ops.attention.attention.torch_rows import native as attention_of_torch
 from kernelworks.ops.attention.attention_fp8.contract import DTYPES, per_head, reference
 
-__all__ = ["by_reference", "by_torch", "composite", "dequantised", "native", "result_like"]
+__all__ = ["by_reference", "by_torch", "composite", "dequantised", "laid_out", "native", "result_like"]
 
 
 def result_like(q: Tensor, out_dtype: str) -> Tensor:
@@ -36,7 +36,7 @@ def _inner(q: Tensor) -> torch.dtype:
     return torch.float32 if q.device.type == "cpu" else torch.bfloat16
 
 
-def _laid_out(q: Tensor, result: Tensor, out_dtype: str) -> Tensor:
+def laid_out(q: Tensor, result: Tensor, out_dtype: str) -> Tensor:
     output = result_like(q, out_dtype)
     return result if result.stride() == output.stride() and result.dtype == output.dtype else output.copy_(result)
 
@@ -62,9 +62,9 @@ def native(
 
 def by_torch(q: Tensor, *rest: Any, out: Any = None) -> Any:
     result = native(q, *rest)
-    return _laid_out(q, result, rest[-1]) if out is None else into(result, out)
+    return laid_out(q, result, rest[-1]) if out is None else into(result, out)
 
 
 def by_reference(q: Tensor, *rest: Any, out: Any = None) -> Any:
     result = reference(*as_float64((q, *rest)))[0].to(DTYPES[rest[-1]])
-    return _laid_out(q, result, rest[-1]) if out is None else into(result, out)
+    return laid_out(q, result, rest[-1]) if out is None else into(result, out)

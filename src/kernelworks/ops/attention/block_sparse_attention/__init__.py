@@ -14,6 +14,7 @@ from torch import Tensor
 from kernelworks.build.rows import cuda_row, python_row, triton_row
 from kernelworks.contract import Request, Row
 from kernelworks.op import Op, Pass
+from kernelworks.ops.attention.attention.torch_rows import as_new_output
 from kernelworks.ops.attention.block_sparse_attention.contract import CONTRACT
 from kernelworks.ops.attention.block_sparse_attention.mutants import MUTANTS
 from kernelworks.ops.attention.block_sparse_attention.sm90 import guard as sm90_guard
@@ -175,8 +176,12 @@ OP = Op(
     composite=composite,
     native=native,
     mutants=MUTANTS,
-    # torch wants a fixed number of outputs: without lse the second one is empty.
-    to_torch=lambda result, query, *args: result if args[-1] else (result, query.new_empty(0, dtype=torch.float32)),
+    # torch wants a fixed number of outputs, laid out as _fake says: without lse the second one is empty.
+    to_torch=lambda result, query, *args: (
+        (as_new_output(query, result[0]), result[1])
+        if args[-1]
+        else (as_new_output(query, result), query.new_empty(0, dtype=torch.float32))
+    ),
     to_record=lambda *args: (*args[:-1], True),  # the backward wants lse
     from_torch=lambda result, query, *args: result if args[-1] else result[0],
 )

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from kernelworks.aten import aten
 from kernelworks.build.rows import cuda_row
+from kernelworks.forms.norm import root_mean_square
 from kernelworks.ops.linear.rms_norm_linear.contract import CONTRACT, FORM
 from kernelworks.ops.linear.rms_norm_linear.mutants import MUTANTS
 from kernelworks.ops.linear.rms_norm_linear.sm90 import guard
@@ -45,7 +46,7 @@ def rms_norm_linear(
 
 OP = FORM.op(
     CONTRACT,
-    lambda x, weight, bias, eps: F.linear(F.rms_norm(x, (x.shape[-1],), None, eps), weight, bias),
+    lambda x, weight, bias, eps: F.linear(root_mean_square(x, None, eps), weight, bias),
     ahead=[cuda_row(Path(__file__).parent, guard=guard)],
     mutants=MUTANTS,
     # Torch has operators for both; of the norm's it calls the inner one, which returns the scale as well.

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks.aten import aten
 from kernelworks.forms.arguments import Like, Number, Vector
-from kernelworks.forms.norm import ROW, Norm, over_rows
+from kernelworks.forms.norm import ROW, Norm, over_rows, root_mean_square
 
 __all__ = ["CONTRACT", "FORM"]
 
@@ -34,7 +33,7 @@ def gradient_bound(form: Norm, args: dict[str, Any], grads: tuple[Tensor, ...]) 
 
 def function(x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None = None) -> Any:
     s = x if residual is None else x + residual
-    output = F.rms_norm(s, (x.shape[-1],), weight, eps)
+    output = root_mean_square(s, weight, eps)
     return output if residual is None else (output, s)
 
 
