@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.build.launcher import recording
-from kernelworks.build.series import Allocations
+from kernelworks.build.series import Allocations, alone
 from kernelworks.build.triton import Launch
 
 __all__ = ["replayed"]
@@ -30,8 +30,8 @@ def replayed(function: Callable[..., Any], args: tuple[Any, ...], *, most: int =
     if seen.others or not all(isinstance(launch, Launch) for launch, *_ in launches):
         return None
     results = result if isinstance(result, tuple) else (result,)
-    if not 1 <= len(launches) <= most or not all(isinstance(r, Tensor) and r.is_contiguous() for r in results):
-        return None  # a caller's own `out` is contiguous, so a launch for another layout would not fit it
+    if not 1 <= len(launches) <= most or not all(isinstance(r, Tensor) and alone(r) for r in results):
+        return None
     places: dict[int, str] = {}
     for letter, tensors in (("a", args), ("o", results)):
         for i, tensor in enumerate(tensors):
@@ -54,21 +54,29 @@ def replayed(function: Callable[..., Any], args: tuple[Any, ...], *, most: int =
     named = {name for _, given in steps for name in given}
     if not {f"o{i}" for i, r in enumerate(results) if r.numel()} <= named:
         return None
-    return _compiled(steps, args, result, {name: made for name, made in between.items() if name in named})
+    return _compiled(function, steps, args, result, {n: made for n, made in between.items() if n in named})
 
 
 def _compiled(
-    steps: list[tuple[Callable[..., None], list[str]]], args: tuple[Any, ...], result: Any, between: dict[str, Tensor]
-) -> Callable[..., Any]:
+    function: Callable[..., Any], steps: list[tuple[Callable[..., None], list[str]]], args: tuple[Any, ...],
+    result: Any, between: dict[str, Tensor],
+) -> Callable[..., Any]:  # fmt: skip
     """The code: allocate, launch, return."""
     results = result if isinstance(result, tuple) else (result,)
-    scope: dict[str, Any] = {"empty": torch.empty, "empty_like": torch.empty_like}
+    scope: dict[str, Any] = {
+        "function": function, "empty": torch.empty, "empty_like": torch.empty_like,
+        "empty_strided": torch.empty_strided,
+    }  # fmt: skip
     names = [f"o{i}" for i in range(len(results))]
     single = not isinstance(result, tuple)
     lines = [f"def run({', '.join(f'a{i}' for i in range(len(args)))}, out=None):", "    if out is None:"]
     for name, made in zip(names, results, strict=True):
         lines.append(f"        {name} = {_allocation(name, made, args, scope)}")
-    lines += ["    else:", f"        {'o0' if single else ', '.join(names) + ','} = out"]
+    lines.append("    else:")
+    if all(made.is_contiguous() for made in results):
+        lines.append(f"        {'o0' if single else ', '.join(names) + ','} = out")
+    else:  # a caller's own `out` is contiguous, which a launch for another layout does not fit
+        lines.append(f"        return function({', '.join(f'a{i}' for i in range(len(args)))}, out=out)")
     lines += [f"    {name} = {_allocation(name, made, args, scope)}" for name, made in between.items()]
     for i, (again, given) in enumerate(steps):
         scope[f"again{i}"] = again
@@ -86,4 +94,7 @@ def _allocation(name: str, made: Tensor, args: tuple[Any, ...], scope: dict[str,
         if alike and a.is_contiguous() and made.is_contiguous():
             return f"empty_like(a{i})"
     scope[f"shape_{name}"], scope[f"dtype_{name}"], scope["device"] = made.shape, made.dtype, made.device
-    return f"empty(shape_{name}, dtype=dtype_{name}, device=device)"
+    if made.is_contiguous():
+        return f"empty(shape_{name}, dtype=dtype_{name}, device=device)"
+    scope[f"stride_{name}"] = made.stride()
+    return f"empty_strided(shape_{name}, stride_{name}, dtype=dtype_{name}, device=device)"

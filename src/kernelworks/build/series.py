@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernelworks.build import cuda
 from kernelworks.build.launcher import UNKNOWN, launcher, recording, succeed
 
-__all__ = ["Allocations", "replayed"]
+__all__ = ["Allocations", "alone", "replayed"]
 
 # What a call may ask of torch without anything being computed.
 PLACING = frozenset((
@@ -118,7 +118,7 @@ def replayed(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..
     results = result if isinstance(result, tuple) else (result,)
     if seen.others or not launches or not all(isinstance(kernel, cuda.Kernel) for kernel, *_ in launches):
         return None
-    if not all(isinstance(r, Tensor) and _alone(r) for r in results):
+    if not all(isinstance(r, Tensor) and alone(r) for r in results):
         return None
     try:
         places = _Places(args, results)
@@ -129,7 +129,7 @@ def replayed(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..
         return None
 
 
-def _alone(result: Tensor) -> bool:
+def alone(result: Tensor) -> bool:
     """Whether a result's memory is its own, and whole."""
     whole = result.untyped_storage().nbytes() == result.numel() * result.element_size()
     return whole and not result.storage_offset()
@@ -208,7 +208,7 @@ def _allocation(number: int, made: Tensor, args: tuple[Any, ...], some: int, sco
         return f"a{some}.new_empty({made.shape[0]})"
     for i, a in enumerate(args):
         alike = isinstance(a, Tensor) and (a.shape, a.dtype, a.stride()) == (made.shape, made.dtype, made.stride())
-        if alike and _alone(a):
+        if alike and alone(a):
             return f"empty_like(a{i})"
     scope |= {f"shape{number}": made.shape, f"stride{number}": made.stride(), f"how{number}": made.dtype}
     scope["place"] = made.device

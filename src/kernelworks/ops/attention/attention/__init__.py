@@ -133,8 +133,7 @@ def attention(
         row: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
-        [B, H, Lq, D] of q's dtype, laid out as [B, Lq, H, D], so that ``.transpose(1, 2)`` is contiguous; so are the
-        gradients of q, k and v.
+        [B, H, Lq, D] of q's dtype, laid out as [B, Lq, H, D], so that ``.transpose(1, 2)`` is contiguous.
 
     A value (in v) that is not finite may show in the output of a query that does not see it, as in torch.
 
@@ -204,7 +203,7 @@ def _backward(
     causal: str | None, window: int | None, scale: float | None, mask: Tensor | None, needs: list[bool],
     softcap: float | None, sinks: Tensor | None, out: Any = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    results = tuple(new_output(t) for t in (q, k, v)) if out is None else tuple(out[:3])
+    results = tuple(torch.empty(t.shape, dtype=t.dtype) for t in (q, k, v)) if out is None else tuple(out[:3])
     if q.numel() == 0:
         for result in results:
             result.zero_()
@@ -300,8 +299,7 @@ def _fake(
 
 
 def _fake_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    sinks = args[-1]
-    return *(new_output(t) for t in (q, k, v)), q.new_empty(0) if sinks is None else torch.empty_like(sinks)
+    return tuple(q.new_empty(0) if t is None else t.new_empty(t.shape) for t in (q, k, v, args[-1]))
 
 
 OP = Op(

@@ -10,9 +10,9 @@
         prepare<T, D>({g, out, lse, rows, sums, taken, g_b, g_h, g_l, o_b, o_h, o_l, static_cast<int>(heads),      \
                        static_cast<int>(queries)});                                                                \
     }                                                                                                              \
-    extern "C" __global__ __launch_bounds__(256) void finish_##type##_##D(                                         \
-        u16* dq, const float* sums, i64 q_b, i64 q_h, i64 q_l, i64 heads, i64 queries, float scale) {              \
-        finish<T, D>({dq, sums, q_b, q_h, q_l, static_cast<int>(heads), static_cast<int>(queries), scale});        \
+    extern "C" __global__ __launch_bounds__(256) void finish_##type##_##D(u16* dq, const float* sums, i64 queries, \
+                                                                          float scale) {                           \
+        finish<T, D>(dq, sums, static_cast<int>(queries), scale);                                                  \
     }
 #define KW_GRADIENTS(name, T, D, WINDOW)                                                                               \
     extern "C" __global__ __launch_bounds__(384, 1) void name(                                                         \

@@ -14,7 +14,6 @@ from kernelworks.build.configs import configs
 from kernelworks.build.cuda import Kernel, box_map
 from kernelworks.contract import Request
 from kernelworks.ops.attention.attention.contract import shift_of
-from kernelworks.ops.layout import new_output
 
 __all__ = ["backward", "forward", "guard"]
 
@@ -91,7 +90,7 @@ def backward(
         return triton.backward(grad, q, k, v, output, lse, causal, window, scale, mask, needs, softcap, sinks, out)
     if lse is None or lse.numel() == 0:  # the forward was not asked for it
         output, lse = forward(q, k, v, causal, window, scale, mask, True, None, sinks)
-    made = tuple(new_output(t) for t in (q, k, v)) if out is None else out
+    made = out if out is not None else tuple(torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (q, k, v))
     batch, heads, queries, dim = q.shape
     kv_heads, keys = k.shape[1], k.shape[2]
     grad, q, k, v, output = (_boxed(t) for t in (grad, q, k, v, output))
@@ -115,7 +114,7 @@ def backward(
         (blocks, 1, 1), rows, sums, taken, *boxes, kv_heads, heads // kv_heads, pairs, queries, keys,
         _section(causal, pairs), shift, seen, factor * LOG2E, factor,
     )  # fmt: skip
-    finish((every * tiles, 1, 1), made[0], sums, *made[0].stride()[:3], heads, queries, factor)
+    finish((every * tiles, 1, 1), made[0], sums, queries, factor)
     if sinks is None:
         return made[0], made[1], made[2], q.new_empty(0)
     from kernelworks.ops.attention.attention import triton_backward

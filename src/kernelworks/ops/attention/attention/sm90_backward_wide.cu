@@ -18,16 +18,14 @@
         const float* rows, u16* dk, u16* dv, int* taken, const __grid_constant__ TensorMap q,                           \
         const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap g,  \
         const __grid_constant__ TensorMap ds, i64 heads, i64 group, i64 first, i64 pairs, i64 queries, i64 keys,        \
-        i64 section, i64 shift, i64 k_b, i64 k_h, i64 k_l, i64 v_b, i64 v_h, i64 v_l, float factor, float scale) {      \
-        wide::gradients<T, HELD, AHEAD>({q, k, v, g, ds, rows, dk, dv, taken, KW_SHARE, {k_b, k_h, k_l}, {v_b, v_h, v_l}, \
-                                         factor, scale});                                                               \
+        i64 section, i64 shift, float factor, float scale) {                                                            \
+        wide::gradients<T, HELD, AHEAD>({q, k, v, g, ds, rows, dk, dv, taken, KW_SHARE, factor, scale});                \
     }
 #define KW_QUERIES(name, T)                                                                                           \
     extern "C" __global__ __launch_bounds__(384, 1) void name(                                                        \
         u16* dq, int* taken, const __grid_constant__ TensorMap ds, const __grid_constant__ TensorMap k, i64 heads,    \
-        i64 group, i64 first, i64 pairs, i64 queries, i64 keys, i64 section, i64 shift, i64 q_b, i64 q_h, i64 q_l,    \
-        float scale) {                                                                                                \
-        wide::queries<T>({ds, k, dq, taken, KW_SHARE, {q_b, q_h, q_l}, scale});                                       \
+        i64 group, i64 first, i64 pairs, i64 queries, i64 keys, i64 section, i64 shift, float scale) {                \
+        wide::queries<T>({ds, k, dq, taken, KW_SHARE, scale});                                                        \
     }
 
 #ifndef KW_VARIANTS

@@ -13,7 +13,6 @@ from kernelworks.build.cuda import Kernel, box_map
 from kernelworks.contract import Request
 from kernelworks.ops.attention.attention.contract import shift_of
 from kernelworks.ops.attention.attention.sm90_backward import _boxed, _multiprocessors, forward
-from kernelworks.ops.layout import new_output
 
 __all__ = ["backward", "forward", "guard"]
 
@@ -71,7 +70,7 @@ def backward(
     and ``softcap`` are None."""
     if lse is None or lse.numel() == 0:  # the forward was not asked for it
         output, lse = forward(q, k, v, causal, window, scale, mask, True, None, sinks)
-    made = tuple(new_output(t) for t in (q, k, v)) if out is None else out
+    made = out if out is not None else tuple(torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (q, k, v))
     batch, heads, queries, _ = q.shape
     kv_heads, keys = k.shape[1], k.shape[2]
     grad, q, k, v, output = (_boxed(t) for t in (grad, q, k, v, output))
@@ -95,14 +94,8 @@ def backward(
         count = min(share, pairs - first)
         numbers = (kv_heads, group, first, count, queries, keys, min(section, count), shift)
         blocks = min(-(-keys // KEYS) * count, _multiprocessors(q.device))
-        of_keys(
-            (blocks, 1, 1), rows, made[1], made[2], taken, *boxes, *numbers, *made[1].stride()[:3],
-            *made[2].stride()[:3], factor * LOG2E, factor,
-        )  # fmt: skip
-        of_queries(
-            (-(-steps // 2) * group * count, 1, 1), made[0], taken, boxes[4], boxes[1], *numbers, *made[0].stride()[:3],
-            factor,
-        )  # fmt: skip
+        of_keys((blocks, 1, 1), rows, made[1], made[2], taken, *boxes, *numbers, factor * LOG2E, factor)
+        of_queries((-(-steps // 2) * group * count, 1, 1), made[0], taken, boxes[4], boxes[1], *numbers, factor)
     if sinks is None:
         return made[0], made[1], made[2], q.new_empty(0)
     from kernelworks.ops.attention.attention import triton_backward

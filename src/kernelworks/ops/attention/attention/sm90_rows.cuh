@@ -55,24 +55,15 @@ __device__ __forceinline__ void prepare(const Before& p) {
     }
 }
 
-struct After {
-    u16* dq;
-    const float* sums;
-    i64 q_b, q_h, q_l;
-    int heads, queries;
-    float scale;
-};
-
 // One block a step of dq, in two parts as the groups' registers held them; 256 threads.
 template <class T, int D>
-__device__ __forceinline__ void finish(const After& p) {
+__device__ __forceinline__ void finish(u16* dq, const float* sums, int queries, float scale) {
     constexpr int EACH = D / 16, CHUNKS = D / 8;  // float4 a thread; chunks of 16 bytes a row
     __shared__ __align__(16) u32 rounded[STEP][D / 2 + 4];
     let_kernels_start();
-    int tiles = (p.queries + STEP - 1) / STEP, head = blockIdx.x / tiles, tile = blockIdx.x - head * tiles;
-    int b = head / p.heads, h = head - b * p.heads;
+    int tiles = (queries + STEP - 1) / STEP, head = blockIdx.x / tiles, tile = blockIdx.x - head * tiles;
     int part = threadIdx.x / 128, thread = threadIdx.x & 127, row = thread / 32 * 16 + (thread >> 2 & 7);
-    const float4* from = reinterpret_cast<const float4*>(p.sums) + static_cast<i64>(blockIdx.x) * (STEP * D / 4) +
+    const float4* from = reinterpret_cast<const float4*>(sums) + static_cast<i64>(blockIdx.x) * (STEP * D / 4) +
                          part * (STEP * D / 8) + thread;
     wait_for_kernels();
     float4 v[EACH];
@@ -81,15 +72,15 @@ __device__ __forceinline__ void finish(const After& p) {
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
         int column = part * (D / 4) + j * 4 + (thread & 3);
-        rounded[row][column] = T::round(v[j].x * p.scale, v[j].y * p.scale);
-        rounded[row + 8][column] = T::round(v[j].z * p.scale, v[j].w * p.scale);
+        rounded[row][column] = T::round(v[j].x * scale, v[j].y * scale);
+        rounded[row + 8][column] = T::round(v[j].z * scale, v[j].w * scale);
     }
     __syncthreads();
     int chunk = threadIdx.x % CHUNKS;
 #pragma unroll
     for (int i = threadIdx.x / CHUNKS; i < STEP; i += 256 / CHUNKS) {
-        if (tile * STEP + i >= p.queries) break;
-        u16* to = p.dq + b * p.q_b + h * p.q_h + (tile * STEP + i) * p.q_l + 8 * chunk;
+        if (tile * STEP + i >= queries) break;
+        u16* to = dq + (static_cast<i64>(head) * queries + tile * STEP + i) * D + 8 * chunk;
         *reinterpret_cast<Words*>(to) = *reinterpret_cast<const Words*>(&rounded[i][4 * chunk]);
     }
 }

@@ -17,10 +17,9 @@ enum { MEET = 1 };  // a barrier of threads
 struct Problem {
     const TensorMap &q, &k, &v, &g, &ds;
     const float* rows;  // for each tile of queries STEP lse in base 2, then STEP times -delta
-    u16 *dk, *dv;
+    u16 *dk, *dv;       // contiguous
     int* taken;         // tiles of keys that blocks have taken
     Share share;
-    Strides k_to, v_to;  // of dk and dv
     float factor, scale;
 };
 
@@ -178,12 +177,11 @@ struct Side {
         for (int j = 0; j < STEP / 4; ++j) packed[j] = T::round(s[2 * j], s[2 * j + 1]);
     }
     // The sums, rounded, to memory: threads exchange halves with their neighbours, and each stores four numbers at once.
-    __device__ __forceinline__ void store(u16* out, const Strides& by, float scale, const KeyTile& tile) {
+    __device__ __forceinline__ void store(u16* out, float scale, const KeyTile& tile) {
         landed(sums);
         int t = thread(), lane = t & 31;
         bool odd = lane & 1;
-        int batch = tile.pair / p.share.heads, head = tile.pair - batch * p.share.heads;
-        u16* to = out + batch * by.b + head * by.h + 8 * odd + 2 * (lane & 2);
+        u16* to = out + i64{tile.pair} * p.share.keys * D + 8 * odd + 2 * (lane & 2);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             int key = tile.key + t / 32 * 16 + lane / 4 + 8 * r;
@@ -193,7 +191,7 @@ struct Side {
                 u32 left = T::round(d[0] * scale, d[1] * scale), right = T::round(d[4] * scale, d[5] * scale);
                 u32 other = __shfl_xor_sync(~0u, odd ? left : right, 1);
                 uint2 both = odd ? uint2{other, right} : uint2{left, other};
-                if (key < p.share.keys) *reinterpret_cast<uint2*>(to + key * by.l + 16 * j) = both;
+                if (key < p.share.keys) *reinterpret_cast<uint2*>(to + i64{key} * D + 16 * j) = both;
             }
         }
     }
@@ -287,7 +285,7 @@ struct Values : Side<T, HELD> {
             this->release(G_EMPTY + count % STAGES);
             ++count;
         }
-        this->store(p.dv, p.v_to, 1, tile);
+        this->store(p.dv, 1, tile);
         ++round;
     }
 };
@@ -379,7 +377,7 @@ struct Slopes : Side<T, HELD> {
             this->release_read(Q_EMPTY + count % STAGES);
             ++count;
         }
-        this->store(p.dk, p.k_to, p.scale, tile);
+        this->store(p.dk, p.scale, tile);
         ++round;
     }
 };

@@ -6,11 +6,6 @@ namespace wide {
 constexpr int D = 256, KEYS = 64, STEP = 64, PANELS = D / 64;  // keys of a tile, queries of a step; panels of 64 columns
 constexpr int FAR = 1 << 29;                                    // shift, where every query sees every key
 
-// Between batches, heads and rows of a tensor whose last dimension lies on end.
-struct Strides {
-    long long b, h, l;
-};
-
 // The part of a problem that one launch has: key-value heads from `first` on. Query i sees keys up to i + shift.
 struct Share {
     int heads, group, first, pairs;  // key-value heads of a batch, query heads of each; over all batches: first, and how many

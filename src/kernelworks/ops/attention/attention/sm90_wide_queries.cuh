@@ -60,10 +60,9 @@ __device__ __forceinline__ void prepare(const Before& p) {
 
 struct Queries {
     const TensorMap &ds, &k;
-    u16* dq;
+    u16* dq;     // contiguous
     int* taken;  // cleared for the launch that follows
     Share share;
-    Strides q_to;  // of dq
     float scale;
 };
 
@@ -127,8 +126,7 @@ __device__ __forceinline__ void queries(const Queries& p) {
     }
     products_wait<0>(sums);
     bool odd = lane & 1;
-    int heads = p.share.heads * p.share.group, number = p.share.first * p.share.group + head, batch = number / heads;
-    u16* to = p.dq + batch * p.q_to.b + (number - batch * heads) * p.q_to.h + 8 * odd + 2 * (lane & 2);
+    u16* to = p.dq + (i64{p.share.first} * p.share.group + head) * p.share.queries * D + 8 * odd + 2 * (lane & 2);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         int row = (step + part) * 64 + thread / 32 * 16 + lane / 4 + 8 * r;
@@ -138,7 +136,7 @@ __device__ __forceinline__ void queries(const Queries& p) {
             u32 left = T::round(d[0] * p.scale, d[1] * p.scale), right = T::round(d[4] * p.scale, d[5] * p.scale);
             u32 other = __shfl_xor_sync(~0u, odd ? left : right, 1);
             uint2 both = odd ? uint2{other, right} : uint2{left, other};
-            if (row < p.share.queries) *reinterpret_cast<uint2*>(to + row * p.q_to.l + 16 * j) = both;
+            if (row < p.share.queries) *reinterpret_cast<uint2*>(to + i64{row} * D + 16 * j) = both;
         }
     }
 }

@@ -228,8 +228,9 @@ def torch_backward(
                 result = _sdpa(x, y, z, *options, softcap, w)
             inputs = (x, y, z) if w is None else (x, y, z, w)
             found = torch.autograd.grad(result, inputs, grad.to(result.dtype))
-    gradients = tuple(as_new_output(t, f) for t, f in zip((q, k, v), found[:3], strict=True))
-    gradients += (q.new_empty(0) if sinks is None else found[3].to(sinks.dtype),)
+    gradients = tuple(f.to(q.dtype).contiguous() for f in found)
+    if sinks is None:
+        gradients = (*gradients, q.new_empty(0))
     if out is not None:
         for target, value in zip(out, gradients, strict=True):
             target.copy_(value)

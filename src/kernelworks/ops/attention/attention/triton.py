@@ -22,6 +22,7 @@ from kernelworks.ops.attention.attention.triton_softcap import tanh
 
 CONFIGS = configs(__file__)
 LOG2E = 1.4426950408889634
+CONTIGUOUS = torch.contiguous_format
 NUMBERS = (
     "H",
     "group",
@@ -326,7 +327,7 @@ def backward(
     if out is not None:
         results: Any = out
     else:
-        results = tuple(new_output(t) for t in (q, k, v))
+        results = tuple(torch.empty_like(t, memory_format=CONTIGUOUS) for t in (q, k, v))
         results += (q.new_empty(0) if sinks is None else torch.empty_like(sinks),)
     if q.numel() == 0 or k.numel() == 0:
         for result in results:

@@ -96,9 +96,9 @@ def _over_queries(
 @triton.jit(do_not_specialize=NUMBERS)
 def _keys(
     q, k, v, grad, rows, mask, dk, dv, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, m_b, m_h, m_q, m_k,
-    dk_b, dk_h, dk_l, dv_b, dv_h, dv_l, Hkv, group, heads, Lq, Lk, D, shift, window, scale, cap, softcap,
-    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr,
-    WHOLE_D: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
+    Hkv, group, heads, Lq, Lk, D, shift, window, scale, cap, softcap, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     # Under causal the first keys are seen by most queries: they start first.
     tiles = tl.cdiv(Lk, BN)
@@ -155,9 +155,9 @@ def _keys(
             d_k, d_v, k_tile, v_tile, q_at, g_at, lse_at, delta_at, mask_at, whole_last, last, key, Lq, Lk, D, q_l,
             g_l, m_q, shift, window, factor, cap, True, CAUSAL, WINDOW, BM, DP, WHOLE_D, TMA, PRECISION,
         )  # fmt: skip
-    k_place, v_place = b * dk_b + kv_h * dk_h + far * dk_l, b * dv_b + kv_h * dv_h + far * dv_l
-    tl.store(dk + k_place + column[None, :], (d_k * scale).to(dk.dtype.element_ty), mask=inside)
-    tl.store(dv + v_place + column[None, :], d_v.to(dv.dtype.element_ty), mask=inside)
+    place = (pair.to(tl.int64) * Lk + far) * D + column[None, :]
+    tl.store(dk + place, (d_k * scale).to(dk.dtype.element_ty), mask=inside)
+    tl.store(dv + place, d_v.to(dv.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -206,9 +206,9 @@ def _over_keys(
 @triton.jit(do_not_specialize=NUMBERS)
 def _queries(
     q, k, v, grad, rows, mask, dq, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, m_b, m_h, m_q, m_k,
-    dq_b, dq_h, dq_l, H, group, Lq, Lk, D, shift, window, scale, cap, softcap, CAUSAL: tl.constexpr,
-    WINDOW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr, WHOLE_D: tl.constexpr,
-    TMA: tl.constexpr, PRECISION: tl.constexpr,
+    H, group, Lq, Lk, D, shift, window, scale, cap, softcap, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     tiles = tl.cdiv(Lq, BM)
     heads = tl.num_programs(0) // tiles
@@ -263,8 +263,9 @@ def _queries(
         d_q, q_tile, g_tile, lse, delta, k_at, v_at, mask_at, whole_last, last, position, Lk, D, k_l, v_l, m_k,
         window, factor, cap, True, CAUSAL, WINDOW, BN, DP, WHOLE_D, TMA, PRECISION,
     )  # fmt: skip
-    q_place = dq + b * dq_b + h * dq_h + far * dq_l + column[None, :]
-    tl.store(q_place, (d_q * scale).to(dq.dtype.element_ty), mask=inside)
+    tl.store(
+        dq + (head.to(tl.int64) * Lq + far) * D + column[None, :], (d_q * scale).to(dq.dtype.element_ty), mask=inside
+    )  # fmt: skip
 
 
 PREPARE, KEYS, QUERIES = Kernel(_prepare), Kernel(_keys), Kernel(_queries)
@@ -330,10 +331,10 @@ def gradients(
         results[3].copy_(of_sinks(sinks, rows))
     over_keys(
         (-(-keys // key_tile) * batch * kv_heads, 1, 1), q, k, v, grad, rows, mask, results[1], results[2], *inputs,
-        *gs, *ms, *results[1].stride()[:3], *results[2].stride()[:3], kv_heads, group, every, queries, keys, dim, shift,
-        window, scale, cap, softcap,
+        *gs, *ms, kv_heads, group, every, queries, keys, dim, shift, window, scale, cap,
+        softcap,
     )  # fmt: skip
     over_queries(
-        (-(-queries // query_tile) * every, 1, 1), q, k, v, grad, rows, mask, results[0], *inputs, *gs, *ms,
-        *results[0].stride()[:3], heads, group, queries, keys, dim, shift, window, scale, cap, softcap,
+        (-(-queries // query_tile) * every, 1, 1), q, k, v, grad, rows, mask, results[0], *inputs, *gs, *ms, heads,
+        group, queries, keys, dim, shift, window, scale, cap, softcap,
     )  # fmt: skip

@@ -99,7 +99,7 @@ def block_sparse_attention(
         row: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
-        [B, H, Lq, D] of query's dtype, laid out as [B, Lq, H, D]; so are the gradients of query, key and value.
+        [B, H, Lq, D] of query's dtype, laid out as [B, Lq, H, D].
 
     A value that is not finite may show in the output of a query that does not see it.
 
@@ -148,7 +148,7 @@ def _fake(query: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
 
 
 def _fake_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    return tuple(new_output(t) for t in (query, key, value))
+    return tuple(t.new_empty(t.shape) for t in (query, key, value))
 
 
 TENSORS = "Tensor query, Tensor key, Tensor value"

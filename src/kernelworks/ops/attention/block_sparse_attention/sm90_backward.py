@@ -22,7 +22,6 @@ from kernelworks.ops.attention.attention.sm90_backward import (
     _boxed,
     _multiprocessors,
 )
-from kernelworks.ops.layout import new_output
 
 __all__ = ["backward", "forward", "guard"]
 
@@ -80,7 +79,7 @@ def backward(
         )
     if lse is None or lse.numel() == 0:  # the forward was not asked for it
         output, lse = forward(query, key, value, block_mask, is_causal, scale, enable_gqa, True)
-    made = tuple(new_output(t) for t in (query, key, value)) if out is None else out
+    made = out if out is not None else tuple(t.new_empty(t.shape) for t in (query, key, value))
     batch, heads, queries, dim = query.shape
     kv_heads, keys = key.shape[1], key.shape[2]
     g, q, k, v, o = (_boxed(t) for t in (grad, query, key, value, output))
@@ -103,5 +102,5 @@ def backward(
         lists.of_head, kv_heads, heads // kv_heads, pairs, queries, keys, section, 0 if is_causal else FAR,
         factor * LOG2E, factor,
     )  # fmt: skip
-    finish((every * tiles, 1, 1), made[0], sums, *made[0].stride()[:3], heads, queries, factor)
+    finish((every * tiles, 1, 1), made[0], sums, queries, factor)
     return made[0], made[1], made[2]

@@ -61,5 +61,5 @@ def torch_backward(
         q, k, v = ((t.detach().double() if exact else t.detach()).requires_grad_() for t in (query, key, value))
         result = reference(q, k, v, *options)[0] if exact else native(q, k, v, *options)
         found = torch.autograd.grad(result, (q, k, v), grad.to(result.dtype), allow_unused=True, materialize_grads=True)
-    gradients = tuple(as_new_output(t, f) for f, t in zip(found, (query, key, value), strict=True))
+    gradients = tuple(f.to(t.dtype).contiguous() for f, t in zip(found, (query, key, value), strict=True))
     return gradients if out is None else tuple(into(gradients, tuple(out)))

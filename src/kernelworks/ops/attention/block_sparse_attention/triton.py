@@ -196,7 +196,7 @@ def backward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """As the room's other launches: the gradients of query, key and value."""
     inputs = (query, key, value)
-    results = tuple(new_output(t) for t in inputs) if out is None else tuple(out)
+    results = tuple(t.new_empty(t.shape) for t in inputs) if out is None else tuple(out)
     if not (query.numel() and key.numel()):
         for result in results:
             result.zero_()

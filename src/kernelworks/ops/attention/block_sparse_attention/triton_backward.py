@@ -60,9 +60,9 @@ def _over_queries(
 
 @triton.jit(do_not_specialize=NUMBERS)
 def _listed_keys(
-    q, k, v, grad, rows, dk, dv, lists, counts, order, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l,
-    dk_b, dk_h, dk_l, dv_b, dv_h, dv_l, l_b, l_h, Hkv, group, heads, Lq, Lk, D, scale, CAUSAL: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
+    q, k, v, grad, rows, dk, dv, lists, counts, order, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, l_b,
+    l_h, Hkv, group, heads, Lq, Lk, D, scale, CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    DP: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     SHARES: tl.constexpr = 128 // BN
     PARTS: tl.constexpr = 128 // BM
@@ -103,9 +103,9 @@ def _listed_keys(
             d_k, d_v, k_tile, v_tile, q_at, g_at, lse_at, delta_at, list_at, cut, count * PARTS, key, Lq, D, q_l, g_l,
             factor, False, BM, DP, TMA, PRECISION,
         )  # fmt: skip
-    k_place, v_place = b * dk_b + kv_h * dk_h + far * dk_l, b * dv_b + kv_h * dv_h + far * dv_l
-    tl.store(dk + k_place + column[None, :], (d_k * scale).to(dk.dtype.element_ty), mask=inside)
-    tl.store(dv + v_place + column[None, :], d_v.to(dv.dtype.element_ty), mask=inside)
+    place = (pair.to(tl.int64) * Lk + far) * D + column[None, :]
+    tl.store(dk + place, (d_k * scale).to(dk.dtype.element_ty), mask=inside)
+    tl.store(dv + place, d_v.to(dv.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -149,9 +149,9 @@ def _over_keys(
 
 @triton.jit(do_not_specialize=NUMBERS)
 def _listed_queries(
-    q, k, v, grad, rows, dq, lists, counts, order, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, dq_b,
-    dq_h, dq_l, l_b, l_h, H, group, heads, Lq, Lk, D, scale, CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    DP: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
+    q, k, v, grad, rows, dq, lists, counts, order, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, l_b, l_h,
+    H, group, heads, Lq, Lk, D, scale, CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, DP: tl.constexpr,
+    WHOLE_D: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     SHARES: tl.constexpr = 128 // BM
     PARTS: tl.constexpr = 128 // BN
@@ -189,8 +189,9 @@ def _listed_queries(
         d_q, q_tile, g_tile, lse, delta, k_at, v_at, list_at, whole * PARTS, count * PARTS, row, Lk, D, k_l, v_l,
         factor, True, CAUSAL, BN, DP, WHOLE_D, TMA, PRECISION,
     )  # fmt: skip
-    q_place = dq + b * dq_b + h * dq_h + far * dq_l + column[None, :]
-    tl.store(q_place, (d_q * scale).to(dq.dtype.element_ty), mask=inside)
+    tl.store(
+        dq + (head.to(tl.int64) * Lq + far) * D + column[None, :], (d_q * scale).to(dq.dtype.element_ty), mask=inside
+    )  # fmt: skip
 
 
 PREPARE, KEYS, QUERIES = Kernel(_prepare), Kernel(_listed_keys), Kernel(_listed_queries)
@@ -213,7 +214,7 @@ def gradients(
     results: tuple[Tensor, ...], grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor,
     block_mask: Tensor, is_causal: bool, scale: float, tma: bool,
 ) -> None:  # fmt: skip
-    """Writes the gradients of query, key and value, laid out in any way but for their last dimension."""
+    """Writes the gradients of query, key and value, which are contiguous."""
     batch, heads, queries, dim = q.shape
     kv_heads, keys = k.shape[1], k.shape[2]
     every, group = batch * heads, heads // kv_heads
@@ -227,11 +228,10 @@ def gradients(
     seeing, seen = lists_of(block_mask, is_causal, of_keys=True), lists_of(block_mask, is_causal)
     over_keys(
         (-(-keys // 128) * (128 // of_keys) * batch * kv_heads, 1, 1), q, k, v, grad, rows, results[1], results[2],
-        seeing.lists, seeing.counts, seeing.order, *strides, *results[1].stride()[:3], *results[2].stride()[:3],
-        seeing.of_batch, seeing.of_head, kv_heads, group, every, queries, keys, dim, scale,
+        seeing.lists, seeing.counts, seeing.order, *strides, seeing.of_batch, seeing.of_head, kv_heads, group, every,
+        queries, keys, dim, scale,
     )  # fmt: skip
     over_queries(
         (-(-queries // 128) * (128 // of_queries) * every, 1, 1), q, k, v, grad, rows, results[0], seen.lists,
-        seen.counts, seen.order, *strides, *results[0].stride()[:3], seen.of_batch, seen.of_head, heads, group, every,
-        queries, keys, dim, scale,
+        seen.counts, seen.order, *strides, seen.of_batch, seen.of_head, heads, group, every, queries, keys, dim, scale,
     )  # fmt: skip

@@ -12,6 +12,7 @@ from torch import Tensor
 from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, triton_row
 from kernelworks.build.sharing import shared
 from kernelworks.op import Op, Pass
+from kernelworks.ops.layout import new_output
 from kernelworks.ops.position.rope.contract import CONTRACT, rotated, tables_per_head, turned, turned_back
 from kernelworks.ops.position.rope.mutants import MUTANTS
 from kernelworks.spelling import Array
@@ -45,7 +46,7 @@ def rope(
         row: the name of one implementation; by default the dispatcher chooses.
 
     Returns:
-        ``(q', k')``, with the strides of q and k where those are dense; so are gradients, of what flows in.
+        ``(q', k')``, with the strides of q and k where those are dense. Their gradients are laid out as [B, L, H, D].
 
     Error bound: ``u |output| + 2 * 2^-24 (|a cos| + |b sin|)``, u the unit roundoff of the dtype: one rounding.
     Cost: 3 flop an element; reads q, k and the tables once and writes q' and k' once.
@@ -74,7 +75,7 @@ def _backward(
     out: Any = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     from_q, from_k = _flat(grad_q), _flat(grad_k)
-    to_q, to_k = (torch.empty_like(from_q), torch.empty_like(from_k)) if out is None else out
+    to_q, to_k = (new_output(from_q), new_output(from_k)) if out is None else out
     kernel, nth = shared(lib.rope, from_q.numel() + from_k.numel())
     kernel(to_q, to_k, from_q, from_k, _flat(cos), _flat(sin), interleaved, True, nth)
     return to_q, to_k
@@ -115,7 +116,8 @@ def _torch_backward(
         part = wide[..., :R]
         return torch.cat((part * c + turned_back(part * s, interleaved), wide[..., R:]), -1).to(g.dtype)
 
-    return _into_like((one(grad_q), one(grad_k)), grad_q, grad_k, out)  # type: ignore[no-any-return]
+    made = new_output(grad_q), new_output(grad_k)
+    return into((one(grad_q), one(grad_k)), made if out is None else out)  # type: ignore[no-any-return]
 
 
 def _reference(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> tuple[Tensor, ...]:
@@ -146,7 +148,7 @@ OP = Op(
     backward=Pass(
         "rope_backward(Tensor grad_q_turned, Tensor grad_k_turned, Tensor cos, Tensor sin, bool interleaved, "
         "bool[] needs, str? row=None) -> (Tensor, Tensor)",
-        lambda grad_q, grad_k, cos, sin, interleaved, needs: _fake(grad_q, grad_k, cos, sin, interleaved),
+        lambda grad_q, grad_k, cos, sin, interleaved, needs: (new_output(grad_q), new_output(grad_k)),
         returns=("q", "k"),
     ),
     composite=_composite,

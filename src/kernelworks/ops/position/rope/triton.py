@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernelworks.build.triton import Kernel, Launch, configs
+from kernelworks.ops.layout import new_output
 
 CONFIGS = configs(__file__)
 MOST_BATCH = 65535  # CUDA's limit of the third grid dimension
@@ -156,7 +157,6 @@ def forward(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, o
 def backward(
     grad_q: Tensor, grad_k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, needs: list[bool], out: Any = None
 ) -> tuple[Tensor, Tensor]:
-    grad_q, grad_k = _flat(grad_q), _flat(grad_k)
-    to_q, to_k = (_empty_like(grad_q), _empty_like(grad_k)) if out is None else out
-    _run(to_q, to_k, grad_q, grad_k, cos, sin, interleaved, True)
+    to_q, to_k = (new_output(grad_q), new_output(grad_k)) if out is None else out
+    _run(to_q, to_k, _flat(grad_q), _flat(grad_k), cos, sin, interleaved, True)
     return to_q, to_k
