@@ -32,6 +32,7 @@ from kernelworks.ops.attention.block_sparse_attention.contract import BLOCK, mas
 from kernelworks.records import GpuCeilings, from_json
 from kernelworks.report import expectations
 from kernelworks.report.explain import explanation
+from kernelworks.work.costs import work
 from machines import gpu_record
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -318,6 +319,19 @@ def test_counts_are_those_of_every_pair_one_by_one() -> None:
     }  # fmt: skip
     lengths = {"T": [2, 0, 7], "Tk": [4, 1, 1], "pairs": [3 + 4, 0, 1]}
     assert varlen.contract.values.count(args) == {"pairs": 16, "lengths": lengths}
+
+
+def test_a_bound_of_a_call_that_nobody_looked_into_is_no_more_than_it_may_have_to_do() -> None:
+    dtypes, shapes = [BF16, BF16, BF16, torch.bool], [*[[1, 2, 512, 64]] * 3, [1, 1, 4, 4]]
+    call = Call(
+        "kernelworks::block_sparse_attention", 0, 10, shapes=[*shapes, [], [], [], []],
+        strides=[*[[65536, 32768, 64, 1]] * 3, [16, 16, 4, 1], [], [], [], []],
+        dtypes=[*dtypes, *[None] * 4],
+        scalars=[*[None] * 4, False, None, False, False], place=Place("M", "m.py:1", 0, "M"),
+    )  # fmt: skip
+    found = work(call)
+    assert found is not None and (found.flop, found.transcendental, found.read) == (0.0, 0.0, 16.0)
+    assert found.written == 2 * 512 * 64 * 2
 
 
 def test_explain_counts_and_says_what_it_assumed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,10 +144,12 @@ class Case:
 class Values:
     """What an op's work hangs on beside shapes. ``count(args)`` counts it in a forward's arguments, by name (a
     dimension's name: what stands in its place), and waits for a GPU. ``assumed`` says what ``cost`` takes to be so of a
-    request without: "if every block is named"."""
+    request without: "if every block is named". Where that is more than a call may have to do, ``least`` are the values
+    of one that does the least: what a bound goes by whose call nobody looked into."""
 
     count: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     assumed: str
+    least: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
