@@ -8,9 +8,8 @@ peers that no room has. A line more is a row more in one of them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -22,11 +21,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import kernelworks as kw
 from kernelworks import contract
 from kernelworks.bench import baselines
+from kernelworks.bench.expecting import counted
 from kernelworks.op import OPS, Op
 from kernelworks.ops.attention.attention.peers import by_flex as attention_by_flex
-from kernelworks.ops.attention.block_sparse_attention.contract import pairs_of
 from kernelworks.ops.attention.block_sparse_attention.peers import by_flex as of_blocks
-from kernelworks.ops.attention.varlen_attn.contract import seen_pairs
 from kernelworks.ops.attention.varlen_attn.peers import by_flex as of_sequences
 from kernelworks.plain import leaves
 
@@ -34,6 +32,7 @@ __all__ = ["BOTH", "FILLING", "Asked", "Call", "Case", "Group", "groups", "of_co
 
 BF16 = torch.bfloat16
 BOTH = "forward and backward"
+ONLY_READS = 1 / 16  # of what is read: who writes less is no copy
 FILLING = 8 << 20  # bytes: with fewer a GPU is done before its host is
 
 Call = Callable[[], Any]
@@ -233,22 +232,12 @@ def sparse_flex(name: str, case: str) -> Callable[..., Any] | None:
     return FLEX[name](Asked(op, next(c for c in op.contract.device_bench_cases if c.name == case)).args)
 
 
-def pairs_in(op: Op, args: Mapping[str, Any]) -> int:
-    """How many pairs of a query and a key are seen, over all heads: of sequences, or of blocks."""
-    if op.name == "varlen_attn":
-        ends = (args["cu_seq_q"].tolist(), args["cu_seq_k"].tolist())
-        lengths = zip(*([b - a for a, b in pairwise(e)] for e in ends), strict=True)
-        return args["query"].shape[1] * sum(seen_pairs(*pair, args["window_size"]) for pair in lengths)
-    batch, heads, queries, _ = args["query"].shape
-    return pairs_of(args["block_mask"], batch, heads, queries, args["key"].shape[2], args["is_causal"])
-
-
 def sparse(op: Op, case: contract.Case) -> Iterator[Case]:
     """Sequences of many lengths, or blocks: torch's function for them, FlexAttention with the same mask, ours."""
     flex = sparse_flex(op.name, case.name) or no_peer
     asked = Asked(op, case)
-    args, (q, k, v), rest = asked.args, asked.given[:3], asked.given[3:]
-    flop = 4.0 * q.shape[-1] * pairs_in(op, args)
+    (q, k, v), rest = asked.given[:3], asked.given[3:]
+    flop = op.contract.cost(counted(op, op.request("forward", asked.given), asked.given)).flop
     peers: dict[str, Callable[..., Any]] = {
         "torch": lambda q, k, v: asked.eager(q, k, v, *rest), "flex": lambda q, k, v: flex(q, k, v),
         "ours": lambda q, k, v: op(q, k, v, *rest),
@@ -349,8 +338,10 @@ class Asked:
         request = op.request("forward", self.given)
         if pass_ == "backward":
             request = op.backward_of(op.request("training", self.given, wanted))
-        cost = op.contract.cost(request)
-        return {"flop": cost.flop} if op.contract.arithmetic == "products" else {"bytes": int(cost.bytes)}
+        cost = op.contract.cost(counted(op, request, self.given))
+        if op.contract.arithmetic == "products":
+            return {"flop": cost.flop}
+        return {"bytes": int(cost.bytes), "of_peak": cost.bytes_written < ONLY_READS * cost.bytes_read}
 
 
 def moved(case: contract.Case) -> int:

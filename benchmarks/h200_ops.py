@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import hashlib
 import inspect
 import itertools
@@ -40,6 +41,7 @@ from torch import Tensor
 
 import kernelworks as kw
 from kernelworks import timings
+from kernelworks.bench.expecting import counted, piece_of
 from kernelworks.bench.gpu import copy_of, race_on_gpu
 from kernelworks.bench.results import head as provenance
 from kernelworks.build import native
@@ -102,12 +104,9 @@ def work_of(case: Case) -> dict[str, Any]:
     op, request = OPS[case.op], request_of(case)
     if case.pass_ in TRAINING:  # of both, what a row that makes them at once cannot do without
         request = op.backward_of(request)
-    cost = op.contract.cost(request)
-    return {
-        "flop": case.flop or cost.flop, "transcendental": cost.transcendental, "read": cost.bytes_read,
-        "written": cost.bytes_written, "dtype": str(op.contract.unit(request)).removeprefix("torch."),
-        "dims": op.contract.dims(request),
-    }  # fmt: skip
+    piece = piece_of(op, counted(op, request, case.asked))
+    work = dataclasses.asdict(piece) | {"flop": case.flop or piece.flop}
+    return {name: value for name, value in work.items() if name != "function" and value != {}}
 
 
 def wrong(case: Case, errors: dict[str, float]) -> bool:

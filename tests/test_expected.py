@@ -4,6 +4,7 @@ record that it was not made from."""
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import re
 import statistics
@@ -13,10 +14,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from rich.console import Console
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from kernelworks.bench.expecting import Compared, compared, expect, manner, piece_of, tables
-from kernelworks.ceilings.expected import Manner, Piece, expected
+import kernelworks as kw
+from kernelworks.bench.expecting import Compared, compared, counted, expect, manner, piece_of, tables
+from kernelworks.ceilings.expected import Manner, Piece, expected, raced
 from kernelworks.ceilings.shares import product_of
 from kernelworks.contract import Request, TensorSpec
 from kernelworks.diagnose import on_gpu
@@ -24,8 +28,11 @@ from kernelworks.diagnose.on_gpu import Gpu
 from kernelworks.observe.overhead import Floors
 from kernelworks.observe.trace import Call, Place
 from kernelworks.op import OPS, Op
+from kernelworks.ops.attention.block_sparse_attention.contract import BLOCK, masked
 from kernelworks.records import GpuCeilings, from_json
 from kernelworks.report import expectations
+from kernelworks.report.explain import explanation
+from kernelworks.work.costs import work
 from machines import gpu_record
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,6 +93,29 @@ def test_multiprocessors_that_take_a_tile_together_leave_power_to_others_where_t
     assert "power" not in expected(product(256 * units, 256, 8192), pairs, HERE).terms
 
 
+def test_power_takes_what_it_took_of_products_that_were_raced() -> None:
+    """A record from before races has none, and is read all the same."""
+    known = h200()
+    before = dataclasses.asdict(known)
+    for rate in before["rates"]:
+        rate.pop("raced_tflops")
+    assert from_json(GpuCeilings, json.dumps(before)) == dataclasses.replace(
+        known, rates=tuple(dataclasses.replace(r, raced_tflops=0.0) for r in known.rates)
+    )
+    pairs, piece = Manner(tiles=({"M": 256, "N": 256},), together=2), product(256 * 66, 256, 8192)
+
+    def power(share: float, **how: Any) -> float:
+        rates = tuple(dataclasses.replace(r, raced_tflops=share * r.burst_tflops) for r in known.rates)
+        terms = expected(piece, pairs, dataclasses.replace(known, rates=rates), **how).terms
+        return terms["power"] / terms["products"]
+
+    assert power(0.8, alone=False) == pytest.approx(1 / 0.8 - 1) and power(1.1, alone=False) == 0.0
+    assert 0 < power(0.8, warm=True) < power(0.8, alone=False)  # in a race others work in between
+    found = next(r for r in known.rates if r.dtype == "bfloat16")
+    between = raced(dataclasses.replace(found, raced_tflops=0.0))
+    assert between == pytest.approx((found.burst_tflops + found.sustained_tflops) / 2)
+
+
 def test_rows_wait_for_memory_turn_by_turn() -> None:
     """Few programs at a time wait, many are hidden by one another, and beside both all have instructions to run."""
     piece = dataclasses.replace(STREAM, dims={"M": 65536, "N": 2048})
@@ -124,6 +154,27 @@ def test_tiles_of_named_blocks_have_their_number_of_them() -> None:
     assert quarter == pytest.approx(whole / 4)
     edges = dataclasses.replace(some, dims={**some.dims, "blocks": 64 * 32 * 10})  # 10 of 32: an edge cuts some
     assert expected(edges, lists, HERE).terms["products"] == pytest.approx(quarter * 10 / 8)
+
+
+def test_sequences_have_tiles_of_their_own_where_their_lengths_are_known() -> None:
+    packed = dataclasses.replace(FORWARD, tiles=({"T": 128, "Tk": 128},), bands="N * H", packed="N")
+    dims = {"T": 4096, "Tk": 4096, "N": 4, "H": 64, "D": 128}
+
+    def of(*lengths: int) -> Piece:
+        pairs = [n * n for n in lengths]
+        total = 64.0 * sum(pairs)
+        of_each = {"T": lengths, "Tk": lengths, "pairs": pairs}
+        return Piece(512 * total, total, 1e6, 1e6, "bfloat16", dims, lengths=of_each)
+
+    alike = of(1024, 1024, 1024, 1024)
+    known, unknown = (
+        expected(p, packed, HERE).terms["products"] for p in (alike, dataclasses.replace(alike, lengths={}))
+    )
+    assert known == pytest.approx(unknown)
+    mixed, short = (expected(of(*n), packed, HERE).terms["products"] for n in ((2560, 512, 512, 512), (4093, 1, 1, 1)))
+    assert 1.7 * known < mixed < 1.9 * known < short  # as the squares of their lengths, and at least a tile each
+    once, twice = (expected(alike, dataclasses.replace(packed, asks=n), h200()).terms["seams"] for n in (1, 2))
+    assert twice == 2 * once > 0
 
 
 def attention(length: int, causal: bool, dim: int = 128, heads: int = 64, window: int = 0) -> Piece:
@@ -218,6 +269,103 @@ def test_a_word_that_no_kernel_has_is_refused(tmp_path: Path) -> None:
         (room / "times.toml").write_text(f"[[kernels]]\n{text}")
         with pytest.raises(ValueError, match=r"times\.toml"):
             tables(room)
+
+
+# ---------------------------------------------------------------- what values say
+
+
+HANGS = [name for name in OPS if OPS[name].contract.values is not None]
+
+
+@pytest.mark.parametrize("name", HANGS)
+def test_what_work_hangs_on_is_counted_where_there_is_data(name: str) -> None:
+    """And said to be assumed where there is none. What is counted is never more than what is assumed of a mask or of
+    targets."""
+    op = OPS[name]
+    case = next(c for c in op.contract.bench_cases if BF16 in c.dtypes)
+    args = case.make(torch.Generator().manual_seed(0), BF16)
+    given = tuple(args.get(n) for n in op.passes["forward"].names)
+    request = op.request("forward", given)
+    seen = counted(op, request, given)
+    assert op.contract.assumed(request).startswith("if ") and not op.contract.assumed(seen) and seen.values
+    assert seen.args == request.args
+    backward = counted(op, op.backward_of(op.request("training", given, op.contract.differentiable)), given)
+    for guessed, known in ((request, seen), (dataclasses.replace(backward, values={}), backward)):
+        before, after = (op.contract.cost(r) for r in (guessed, known))
+        assert 0 < after.transcendental != before.transcendental and after.flop > 0
+        if name != "varlen_attn":
+            assert after.transcendental < before.transcendental and after.bytes <= before.bytes
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        empty = tuple(mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for v in given)
+        assert counted(op, request, empty) is request
+
+
+def test_counts_are_those_of_every_pair_one_by_one() -> None:
+    op = OPS["block_sparse_attention"]
+    for case in (c for c in op.contract.cases if c.name.startswith(("masks", "holes", "window", "documents"))):
+        args = case.make(torch.Generator().manual_seed(0), torch.float32)
+        query, key, mask = (args[n] for n in ("query", "key", "block_mask"))
+        batch, heads, queries, _ = query.shape
+        seen = masked(mask, queries, key.shape[2]).expand(batch, heads, -1, -1)
+        if args["is_causal"]:
+            seen = seen.tril()
+        found = op.contract.values.count(args)
+        blocks = F.max_pool2d(seen.float(), BLOCK, ceil_mode=True)
+        assert found == {"pairs": int(seen.sum()), "blocks": int(blocks.sum())}, case.name
+    varlen = OPS["varlen_attn"]
+    args = {
+        "query": torch.ones(9, 2, 8), "cu_seq_q": torch.tensor([0, 2, 2, 9]), "cu_seq_k": torch.tensor([0, 4, 5, 6]),
+        "window_size": (-1, 0),
+    }  # fmt: skip
+    lengths = {"T": [2, 0, 7], "Tk": [4, 1, 1], "pairs": [3 + 4, 0, 1]}
+    assert varlen.contract.values.count(args) == {"pairs": 16, "lengths": lengths}
+
+
+def test_a_bound_of_a_call_that_nobody_looked_into_is_no_more_than_it_may_have_to_do() -> None:
+    dtypes, shapes = [BF16, BF16, BF16, torch.bool], [*[[1, 2, 512, 64]] * 3, [1, 1, 4, 4]]
+    call = Call(
+        "kernelworks::block_sparse_attention", 0, 10, shapes=[*shapes, [], [], [], []],
+        strides=[*[[65536, 32768, 64, 1]] * 3, [16, 16, 4, 1], [], [], [], []],
+        dtypes=[*dtypes, *[None] * 4],
+        scalars=[*[None] * 4, False, None, False, False], place=Place("M", "m.py:1", 0, "M"),
+    )  # fmt: skip
+    found = work(call)
+    assert found is not None and (found.flop, found.transcendental, found.read) == (0.0, 0.0, 16.0)
+    assert found.written == 2 * 512 * 64 * 2
+
+
+def test_explain_counts_and_says_what_it_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    q = torch.ones(1, 1, 256, 16)
+    mask = torch.tensor([[1, 0], [0, 0]], dtype=torch.bool)[None, None]
+    found = kw.explain("block_sparse_attention", q, q, q, mask)
+    assert found.assumed == "" and found.flop == 4 * 16 * 128 * 128
+    monkeypatch.setattr("kernelworks.explanation.counted", lambda op, request, args: request)
+    blind = kw.explain("block_sparse_attention", q, q, q, mask)
+    assert blind.flop == 4 * found.flop and blind.assumed == "if every block is named"
+    console = Console(width=200, file=io.StringIO())
+    console.print(explanation(dataclasses.replace(blind, bound_us=1.0, predicted_us=2.0)))
+    assert console.file.getvalue().count("if every block is named") == 3  # work, bound, prediction
+
+
+def test_a_line_of_a_record_is_predicted_by_the_pairs_that_it_counted() -> None:
+    """Also of one that has no more of them than its flop."""
+    op = OPS["block_sparse_attention"]
+    q = TensorSpec((1, 16, 4096, 128), BF16, (0,) * 4, "cuda")
+    mask = TensorSpec((1, 1, 32, 32), torch.bool, (0,) * 4, "cuda")
+    request = Request(op.name, "forward", {
+        "query": q, "key": q, "value": q, "block_mask": mask, "is_causal": False, "scale": None, "enable_gqa": False,
+        "with_lse": False,
+    })  # fmt: skip
+    pairs = 16 * 4096 * 1024
+    piece = piece_of(op, dataclasses.replace(request, values={"pairs": pairs, "blocks": pairs // 128**2}))
+    work = {n: v for n, v in dataclasses.asdict(piece).items() if n not in ("function", "lengths")}
+    old = {**work, "dims": op.contract.dims(request), "transcendental": 4 * pairs}
+    line = {"op": op.name, "pass": "forward", "shape": "", "row": "sm90", "source_hash": "h", "flop": piece.flop}
+    known = h200()
+    new, before = compared([{**line, "work": w, "ms": {"ours": 1.0}} for w in (work, old)], known)
+    assert before.expected_us == pytest.approx(new.expected_us) and before.bound_us == pytest.approx(new.bound_us)
+    assert new.terms["power"] > 0  # products are timed warm
+    assert new.expected_us < 0.4 * expect(op, request, "sm90", known).seconds * 1e6
 
 
 # ---------------------------------------------------------------- beside timings on record

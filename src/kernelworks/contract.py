@@ -16,7 +16,7 @@ from torch import Tensor
 
 __all__ = [
     "ABSENT", "FLOATS", "UNIT_ROUNDOFF", "Case", "Contract", "Cost", "Mutant", "Request", "Row", "TensorSpec",
-    "describe", "need_dtype", "need_same", "need_tensor", "rounding", "spec", "unread",
+    "Values", "describe", "need_dtype", "need_same", "need_tensor", "rounding", "spec", "unread",
 ]  # fmt: skip
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -75,7 +75,8 @@ class Request:
 
     The pass is ``"forward"``, ``"backward"``, or ``"training"``: a forward whose gradients with respect to the inputs
     ``wanted`` will be asked for, so that a choice of both is made. ``free`` names numbers that no choice depends on,
-    ``switches`` those that a choice depends on by whether they are given.
+    ``switches`` those that a choice depends on by whether they are given. ``values`` is what was counted in the data
+    (``Values``), where somebody had it: no choice depends on it, only what the call is said to cost.
     """
 
     op: str
@@ -85,6 +86,7 @@ class Request:
     wanted: tuple[str, ...] = ()
     free: frozenset[str] = frozenset()
     switches: tuple[str, ...] = ()
+    values: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -139,6 +141,18 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Values:
+    """What an op's work hangs on beside shapes. ``count(args)`` counts it in a forward's arguments, by name (a
+    dimension's name: what stands in its place), and waits for a GPU. ``assumed`` says what ``cost`` takes to be so of a
+    request without: "if every block is named". Where that is more than a call may have to do, ``least`` are the values
+    of one that does the least: what a bound goes by whose call nobody looked into."""
+
+    count: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    assumed: str
+    least: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Mutant:
     """A known-wrong forward that the proof must reject. ``run(**args)`` returns what the op returns."""
 
@@ -162,9 +176,10 @@ class Contract:
     - ``gradient_bound(args, grad_outputs, gradients, dtype)`` does the same per differentiable argument.
     - Where one product feeds another, matrix units take what is between them in the inputs' dtype. A row that works so
       says ``inner="input"``, and both bounds are asked for with that keyword and derived for that.
-    - ``cost(request)`` counts one call. ``dims(request)`` names its dimensions (M, N, K, ...) for tuning tables and
-      for timings, where calls whose dimensions have as many bits are alike. ``bucket(request)`` says what more must be
-      the same for that (few rows one by one, say), by name; in place of the bits where it is a dimension's.
+    - ``cost(request)`` counts one call, by ``request.values`` where its work hangs on ``values``.
+    - ``dims(request)`` names a call's dimensions (M, N, K, ...) for tuning tables and for timings, where calls whose
+      dimensions have as many bits are alike. ``bucket(request)`` says what more must be the same for that (few rows one
+      by one, say), by name; in place of the bits where it is a dimension's.
     - ``device_cases`` reach every configuration of the tuning table; their truth is computed on the device.
     - ``device_bench_cases`` are what ``bench`` times on a GPU, of the sizes that fill one; ``bench_cases`` without any.
     - ``errors`` are calls that must raise: (description, kwargs maker, exception type, text in the message).
@@ -200,6 +215,11 @@ class Contract:
     elementary: str = "exp"
     switches: tuple[str, ...] = ()
     limits: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    values: Values | None = None
+
+    def assumed(self, request: Request) -> str:
+        """What the cost of a request takes to be so of values that nobody has counted; "" where it counts all."""
+        return self.values.assumed if self.values is not None and not request.values else ""
 
     def unit(self, request: Request) -> torch.dtype:
         """The dtype whose units do the arithmetic of a call."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kernelworks import ceilings, ops
 from kernelworks.bench import limit, predict
+from kernelworks.bench.expecting import counted
 from kernelworks.build import native
 from kernelworks.choose import choose
 from kernelworks.compile import compile_report
@@ -59,7 +60,7 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     function = getattr(ops, name)
     found, asked, row = what_it_asks(lambda: function(*args, **kwargs))
     wanted = found.wanted(asked) if torch.is_grad_enabled() and "backward" in found.passes else ()
-    request = found.request("forward", asked)
+    request = counted(found, found.request("forward", asked), asked)
     of = found.request("training", asked, wanted) if wanted else request
     choice = choose(found, of, row)
     cost = found.contract.cost(request)
@@ -74,6 +75,7 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
         threads=request.threads,
         flop=cost.flop,
         bytes=cost.bytes,
+        assumed=found.contract.assumed(request),
         device=request.device,
         through_python=native.why_not(),
         compiled=compile_report().of(found.name, call_of(of)),

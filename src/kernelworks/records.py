@@ -92,12 +92,14 @@ class GpuBandwidth:
 
 @dataclass(frozen=True)
 class GpuRate:
-    """Arithmetic of one dtype. ``sustained`` is the rate after a second of it, when power limits the clock."""
+    """Arithmetic of one dtype. ``sustained`` is the rate after a second of it, when power limits the clock; ``raced``
+    that of calls which are timed one by one for some tenths of a second, the better side's: 0 where nobody did."""
 
     dtype: str  # "bfloat16", "float16", "tf32", "float32", "float8_e4m3fn"
     unit: str  # "multiply-add" (a kernel of ours), "torch.mm", "torch._scaled_mm"
     burst_tflops: float
     sustained_tflops: float
+    raced_tflops: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,7 @@ class Explanation(Record):
     device: str = "cpu"
     through_python: str = ""  # why calls go through Python; "" where they go through C++
     compiled: tuple[str, ...] = ()  # what backend="kernelworks" did with such calls in this process
+    assumed: str = ""  # what work, bound and prediction take to be so of values that hold no data: "if every ..."
 
 
 # ---------------------------------------------------------------- benches

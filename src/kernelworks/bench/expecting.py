@@ -17,18 +17,20 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from kernelworks import ceilings
 from kernelworks.ceilings.expected import Expected, Manner, Piece, expected
+from kernelworks.ceilings.shares import product_of
 from kernelworks.contract import Request
 from kernelworks.op import OPS, Op
+from kernelworks.plain import MEMORY, leaves, standing
 from kernelworks.records import GpuCeilings
 
-__all__ = ["Compared", "compared", "expect", "manner", "piece_of", "tables"]
+__all__ = ["Compared", "compared", "counted", "expect", "manner", "piece_of", "tables"]
 
 TIMES = "times.toml"
 WORDS = frozenset(f.name for f in fields(Manner))
@@ -61,17 +63,29 @@ def manner(op: Op, row: str, pass_: str, dims: Mapping[str, int]) -> Manner:
     return Manner()
 
 
+def counted(op: Op, request: Request, args: Sequence[Any]) -> Request:
+    """The request, with what its work hangs on beside shapes, counted in the forward's arguments where they hold data.
+    Waits for a GPU; of most ops it is the request as it was."""
+    values = op.contract.values
+    if values is None or any(standing(t) != MEMORY or t.device.type == "meta" for t in leaves(args)):
+        return request
+    return replace(request, values=values.count(dict(zip(op.passes["forward"].names, args, strict=True))))
+
+
 def piece_of(op: Op, request: Request) -> Piece:
-    """What a call cannot do without, as its contract counts it."""
+    """What a call cannot do without, as its contract counts it; by its values, where the request has them."""
     cost, unit = op.contract.cost(request), str(op.contract.unit(request)).removeprefix("torch.")
+    values = dict(request.values)
+    lengths = values.pop("lengths", {})
     return Piece(
-        cost.flop, cost.transcendental, cost.bytes_read, cost.bytes_written, unit, op.contract.dims(request),
-        op.contract.elementary,
+        cost.flop, cost.transcendental, cost.bytes_read, cost.bytes_written, unit,
+        {**op.contract.dims(request), **values}, op.contract.elementary, lengths,
     )  # fmt: skip
 
 
 def expect(op: Op, request: Request, row: str, known: GpuCeilings, *, alone: bool = True) -> Expected:
-    """What a row of ours should take for a call: on an idle GPU between two events, or in the middle of a program."""
+    """What a row of ours should take for a call: on an idle GPU between two events, or in the middle of a program. Of a
+    request without what its work hangs on (``Contract.assumed``) it is that of the work that is assumed."""
     piece = piece_of(op, request)
     how = manner(op, row, request.pass_, piece.dims)
     return expected(piece, how, known, alone=alone)
@@ -109,10 +123,12 @@ def compared(lines: Iterable[Mapping[str, Any]], known: GpuCeilings) -> list[Com
         op = OPS.get(line["op"])
         if "failed" in line or not line.get("work") or not line.get("source_hash") or op is None:
             continue
-        work = dict(line["work"])
-        piece = Piece(**work, function=op.contract.elementary)
+        piece = Piece(**line["work"], function=op.contract.elementary)
         pass_ = "backward" if line["pass"] == "backward" else "forward"
-        said = expected(piece, manner(op, line["row"], pass_, piece.dims), known)
+        how = manner(op, line["row"], pass_, piece.dims)
+        if op.contract.values is not None and how.each and "pairs" not in piece.dims:  # of which only flop was counted
+            piece = replace(piece, transcendental=piece.flop / product_of(how.each, piece.dims))
+        said = expected(piece, how, known, warm=bool(line.get("flop")))  # what power limits was warm when it was timed
         least = ceilings.bound(
             piece.flop, piece.transcendental, piece.read + piece.written, float("inf"), piece.dtype, 1, known,
             written_bytes=piece.written, function=piece.function,

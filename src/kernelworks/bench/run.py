@@ -14,6 +14,7 @@ import torch
 
 from kernelworks import ceilings, ops
 from kernelworks.bench import baselines as table
+from kernelworks.bench.expecting import counted
 from kernelworks.bench.faults import kept_out
 from kernelworks.bench.forecast import limit
 from kernelworks.bench.gpu import COPY, copy_of, host_us, race_on_gpu
@@ -242,7 +243,8 @@ def _raced(b: _Bench, budget_s: float, known: Ceilings | GpuCeilings, *, cold: b
 
 
 def _request(b: _Bench) -> Request:
-    return b.op.request("forward", b.truths[0].positional(b.op))
+    args = b.truths[0].positional(b.op)
+    return counted(b.op, b.op.request("forward", args), args)
 
 
 def _arm(name: str, timed: Timed, least_s: float, entrant: _Entrant | None, device: str) -> Arm:

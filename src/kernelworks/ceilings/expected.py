@@ -23,11 +23,12 @@ fitted to a shape.
   where it is the whole, for each also two float32 instructions (scale, sum) and one and a half at half their rate
   (maximum, packing two into one): the loops of the ladder ``cuda-attention-hopper`` hold these. In 8 bits straight
   lines may stand for exponentials: all instructions of that loop are counted.
-- **power**: in a queue of such calls the limit of power lowers the clock within a second, as the rate of products falls
-  from a burst to a long run. A race of some tenths, or a program that does other things too, is halfway; units that
-  wait, and multiprocessors without a tile, leave power to the others.
+- **power**: of such calls, one after the other, the limit of power lowers the clock within a second, as the rate of
+  products falls from a burst to a race of some tenths (of records without one halfway to a long run). Units that wait,
+  multiprocessors without a tile, and what is done in between, leave power to them.
 - **pipe**: where a tile's next step is asked for only so many steps ahead, memory's answer, a step.
-- **seams**: where what a multiprocessor holds waits for the rest of its row, each turn waits once.
+- **seams**: where what a multiprocessor holds waits for the rest of its row, each turn waits once; a tile that must
+  look up where its rows lie waits for each answer.
 - **first and last tile**: a kernel of tiles waits once for memory before anything is computed, and puts the last away
   when nothing else is left to do; tiles of unlike lengths do not end together. With a seam between its tiles it waits
   in each round. **ends**: instructions ahead of and behind a tile's loop, which no other tile hides.
@@ -40,13 +41,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kernelworks.ceilings import gpu_terms
 from kernelworks.ceilings.shares import WHOLE, Cut, Pipe, Share, Turn, cut_along, dealt, lengths_seen, product_of, turns
-from kernelworks.records import GpuCeilings
+from kernelworks.records import GpuCeilings, GpuRate
 
 __all__ = ["Expected", "Manner", "Piece", "expected"]
 
@@ -56,7 +57,7 @@ FULL, HALF = 2.0, 1.5  # instructions a score at 128 and at 64 lanes a clock bes
 # Of a weight in 8 bits by a straight line: the compiled loop has 403 instructions of a warp for 64 scores of a thread.
 LINES = 403 / 64
 FROM_L2 = 0.5  # of memory's answer, where L2 has it
-HALFWAY = 0.5  # from a burst to a long run
+HALFWAY = 0.5  # from a burst to a long run, where a record says nothing of races
 BLOCK = 128  # queries and keys of a block that a mask names
 SCHEDULERS = 4  # of a multiprocessor, an instruction of a warp each a clock
 # Clocks that a warp's instruction takes while nothing else waits: its issue, and fixed latencies of what it needs
@@ -70,7 +71,8 @@ APART = ("start", "between kernels", "scratch", "joins", "first and last tile", 
 
 @dataclass(frozen=True)
 class Piece:
-    """What one call cannot do without, as its contract counts it, and its dimensions by the contract's names."""
+    """What one call cannot do without, as its contract counts it, and its dimensions by the contract's names; of packed
+    sequences, where somebody looked, how long each is in a dimension, and how many ``pairs`` it has in a band."""
 
     flop: float
     transcendental: float
@@ -79,6 +81,7 @@ class Piece:
     dtype: str  # of the unit that does the arithmetic
     dims: Mapping[str, int] = field(default_factory=dict)
     function: str = "exp"
+    lengths: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class Manner:
       ``lists``: blocks are named, and each tile has as many as the mean. ``seam``: a tile begins when the one before is
       done. ``ends``: instructions of a thread for a tile outside its loop. ``pipe``: how far ahead steps are asked for
       (``shares.Pipe``).
+    - ``asks``: how often a tile asks memory ahead of its loop, each time for what the answer before named.
     - ``turn``: the programs of a kernel of rows (``shares.Turn``).
     - ``held``: bytes that a multiprocessor has in registers until all of a row is there; memory waits meanwhile.
     - ``weights`` are what of a softmax products wait for: "exponentials", "whole", "lines" in place of exponentials, or
@@ -126,6 +130,7 @@ class Manner:
     pipe: Mapping[str, Any] | None = None
     turn: Mapping[str, Any] | None = None
     seam: bool = False
+    asks: float = 0.0
     lists: bool = False
     source: str = ""
 
@@ -142,14 +147,22 @@ class Expected:
         return max(self.terms, key=lambda name: self.terms[name])
 
 
-def expected(piece: Piece, manner: Manner, ceilings: GpuCeilings, *, alone: bool = True) -> Expected:
-    """Seconds of a call on an otherwise idle GPU, between two events (``alone``), or as one of many in a queue. Cost:
-    some 20 us, a millisecond where tiles differ."""
-    found = (_expected(piece, manner, tile, ceilings, alone) for tile in manner.tiles or ({},))
+def expected(
+    piece: Piece, manner: Manner, ceilings: GpuCeilings, *, alone: bool = True, warm: bool | None = None
+) -> Expected:
+    """Seconds of a call on an otherwise idle GPU, between two events (``alone``), or as one of many in a queue.
+
+    ``warm``: for some tenths of a second such calls ran already, as in a queue; a race between events may begin so too.
+    Cost: some 20 us, a millisecond where tiles differ, ten where sequences do.
+    """
+    warm = not alone if warm is None else warm
+    found = (_expected(piece, manner, tile, ceilings, alone, warm) for tile in manner.tiles or ({},))
     return min(found, key=lambda one: one.seconds)
 
 
-def _expected(piece: Piece, manner: Manner, tile: Mapping[str, int], ceilings: GpuCeilings, alone: bool) -> Expected:
+def _expected(
+    piece: Piece, manner: Manner, tile: Mapping[str, int], ceilings: GpuCeilings, alone: bool, warm: bool
+) -> Expected:
     memory = functools.partial(_memory if alone else _steady, ceilings=ceilings)
     dims = {**piece.dims, "multiprocessors": ceilings.multiprocessors}
     scratch = sum(product_of(words, dims) for words in manner.scratch)
@@ -166,8 +179,9 @@ def _expected(piece: Piece, manner: Manner, tile: Mapping[str, int], ceilings: G
     }
     if piece.dtype in PRODUCTS:
         terms["products"] = share.last * manner.products * _products(piece, manner, ceilings)
-        if not alone:
-            terms["power"] = _power(terms["products"], terms["weights"], share.busy, piece, ceilings)
+        if warm:
+            busy = share.busy * (_between(terms["products"] + terms["weights"], ceilings) if alone else 1.0)
+            terms["power"] = _power(terms["products"], terms["weights"], busy, piece, ceilings)
     else:
         terms["arithmetic"] = _arithmetic(piece, ceilings)
     if manner.pipe is not None:
@@ -183,6 +197,7 @@ def _expected(piece: Piece, manner: Manner, tile: Mapping[str, int], ceilings: G
     if tile:
         terms["first and last tile"] = (0.0 if ahead else wait) + _memory(0.0, piece.written * share.at_end, ceilings)
         terms["seams"] = (math.ceil(share.rounds) - 1) * wait if manner.seam else 0.0
+        terms["seams"] += share.rounds * manner.asks * _answer(ceilings)
         terms["ends"] = math.ceil(share.rounds) * manner.ends * _one_by_one(ceilings)
     if manner.held:
         terms["seams"] = piece.read / (manner.held * ceilings.multiprocessors) * wait
@@ -256,14 +271,21 @@ def _shared_out(piece: Piece, manner: Manner, tile: Mapping[str, int], multiproc
     mean = seen / lines
     if manner.lists:  # of whole blocks, as long as their mean
         lengths = [max(wide, dims["blocks"] * BLOCK**2 / lines if "blocks" in dims else mean)] * down
+    elif piece.lengths:
+        bands = round(bands / several)
+        each = zip(*(piece.lengths[name] for name in (rows, columns, "pairs")), strict=True)
+        lengths = [
+            length for n, of, pairs in each if n
+            for length in lengths_seen(pairs / n, math.ceil(n / high), high, wide, of)
+        ]  # fmt: skip
     else:
         lengths = lengths_seen(mean, down, high, wide, keys)
     last = dealt(tuple(lengths), bands, multiprocessors)
     busy = bands * sum(lengths) / (last * multiprocessors)
     together = multiprocessors if min(lengths) == max(lengths) else 1  # tiles that end at once
     return Share(
-        last * high * multiprocessors / seen / pace, bands * down / multiprocessors, min(1.0, busy),
-        min(1.0, together / (bands * down)),
+        last * high * multiprocessors / seen / pace, bands * len(lengths) / multiprocessors, min(1.0, busy),
+        min(1.0, together / (bands * len(lengths))),
     )  # fmt: skip
 
 
@@ -305,9 +327,16 @@ def _clock(ceilings: GpuCeilings) -> float:
 
 
 def _rates(piece: Piece, ceilings: GpuCeilings) -> tuple[float, float]:
-    """flop/s of products of matrices, in a burst and in a long run."""
-    found = [(r.burst_tflops * 1e12, r.sustained_tflops * 1e12) for r in ceilings.rates if r.dtype == piece.dtype]
+    """flop/s of products of matrices, in a burst and in a race."""
+    found = [(r.burst_tflops * 1e12, raced(r) * 1e12) for r in ceilings.rates if r.dtype == piece.dtype]
     return max(found, default=(math.inf, math.inf))
+
+
+def raced(rate: GpuRate) -> float:
+    """TFLOP/s of a race of some tenths of a second; of a record that does not hold it halfway from a burst's to a long
+    run's."""
+    found = rate.raced_tflops or rate.burst_tflops + HALFWAY * (rate.sustained_tflops - rate.burst_tflops)
+    return min(found, rate.burst_tflops)
 
 
 def _products(piece: Piece, manner: Manner, ceilings: GpuCeilings) -> float:
@@ -317,13 +346,18 @@ def _products(piece: Piece, manner: Manner, ceilings: GpuCeilings) -> float:
 
 
 def _power(products: float, weights: float, busy: float, piece: Piece, ceilings: GpuCeilings) -> float:
-    """Seconds that a queue of such calls loses to the limit of power: as the matrix units' own rate falls from a burst
-    to a long run, so far as they are at work."""
-    burst, sustained = _rates(piece, ceilings)
+    """Seconds that such calls, one after the other, lose to the limit of power: as the matrix units' own rate falls
+    from a burst to a race, so far as they are at work."""
+    burst, later = _rates(piece, ceilings)
     if not products or burst == math.inf:
         return 0.0
-    lost = HALFWAY * busy * products / (products + weights) * (1 - sustained / burst)
+    lost = busy * products / (products + weights) * (1 - later / burst)
     return (products + weights) * lost / (1 - lost)
+
+
+def _between(seconds: float, ceilings: GpuCeilings) -> float:
+    """The share of a race that is such a call's: between two of them L2 is filled with other bytes."""
+    return seconds / (seconds + _memory(2.0 * ceilings.l2_bytes, 0.0, ceilings))
 
 
 def _arithmetic(piece: Piece, ceilings: GpuCeilings) -> float:

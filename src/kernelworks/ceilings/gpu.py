@@ -1,4 +1,5 @@
-"""Measure what this GPU can do: memory at every size, matrix units in a burst and after a second, functions, floors.
+"""Measure what this GPU can do: memory at every size, matrix units in a burst, after a second and in a race, functions,
+floors.
 
 Device times come from CUDA events. A figure is the 90th percentile of its samples' rates, as on the CPU: not one lucky
 sample, and not what a hiccup left of it. The matrix units are measured through torch (cuBLAS), which is what a program
@@ -35,7 +36,8 @@ COLD_SAMPLES, WARM_SAMPLES = 15, 5
 WARM_BYTES = 2048 * MIB  # that a warm sample moves at least, by repeated passes
 SUSTAINED_S = 1.2  # of matrix products; the rate is that of the second half
 IDLE_S = 0.1  # before a burst
-SIDES = (4096, 8192)  # of the square products: the burst is the better one's, the second is sustained
+RACED_S, MOST_RACED = 0.5, 2000  # of a race of products, and how many of them at most
+SIDES = (4096, 8192)  # of the square products: burst and race are the better one's, the second is sustained
 KERNELS = 700  # in a queue; the driver takes 1024 before a launch waits
 
 
@@ -200,7 +202,7 @@ def _product(dtype: str, side: int) -> Callable[[], object]:
     return lambda: torch.mm(left, right, out=out)
 
 
-def _burst_and_sustained(dtype: str) -> tuple[float, float]:
+def _burst_sustained_raced(dtype: str, evict: Evictor, empty_s: float) -> tuple[float, float, float]:
     """TFLOP/s. Raises RuntimeError where torch has no such product on this GPU."""
     best, run, flop = 0.0, None, 0.0
     for side in SIDES:
@@ -212,23 +214,35 @@ def _burst_and_sustained(dtype: str) -> tuple[float, float]:
     assert run is not None
     each = _timed(run, max(4, int(SUSTAINED_S / (flop / best / 1e12))))
     second_half = each[len(each) // 2 :]
-    return best, flop * len(second_half) / sum(second_half) / 1e12
+    sustained = flop * len(second_half) / sum(second_half) / 1e12
+    raced = max(_raced(_product(dtype, side), 2.0 * side**3, best, evict, empty_s) for side in SIDES)
+    return best, sustained, raced
 
 
-def _products(step: Callable[[str], None]) -> list[GpuRate]:
+def _raced(run: Callable[[], object], flop: float, burst: float, evict: Evictor, empty_s: float) -> float:
+    """TFLOP/s between two events, as a call is timed, L2 filled before: the median of the second half of some tenths of
+    a second. What it lost to the limit of power it would lose more of, were there nothing in between."""
+    between = statistics.median(_timed(evict, 5))
+    about = statistics.median(timed_cold(run, evict, 3))
+    each = timed_cold(run, evict, max(8, min(MOST_RACED, int(RACED_S / about))))
+    seconds = statistics.median(each[len(each) // 2 :]) - empty_s
+    return burst - (burst - flop / seconds / 1e12) * (seconds + between) / seconds
+
+
+def _products(evict: Evictor, empty_s: float, step: Callable[[str], None]) -> list[GpuRate]:
     found = []
     for dtype in ("bfloat16", "float16", "tf32", "float32", "float8_e4m3fn"):
         step(f"{dtype} products")
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
         try:
-            burst, sustained = _burst_and_sustained(dtype)
+            burst, sustained, raced = _burst_sustained_raced(dtype, evict, empty_s)
         except RuntimeError:
             continue  # a GPU without this dtype's units
         finally:
             torch.set_float32_matmul_precision(before)
         unit = "torch._scaled_mm" if dtype.startswith("float8") else "torch.mm"
-        found.append(GpuRate(dtype, unit, burst, sustained))
+        found.append(GpuRate(dtype, unit, burst, sustained, raced))
     return found
 
 
@@ -327,7 +341,7 @@ def _floors(evict: Evictor) -> dict[str, float]:
 def measure(progress: Progress | None = None) -> GpuCeilings:
     """Measures the current GPU. Prints nothing and caches nothing.
 
-    ``progress(what, done, total)`` is called before each figure. Cost: some 15 s, and up to 2.5 GiB of its memory.
+    ``progress(what, done, total)`` is called before each figure. Cost: some 20 s, and up to 2.5 GiB of its memory.
     Raises RuntimeError without a GPU, BuildError without Triton or a C++ compiler.
     """
     here = gpu()
@@ -348,7 +362,7 @@ def measure(progress: Progress | None = None) -> GpuCeilings:
     step("transfers")
     to_device, to_host = _transfers()
     fused, functions = _chains(here, step)
-    rates = (fused, *_products(step))
+    rates = (fused, *_products(evict, floors["isolated_us"] / 1e6, step))
     torch.cuda.empty_cache()
     return GpuCeilings(
         kind=here.kind, name=here.name, fingerprint=fingerprint(), uuid=here.uuid, driver=here.driver,

@@ -147,8 +147,8 @@ class Epilogue(Room):
         given = [request.args.get(name) for name in tensors(self.arguments)]
         read, size = sum(t.nbytes for t in given if t is not None), request.args["x"].dtype.itemsize
         multiplied = 2.0 * m * n * k * len(self.weights)
-        if request.pass_ == "backward":  # the sums again, and both factors' gradients
-            return Cost(3 * multiplied + 2 * self.flop * m * n, self.functions * m * n, read + m * n * size, read)
+        if request.pass_ == "backward":  # both factors' gradients: what a forward's sums are needed for, it can keep
+            return Cost(2 * multiplied + 2 * self.flop * m * n, self.functions * m * n, read + m * n * size, read)
         return Cost(multiplied + self.flop * m * n, self.functions * m * n, read, m * n * size)
 
     # ------------------------------------------------------------ cases

@@ -27,15 +27,17 @@ def explanation(record: Explanation) -> RenderableType:
         table.add_row("called", f"through Python, some microseconds later than through C++: {record.through_python}")
     for line in record.compiled:
         table.add_row("compiled", f'backend="kernelworks": {line}')
-    table.add_row("work", f"{_count(record.flop)}flop, {_count(record.bytes)}byte it cannot avoid moving")
+    work = f"{_count(record.flop)}flop, {_count(record.bytes)}byte it cannot avoid moving"
+    table.add_row("work", f"{work}, {record.assumed}" if record.assumed else work)
     if record.bound_us is None:
         device = " --device cuda" if record.device == "cuda" else ""
         table.add_row("bound", f"unknown: `kernelworks machine{device}` measures what this machine can do")
         return table
     limit = Text.assemble("waits on ", (record.regime, style_of(record.regime)), f", {record.ceiling}")
-    table.add_row("bound", Text.assemble(quantity.seconds(record.bound_us / 1e6), ", ", limit))
+    when = f" {record.assumed}" if record.assumed else ""
+    table.add_row("bound", Text.assemble(quantity.seconds(record.bound_us / 1e6), when, ", ", limit))
     if record.predicted_us is not None:
-        table.add_row("predicted", quantity.seconds(record.predicted_us / 1e6))
+        table.add_row("predicted", quantity.seconds(record.predicted_us / 1e6) + when)
     return Group(table)
 
 

@@ -209,6 +209,9 @@ def _contracted(call: Call) -> Work | None:
 
 
 def _by_contract(op: Op, request: Request) -> Work:
+    """Of what hangs on values, which a call's record does not hold, the least that there may be."""
+    if op.contract.values is not None and not request.values:
+        request = dataclasses.replace(request, values=op.contract.values.least)
     cost, dtype = op.contract.cost(request), str(op.contract.unit(request)).removeprefix("torch.")
     return Work(cost.flop, cost.transcendental, cost.bytes_read, cost.bytes_written, dtype, op.contract.elementary)
 

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kernelworks.contract import Contract, Cost, Request, TensorSpec, describe, need_dtype, need_same, need_tensor
+from kernelworks.contract import (
+    Contract,
+    Cost,
+    Request,
+    TensorSpec,
+    Values,
+    describe,
+    need_dtype,
+    need_same,
+    need_tensor,
+)
 from kernelworks.ops.attention.attention.contract import MAX_DIM, seen_pairs
 from kernelworks.ops.attention.attention.contract import bound as bound_of_masked
 from kernelworks.ops.attention.attention.contract import gradient_bound as gradient_bound_of_masked
@@ -151,26 +161,49 @@ def gradient_bound(
 # ---------------------------------------------------------------- cost
 
 
+def counted(args: Mapping[str, Any]) -> dict[str, int]:
+    """How many pairs of a query and a key are seen, and how many blocks are passed over for them, over all heads."""
+    (batch, heads, queries, _), keys = args["query"].shape, args["key"].shape[2]
+    named, inside = _blocks_seen(args["block_mask"], batch, heads, queries, keys, args["is_causal"])
+    return {"pairs": int((named * inside).sum()), "blocks": int((named * (inside > 0)).sum())}
+
+
 def pairs_of(block_mask: Tensor, batch: int, heads: int, queries: int, keys: int, is_causal: bool) -> int:
     """How many (query, key) pairs are seen, over all heads. Reads the mask: for benchmarks."""
-    seen = masked(block_mask, queries, keys)
-    if is_causal:
-        seen = seen & torch.ones(queries, keys, dtype=torch.bool, device=seen.device).tril()
-    times = (batch // max(block_mask.shape[0], 1)) * (heads // max(block_mask.shape[1], 1))
-    return int(seen.sum()) * times
+    named, inside = _blocks_seen(block_mask, batch, heads, queries, keys, is_causal)
+    return int((named * inside).sum())
+
+
+def _blocks_seen(
+    mask: Tensor, batch: int, heads: int, queries: int, keys: int, is_causal: bool
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Of each block how many heads name it, and how many of its pairs are seen where one does."""
+    named = mask.expand(batch, heads, *mask.shape[2:]).sum((0, 1))
+    at = [torch.arange(0, length, BLOCK, device=mask.device) for length in (queries, keys)]
+    rows, columns = ((length - begin).clamp(max=BLOCK) for length, begin in zip((queries, keys), at, strict=True))
+    if not is_causal:
+        return named, rows[:, None] * columns
+    ahead = at[0][:, None] - at[1]  # of a block's first key so many are seen before its first query's own
+    return named, _up_to(ahead + rows[:, None], columns) - _up_to(ahead, columns)
+
+
+def _up_to(last: Tensor, most: Tensor) -> Tensor:
+    """The sum of n over n up to ``last``, each held between 0 and ``most``."""
+    below = last.clamp(min=0).minimum(most)
+    return below * (below + 1) // 2 + (last - most).clamp(min=0) * most
 
 
 def cost(request: Request) -> Cost:
-    """As if every block were seen that causal leaves: which ones are, shapes do not say."""
+    """By the pairs that were counted; else as if every block were seen that causal leaves."""
     query, key, value, blocks = (request.args[name] for name in ("query", "key", "value", "block_mask"))
     batch, heads, queries, dim = query.shape
     causal = causal_of(request.args["is_causal"])
-    pairs = batch * heads * seen_pairs(queries, key.shape[2], causal, None)
-    read = query.nbytes + key.nbytes + value.nbytes + blocks.nbytes
+    pairs = request.values.get("pairs", batch * heads * seen_pairs(queries, key.shape[2], causal, None))
+    three = query.nbytes + key.nbytes + value.nbytes
     if request.pass_ == "backward":  # five products of 2 D flop a pair; reads grad and output besides
-        lse = 4.0 * batch * heads * queries
-        return Cost(10.0 * dim * pairs, pairs, read + 2 * query.nbytes + lse, query.nbytes + key.nbytes + value.nbytes)
-    return Cost(4.0 * dim * pairs, pairs, read, query.nbytes)
+        seen = three + 2 * query.nbytes + 4.0 * batch * heads * queries if pairs else 0.0
+        return Cost(10.0 * dim * pairs, pairs, seen + blocks.nbytes, three)
+    return Cost(4.0 * dim * pairs, pairs, (three if pairs else 0.0) + blocks.nbytes, query.nbytes)
 
 
 def dims(request: Request) -> dict[str, int]:
@@ -243,4 +276,5 @@ CONTRACT = Contract(
     device_cases=DEVICE_CASES,
     device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
+    values=Values(counted, "if every block is named", least={"pairs": 0}),
 )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kernelworks.contract import Contract, Cost, Request, describe, need_dtype, need_same, need_tensor
+from kernelworks.contract import Contract, Cost, Request, Values, describe, need_dtype, need_same, need_tensor
 from kernelworks.ops.attention.attention.contract import MAX_DIM, _clamped_sum
 from kernelworks.ops.attention.attention.contract import bound as bound_of_one
 from kernelworks.ops.attention.attention.contract import gradient_bound as gradient_bound_of_one
@@ -224,13 +224,22 @@ def seen_pairs(queries: int, keys: int, window_size: Window) -> int:
     return seen - (_clamped_sum(end - window, queries, keys) if window else 0)
 
 
+def counted(args: Mapping[str, Any]) -> dict[str, Any]:
+    """How long each sequence is, how many pairs are seen in one head of each, and in all heads together."""
+    queries, keys = ([b - a for a, b in pairwise(args[name].tolist())] for name in ("cu_seq_q", "cu_seq_k"))
+    pairs = [seen_pairs(n, of, args["window_size"]) for n, of in zip(queries, keys, strict=True)]
+    lengths = {"T": queries, "Tk": keys, "pairs": pairs}
+    return {"pairs": args["query"].shape[1] * sum(pairs), "lengths": lengths}
+
+
 def cost(request: Request) -> Cost:
-    """As if all sequences were of one length, which shapes do not say: mixed ones have more pairs."""
+    """By the pairs that were counted; else as if all sequences were of one length: mixed ones have more pairs."""
     query, key, value, ends = (request.args[name] for name in ("query", "key", "value", "cu_seq_q"))
     tokens, heads, dim = query.shape
     sequences = max(ends.shape[0] - 1, 1)
     window = request.args["window_size"]
-    pairs = heads * sequences * max(seen_pairs(tokens // sequences, key.shape[0] // sequences, window), 0)
+    alike = heads * sequences * max(seen_pairs(tokens // sequences, key.shape[0] // sequences, window), 0)
+    pairs = request.values.get("pairs", alike)
     read = query.nbytes + key.nbytes + value.nbytes + 2 * ends.nbytes
     if request.pass_ == "backward":  # five products of 2 D flop a pair; reads grad and output besides
         written = query.nbytes + key.nbytes + value.nbytes
@@ -310,4 +319,5 @@ CONTRACT = Contract(
     device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
     limits={"cu_seq_q": ("query", 0), "cu_seq_k": ("key", 0)},
+    values=Values(counted, "if all sequences are as long"),
 )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 from kernelworks.cases import draw, normal
-from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Request, rounding
+from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Request, Values, rounding
 from kernelworks.forms.arguments import Arguments, Classes, Error, Lines, Whole, Word, check_of, errors_of, right_of
 
 __all__ = ["ARGUMENTS", "CONTRACT", "REDUCTIONS", "reference"]
@@ -66,10 +66,18 @@ def gradient_bound(
     return {"logits": rounding(gradient, dtype) + inside}
 
 
+def counted(args: Mapping[str, Any]) -> dict[str, int]:
+    """How many rows count: of the others nothing need be read."""
+    return {"M": int((args["target"] != args["ignore_index"]).sum())}
+
+
 def cost(request: Request) -> Cost:
+    """By the rows that were counted; else as if every row counts."""
     x, target = request.args["logits"], request.args["target"]
+    rows, classes = x.shape
+    terms = request.values.get("M", rows) * classes
     written = x.nbytes if request.pass_ == "backward" else x.dtype.itemsize
-    return Cost(4.0 * x.numel, x.numel, x.nbytes + target.nbytes, written)
+    return Cost(4.0 * terms, terms, terms * x.dtype.itemsize + target.nbytes, written)
 
 
 def dims(request: Request) -> dict[str, int]:
@@ -190,4 +198,5 @@ CONTRACT = Contract(
     device_cases=DEVICE_CASES,
     device_bench_cases=DEVICE_BENCH_CASES,
     errors=ERRORS,
+    values=Values(counted, "if every target counts"),
 )
