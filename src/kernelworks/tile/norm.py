@@ -2,7 +2,8 @@
 
 A row is scaled by a power of two that brings it near 1, so that its squares stay in float32, and centred twice: the
 mean of what the first mean left corrects it, so a mean that dwarfs the spread costs nothing. The backward finds that
-mean, the squares and what it needs of the gradient in one round; it keeps its shares of the parameters' gradients in registers over its tiles; a second kernel adds the shares.
+mean, the squares and what it needs of the gradient in one round. It keeps its shares of the parameters' gradients in
+registers over its tiles; a second kernel adds the shares.
 """
 
 import functools
@@ -75,8 +76,8 @@ def _backward(
     residual_stride, M, N, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr, CENTRED: tl.constexpr, STAGES: tl.constexpr,
     ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
-    """Threads of a program meet twice a tile: for the largest magnitude and the mean, then for what is left of the mean,
-    the squares and both means of the gradient. Meanwhile the next tiles are on their way."""
+    """Threads meet twice a tile: for the largest magnitude and the mean, then for what is left of the mean, the squares
+    and both means of the gradient. Meanwhile the next tiles are on their way."""
     first, step = tl.program_id(0), tl.num_programs(0)
     column = tl.arange(0, BLOCK)[None, :]
     weight_sums = tl.zeros([ROWS, BLOCK], tl.float32)
