@@ -18,7 +18,7 @@ from triton.language.extra.cuda import gdc_launch_dependents
 from kernelworks.build.triton import Kernel, Launch, configs, interpreting, multiprocessors
 from kernelworks.ops.layout import as_rows
 from kernelworks.tile.column_sums import COLUMN_SUMS
-from kernelworks.tile.row_chunks import power_of_two, sums4
+from kernelworks.tile.row_chunks import power_of_two, sums4, unknown_zero, wide
 
 LONGEST_SUM = 64  # tiles that one program adds up in float32: what the bound of the gradients leaves room for
 SMALLEST = tl.constexpr(2.0**-126)
@@ -91,7 +91,7 @@ def _backward(
         d = _rows(x, x_stride, begin, inside, ROWS, BLOCK)
         if residual is not None:
             d += _rows(residual, residual_stride, begin, inside, ROWS, BLOCK)
-        g = _rows(grad, grad_stride, begin, inside, ROWS, BLOCK)
+        given = tl.load(grad + row * grad_stride + column, mask=inside, other=0.0)
         if ASSEMBLY:
             top, mean = tl.reduce((tl.abs(d), d * (1.0 / BLOCK)), 1, _top_and_sum)
         else:
@@ -100,10 +100,9 @@ def _backward(
         d *= scale[:, None]
         if CENTRED:
             d = tl.where(inside, d - (mean * scale * (BLOCK / N))[:, None], 0.0)
+        flow = wide(given, None, ASSEMBLY)
         if weight is not None:
-            flow = g * tl.load(weight + column, mask=column < N, other=0.0).to(tl.float32)
-        else:
-            flow = g
+            flow *= tl.load(weight + column, mask=column < N, other=0.0).to(tl.float32)
         shift, square, mean, c = sums4(d, d * d, flow, flow * d, 1, ASSEMBLY)
         square /= N
         c /= N
@@ -116,9 +115,12 @@ def _backward(
         least = tl.where(eps > 0.0, SMALLEST, 0.0)  # as in ``_normalised``
         r = tl.rsqrt(square + tl.maximum(eps * scale * scale, least))
         d *= r[:, None]
+        g = wide(given, unknown_zero(r, ASSEMBLY), ASSEMBLY)  # widened anew: registers hold it as it came meanwhile
         weight_sums += g * d
         bias_sums += g
-        d = flow - d * (c * r)[:, None]
+        if weight is not None:
+            g *= tl.load(weight + column, mask=column < N, other=0.0).to(tl.float32)
+        d = g - d * (c * r)[:, None]
         if CENTRED:
             d -= mean[:, None]
         d *= (r * scale)[:, None]
