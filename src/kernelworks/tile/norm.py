@@ -82,8 +82,11 @@ def _backward(
     column = tl.arange(0, BLOCK)[None, :]
     weight_sums = tl.zeros([ROWS, BLOCK], tl.float32)
     bias_sums = tl.zeros([ROWS, BLOCK], tl.float32)
+    if weight is not None:
+        w = tl.load(weight + column, mask=column < N, other=0.0)
     if ASSEMBLY and partial is not None:
         gdc_launch_dependents()
+    zero = tl.zeros([ROWS], tl.int32)
     for tile in tl.range(first, tl.cdiv(M, ROWS), step, num_stages=STAGES):
         begin = tl.cast(tile, tl.int64) * ROWS
         row = begin + tl.arange(0, ROWS)[:, None]
@@ -102,7 +105,7 @@ def _backward(
             d = tl.where(inside, d - (mean * scale * (BLOCK / N))[:, None], 0.0)
         flow = wide(given, None, ASSEMBLY)
         if weight is not None:
-            flow *= tl.load(weight + column, mask=column < N, other=0.0).to(tl.float32)
+            flow *= wide(w, zero, ASSEMBLY)
         shift, square, mean, c = sums4(d, d * d, flow, flow * d, 1, ASSEMBLY)
         square /= N
         c /= N
@@ -115,11 +118,12 @@ def _backward(
         least = tl.where(eps > 0.0, SMALLEST, 0.0)  # as in ``_normalised``
         r = tl.rsqrt(square + tl.maximum(eps * scale * scale, least))
         d *= r[:, None]
-        g = wide(given, unknown_zero(r, ASSEMBLY), ASSEMBLY)  # widened anew: registers hold it as it came meanwhile
+        zero = unknown_zero(r, ASSEMBLY)
+        g = wide(given, zero, ASSEMBLY)  # widened anew: registers hold it as it came meanwhile
         weight_sums += g * d
         bias_sums += g
         if weight is not None:
-            g *= tl.load(weight + column, mask=column < N, other=0.0).to(tl.float32)
+            g *= wide(w, zero, ASSEMBLY)
         d = g - d * (c * r)[:, None]
         if CENTRED:
             d -= mean[:, None]
