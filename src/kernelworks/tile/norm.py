@@ -83,7 +83,8 @@ def _backward(
     weight_sums = tl.zeros([ROWS, BLOCK], tl.float32)
     bias_sums = tl.zeros([ROWS, BLOCK], tl.float32)
     if weight is not None:
-        w = tl.load(weight + column, mask=column < N, other=0.0)
+        every = weight + tl.arange(0, ROWS)[:, None] * 0 + column
+        w = tl.load(every, mask=column < N, other=0.0)
     if ASSEMBLY and partial is not None:
         gdc_launch_dependents()
     zero = tl.zeros([ROWS], tl.int32)
