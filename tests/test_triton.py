@@ -38,7 +38,7 @@ SPILLS: dict[tuple[str, str], int] = {
     ("block_sparse_attention", "_listed_keys"): 344,
     ("block_sparse_attention", "_listed_queries"): 16,
     # Rows of 12000 elements and more, kept in registers so that they are read once.
-    ("add_layer_norm", "_backward"): 144,
+    ("add_layer_norm", "_backward"): 88,
     ("layer_norm", "_backward"): 1040,
     ("layer_norm", "_forward"): 24,
     ("rms_norm", "_backward"): 640,

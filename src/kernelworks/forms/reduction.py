@@ -220,7 +220,7 @@ class Reduction(Room):
         cpp_backward = None if gradient is None else (lambda library: _spread)
         composed = python_row("torch", lambda *args, out=None: into(self.function(*args), out), gradient)
         return [
-            triton_row(self.folder, passes=("forward", "backward") if gradient else ("forward",)),
+            triton_row(self.folder, launches=2, passes=("forward", "backward") if gradient else ("forward",)),
             *(
                 replace(row, prepare=functools.partial(self._prepared, row))
                 for row in cpp_rows(self.folder, forward=self._forward, backward=cpp_backward, bound=True)

@@ -1,8 +1,9 @@
 """Norms of rows for any room of the form: a tile of rows in float32 in registers, read once and written once.
 
 A row is scaled by a power of two that brings it near 1, so that its squares stay in float32, and centred twice: the
-mean of what the first mean left corrects it, so a mean that dwarfs the spread costs nothing. The backward keeps its
-shares of the parameters' gradients in registers over its tiles; a second kernel adds the shares.
+mean of what the first mean left corrects it, so a mean that dwarfs the spread costs nothing. The backward finds that
+mean, the squares and what it needs of the gradient in one round. It keeps its shares of the parameters' gradients in
+registers over its tiles; a second kernel adds the shares.
 """
 
 import functools
@@ -12,11 +13,12 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents
 
-from kernelworks.build.triton import Kernel, Launch, configs, multiprocessors
+from kernelworks.build.triton import Kernel, Launch, configs, interpreting, multiprocessors
 from kernelworks.ops.layout import as_rows
 from kernelworks.tile.column_sums import COLUMN_SUMS
-from kernelworks.tile.row_chunks import power_of_two
+from kernelworks.tile.row_chunks import power_of_two, sums4, unknown_zero, wide
 
 LONGEST_SUM = 64  # tiles that one program adds up in float32: what the bound of the gradients leaves room for
 SMALLEST = tl.constexpr(2.0**-126)
@@ -64,31 +66,69 @@ def _forward(
 
 
 @triton.jit
+def _top_and_sum(top0, sum0, top1, sum1):
+    return tl.maximum(top0, top1), sum0 + sum1
+
+
+@triton.jit
 def _backward(
     grad, grad_sum, x, residual, weight, grad_x, grad_residual, partial, grad_stride, grad_sum_stride, x_stride,
-    residual_stride, M, N, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr, CENTRED: tl.constexpr,
+    residual_stride, M, N, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr, CENTRED: tl.constexpr, STAGES: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
+    """Threads meet twice a tile: for the largest magnitude and the mean, then for what is left of the mean, the squares
+    and both means of the gradient. Meanwhile the next tiles are on their way."""
     first, step = tl.program_id(0), tl.num_programs(0)
     column = tl.arange(0, BLOCK)[None, :]
     weight_sums = tl.zeros([ROWS, BLOCK], tl.float32)
     bias_sums = tl.zeros([ROWS, BLOCK], tl.float32)
-    for tile in range(first, tl.cdiv(M, ROWS), step):
+    if weight is not None:
+        every = weight + tl.arange(0, ROWS)[:, None] * 0 + column
+        w = tl.load(every, mask=column < N, other=0.0)
+    if ASSEMBLY and partial is not None:
+        gdc_launch_dependents()
+    zero = tl.zeros([ROWS], tl.int32)
+    for tile in tl.range(first, tl.cdiv(M, ROWS), step, num_stages=STAGES):
         begin = tl.cast(tile, tl.int64) * ROWS
         row = begin + tl.arange(0, ROWS)[:, None]
-        inside = (row < M) & (column < N)
-        s = _rows(x, x_stride, begin, inside, ROWS, BLOCK)
+        inside = column < N if ROWS == 1 else (row < M) & (column < N)
+        d = _rows(x, x_stride, begin, inside, ROWS, BLOCK)
         if residual is not None:
-            s += _rows(residual, residual_stride, begin, inside, ROWS, BLOCK)
-        z, slope = _normalised(s, inside, eps, N, CENTRED)
-        g = _rows(grad, grad_stride, begin, inside, ROWS, BLOCK)
-        weight_sums += g * z
+            d += _rows(residual, residual_stride, begin, inside, ROWS, BLOCK)
+        given = tl.load(grad + row * grad_stride + column, mask=inside, other=0.0)
+        if ASSEMBLY:
+            top, mean = tl.reduce((tl.abs(d), d * (1.0 / BLOCK)), 1, _top_and_sum)
+        else:
+            top, mean = tl.max(tl.abs(d), 1), tl.sum(d * (1.0 / BLOCK), 1)
+        scale = power_of_two(top, eps)
+        d *= scale[:, None]
+        if CENTRED:
+            d = tl.where(inside, d - (mean * scale * (BLOCK / N))[:, None], 0.0)
+        flow = wide(given, None, ASSEMBLY)
+        if weight is not None:
+            flow *= wide(w, zero, ASSEMBLY)
+        shift, square, mean, c = sums4(d, d * d, flow, flow * d, 1, ASSEMBLY)
+        square /= N
+        c /= N
+        if CENTRED:
+            shift /= N
+            mean /= N
+            square = tl.maximum(square - shift * shift, 0.0)
+            c -= shift * mean
+            d = tl.where(inside, d - shift[:, None], 0.0)
+        least = tl.where(eps > 0.0, SMALLEST, 0.0)  # as in ``_normalised``
+        r = tl.rsqrt(square + tl.maximum(eps * scale * scale, least))
+        d *= r[:, None]
+        zero = unknown_zero(r, ASSEMBLY)
+        g = wide(given, zero, ASSEMBLY)  # widened anew: registers hold it as it came meanwhile
+        weight_sums += g * d
         bias_sums += g
         if weight is not None:
-            g *= tl.load(weight + column, mask=column < N, other=0.0).to(tl.float32)
-        d = g - z * (tl.sum(g * z, 1) / N)[:, None]
+            g *= wide(w, zero, ASSEMBLY)
+        d = g - d * (c * r)[:, None]
         if CENTRED:
-            d -= (tl.sum(g, 1) / N)[:, None]
-        d *= slope[:, None]
+            d -= mean[:, None]
+        d *= (r * scale)[:, None]
         if grad_sum is not None:
             d += _rows(grad_sum, grad_sum_stride, begin, inside, ROWS, BLOCK)
         d = d.to(grad_x.dtype.element_ty)
@@ -130,12 +170,16 @@ class NormRows:
         """The launch for rows of n, the rows of a tile, and how many programs a multiprocessor gets."""
         chosen = self.configs.pick(name, N=n, dtype=dtype)
         programs = chosen.pop("PROGRAMS", 0)
+        if kernel is BACKWARD:
+            chosen["ASSEMBLY"] = not interpreting()
         launch = kernel.at(BLOCK=triton.next_power_of_2(n), CENTRED=self.centred, **chosen)
         return launch, chosen["ROWS"], programs
 
     def _sums_at(self, n: int, dtype: torch.dtype) -> tuple[Launch, int]:
         chosen = self.configs.pick("column_sums", N=n, dtype=dtype)
-        return COLUMN_SUMS.at(EARLY=False, **chosen), -(-n // chosen["BLOCK"])
+        early = not interpreting()
+        options = {"launch_pdl": True} if early else {}
+        return COLUMN_SUMS.at(EARLY=early, **options, **chosen), -(-n // chosen["BLOCK"])
 
     def forward(self, *args: Any, out: Any = None) -> Any:
         have = dict(zip(self.names, args, strict=True))

@@ -1,4 +1,4 @@
-"""argmax on the GPU: elements as integers of the same order, NaN above all; of the largest the smallest number."""
+"""argmax on the GPU: the first of the largest in each lane, then among lanes as integers of the same order."""
 
 import torch
 import triton.language as tl
@@ -8,28 +8,46 @@ from kernelworks.forms.reduction import triton_forward
 from kernelworks.tile.reduction import Reduction
 
 NONE = tl.constexpr(-(2**31))  # below every element
+TILES = 2**18  # of up to 2^12 elements along a line: their numbers are int32
+
+
+@kernel
+def _lanes(shape: tl.constexpr):
+    return (tl.full(shape, float("-inf"), tl.float32), tl.zeros(shape, tl.int32))
+
+
+@kernel
+def _met(lanes, v, offset):
+    """Where a line is -inf alone nothing is more, and its first element is where lanes begin. NaN is not at most
+    anything; no element comes before a NaN that was there first."""
+    wide = v.to(tl.float32)
+    later = (wide > lanes[0]) | ((wide != wide) & (lanes[0] == lanes[0]))
+    return (tl.where(later, wide, lanes[0]), tl.where(later, offset, lanes[1]))
 
 
 @kernel
 def _rank(v):
-    """Elements as int32 of the same order: -0 and 0 are equal, NaN is above infinity."""
-    wide = v.to(tl.float32) + 0.0
-    bits = wide.to(tl.int32, bitcast=True)
-    return tl.where(wide == wide, bits ^ ((bits >> 31) & 0x7FFFFFFF), 0x7FFFFFFF)
+    """float32 as int32 of the same order: -0 and 0 are equal, NaN is above infinity."""
+    bits = (v + 0.0).to(tl.int32, bitcast=True)
+    return tl.where(v == v, bits ^ ((bits >> 31) & 0x7FFFFFFF), 0x7FFFFFFF)
 
 
 @kernel
-def _reduced(state, axis: tl.constexpr):
+def _gathered(state, axis: tl.constexpr):
     top = tl.max(state[0], axis)
     far: tl.constexpr = 2**31 - 1 if state[1].dtype == tl.int32 else 2**62
     return (top, tl.min(tl.where(state[0] == tl.expand_dims(top, axis), state[1], far), axis))
 
 
 @kernel
-def _piece(v, number, inside, first, axis: tl.constexpr):
-    rank = tl.where(inside, _rank(v), NONE)
-    top, at = _reduced((rank, tl.broadcast_to(number, rank.shape)), axis)
+def _reduced(lanes, number, first, axis: tl.constexpr):
+    top, at = _gathered((_rank(lanes[0]), lanes[1] + number), axis)
     return (top, first + at.to(tl.int64))
+
+
+@kernel
+def _nothing(shape: tl.constexpr):
+    return (tl.full(shape, NONE, tl.int32), tl.zeros(shape, tl.int64))
 
 
 @kernel
@@ -44,7 +62,7 @@ def _result(state):
 
 
 ARGMAX = Reduction(
-    configs(__file__), piece=_piece, reduced=_reduced, joined=_joined, result=_result,
-    states=(torch.int32, torch.int64), nothing=-(2**31),
+    configs(__file__), lanes=_lanes, met=_met, reduced=_reduced, nothing=_nothing, joined=_joined, gathered=_gathered,
+    result=_result, states=(torch.int32, torch.int64), none=-(2**31), other=float("-inf"), tiles=TILES,
 )  # fmt: skip
 forward = triton_forward(ARGMAX, torch.int64)

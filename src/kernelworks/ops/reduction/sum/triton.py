@@ -1,4 +1,4 @@
-"""sum on the GPU: float32 within a piece, float64 from piece to piece."""
+"""sum on the GPU: float32 in lanes and in the tree over them, float64 from there on."""
 
 import torch
 import triton.language as tl
@@ -8,15 +8,27 @@ from kernelworks.forms.reduction import backward as backward
 from kernelworks.forms.reduction import triton_forward
 from kernelworks.tile.reduction import Reduction
 
-
-@kernel
-def _piece(v, number, inside, first, axis: tl.constexpr):
-    return (tl.sum(v.to(tl.float32), axis).to(tl.float64),)  # what is not inside was loaded as 0
+TILES = 64  # additions of a lane: what the bound leaves room for beside the tree
 
 
 @kernel
-def _reduced(state, axis: tl.constexpr):
-    return (tl.sum(state[0], axis),)
+def _lanes(shape: tl.constexpr):
+    return (tl.zeros(shape, tl.float32),)
+
+
+@kernel
+def _met(lanes, v, offset):
+    return (lanes[0] + v.to(tl.float32),)  # what is not inside was loaded as 0
+
+
+@kernel
+def _reduced(lanes, number, first, axis: tl.constexpr):
+    return (tl.sum(lanes[0], axis).to(tl.float64),)
+
+
+@kernel
+def _nothing(shape: tl.constexpr):
+    return (tl.zeros(shape, tl.float64),)
 
 
 @kernel
@@ -25,12 +37,17 @@ def _joined(before, after):
 
 
 @kernel
+def _gathered(state, axis: tl.constexpr):
+    return (tl.sum(state[0], axis),)
+
+
+@kernel
 def _result(state):
     return state[0].to(tl.float32)
 
 
 SUM = Reduction(
-    configs(__file__), piece=_piece, reduced=_reduced, joined=_joined, result=_result, states=(torch.float64,),
-    nothing=0.0,
+    configs(__file__), lanes=_lanes, met=_met, reduced=_reduced, nothing=_nothing, joined=_joined, gathered=_gathered,
+    result=_result, states=(torch.float64,), none=0.0, other=0.0, tiles=TILES,
 )  # fmt: skip
 forward = triton_forward(SUM)
