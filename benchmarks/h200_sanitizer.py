@@ -35,6 +35,7 @@ NAMED: dict[str, str] = {
     "attention.sm90": "tiles, causal;tiles, whole;tiles, D=64 whole;tiles, D=64 one a head;tiles, D=64 long;"
     "tiles, D=64 causal;large prefill;D=64;tiles, window 150 top_left, D=128;tiles, window 130 top_left, D=64;"
     "tiles, D=256 whole;tiles, D=256 causal;tiles, window 190 top_left, D=256;tiles, whole, long;"
+    "tiles, whole, blocks of keys;tiles, causal, long;"
     "tiles, sinks 2.0, D=64 64on8 300x300 top_left 128 None",
     "attention.sm90_backward": "tiles, causal@bfloat16;tiles, whole, gradients@bfloat16;"
     "tiles, D=64 causal, gradients@bfloat16;tiles, more queries than keys@bfloat16;large prefill;D=128;"

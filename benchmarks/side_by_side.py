@@ -147,8 +147,9 @@ class Started:
 
 
 def _crowded_out(process: Started, entry: Entry) -> bool:
-    """Whether it failed for want of memory, which others beside it may have had."""
-    said = str(entry.get("failed", "")).lower()
+    """Whether it, or one of its parts, failed for want of memory, which others beside it may have had."""
+    parts = (entry, *(part for part in entry.values() if isinstance(part, dict)))
+    said = " ".join(str(part.get("failed", "")) for part in parts).lower()
     return process.killed or any(words in said for words in OUT_OF_MEMORY)
 
 

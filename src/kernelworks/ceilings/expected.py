@@ -58,6 +58,9 @@ FULL, HALF = 2.0, 1.5  # instructions a score at 128 and at 64 lanes a clock bes
 LINES = 403 / 64
 FROM_L2 = 0.5  # of memory's answer, where L2 has it
 HALFWAY = 0.5  # from a burst to a long run, where a record says nothing of races
+# What our products lose to the limit of power in a race, of what torch's own lose: 4 to 9% where those lost 8 to 14 (an
+# H200, 8192x8192x8192, 4096x28672x4096 and 16384x4096x4096 in one run).
+OURS = 0.5
 BLOCK = 128  # queries and keys of a block that a mask names
 SCHEDULERS = 4  # of a multiprocessor, an instruction of a warp each a clock
 # Clocks that a warp's instruction takes while nothing else waits: its issue, and fixed latencies of what it needs
@@ -105,7 +108,8 @@ class Manner:
     - ``weights`` are what of a softmax products wait for: "exponentials", "whole", "lines" in place of exponentials, or
       nothing.
     - ``rate`` of the products: "clock" where they wait for weights, "burst" where nothing holds them up but power.
-    - ``products`` and ``weighed``: how often what the contract counts once is computed.
+    - ``products`` and ``weighed``: how often what the contract counts once is computed. ``torchs``: the products are
+      torch's own.
     """
 
     kernels: int = 1
@@ -118,6 +122,7 @@ class Manner:
     packed: str = ""
     weights: str = ""
     products: float = 1.0
+    torchs: bool = False
     weighed: float = 1.0
     rate: str = "burst"
     held: int = 0
@@ -181,7 +186,7 @@ def _expected(
         terms["products"] = share.last * manner.products * _products(piece, manner, ceilings)
         if warm:
             busy = share.busy * (_between(terms["products"] + terms["weights"], ceilings) if alone else 1.0)
-            terms["power"] = _power(terms["products"], terms["weights"], busy, piece, ceilings)
+            terms["power"] = _power(terms["products"], terms["weights"], busy, _rates(piece, ceilings, manner.torchs))
     else:
         terms["arithmetic"] = _arithmetic(piece, ceilings)
     if manner.pipe is not None:
@@ -326,17 +331,19 @@ def _clock(ceilings: GpuCeilings) -> float:
     return max(ceilings.functions.values(), default=math.inf) * 1e9 / FUNCTIONS_A_CLOCK
 
 
-def _rates(piece: Piece, ceilings: GpuCeilings) -> tuple[float, float]:
+def _rates(piece: Piece, ceilings: GpuCeilings, torchs: bool = False) -> tuple[float, float]:
     """flop/s of products of matrices, in a burst and in a race."""
-    found = [(r.burst_tflops * 1e12, raced(r) * 1e12) for r in ceilings.rates if r.dtype == piece.dtype]
+    found = [(r.burst_tflops * 1e12, raced(r, torchs) * 1e12) for r in ceilings.rates if r.dtype == piece.dtype]
     return max(found, default=(math.inf, math.inf))
 
 
-def raced(rate: GpuRate) -> float:
-    """TFLOP/s of a race of some tenths of a second; of a record that does not hold it halfway from a burst's to a long
-    run's."""
-    found = rate.raced_tflops or rate.burst_tflops + HALFWAY * (rate.sustained_tflops - rate.burst_tflops)
-    return min(found, rate.burst_tflops)
+def raced(rate: GpuRate, torchs: bool = False) -> float:
+    """TFLOP/s of a race of some tenths of a second, of our products or of torch's own; of a record that does not hold
+    it halfway from a burst's to a long run's."""
+    lost, share = rate.burst_tflops - rate.raced_tflops, 1.0 if torchs else OURS
+    if not rate.raced_tflops:
+        lost, share = rate.burst_tflops - rate.sustained_tflops, HALFWAY
+    return rate.burst_tflops - share * max(0.0, lost)
 
 
 def _products(piece: Piece, manner: Manner, ceilings: GpuCeilings) -> float:
@@ -345,10 +352,10 @@ def _products(piece: Piece, manner: Manner, ceilings: GpuCeilings) -> float:
     return piece.flop / _rates(piece, ceilings)[0]
 
 
-def _power(products: float, weights: float, busy: float, piece: Piece, ceilings: GpuCeilings) -> float:
+def _power(products: float, weights: float, busy: float, rates: tuple[float, float]) -> float:
     """Seconds that such calls, one after the other, lose to the limit of power: as the matrix units' own rate falls
     from a burst to a race, so far as they are at work."""
-    burst, later = _rates(piece, ceilings)
+    burst, later = rates
     if not products or burst == math.inf:
         return 0.0
     lost = busy * products / (products + weights) * (1 - later / burst)

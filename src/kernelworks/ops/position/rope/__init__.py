@@ -116,8 +116,8 @@ def _torch_backward(
         part = wide[..., :R]
         return torch.cat((part * c + turned_back(part * s, interleaved), wide[..., R:]), -1).to(g.dtype)
 
-    made = new_output(grad_q), new_output(grad_k)
-    return into((one(grad_q), one(grad_k)), made if out is None else out)  # type: ignore[no-any-return]
+    made = tuple(one(g).transpose(1, 2).contiguous().transpose(1, 2) for g in (grad_q, grad_k))
+    return into(made, out)  # type: ignore[no-any-return]
 
 
 def _reference(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> tuple[Tensor, ...]:
