@@ -56,7 +56,21 @@ TIMED = ("ops", "blocks", "models")
 READY_SHARE = 0.45  # of the time, in which ops and blocks are made ready; what is not is compiled when it is measured
 STANDING_S = 300.0  # for which the others stand still while one is timed
 SAID = 5  # lines of what a process said last, where it failed
+JOBS = 3  # processes of one proof; of all proofs at once as many as there are cores, or they outgrow the memory
+MOST_SAID = 300  # characters
 LEAST_S = 25.0  # what is begun with less than this left comes to nothing
+
+
+def unproved(code: int, said: Any) -> str:
+    """Why a proof failed, in a line; "" where it did not."""
+    if not code:
+        return ""
+    if not isinstance(said, list):
+        return f"NOT PROVED: {said['stderr'].strip() or said['stdout'].strip() or f'exit code {code}'}"[:MOST_SAID]
+    failures = [failure for proof in said for failure in proof["failures"]]
+    checks = [name for proof in said for name, right in proof["checks"].items() if not right]
+    first = f"{failures[0]['case']}: {failures[0]['message']}" if failures else "no case was tried"
+    return f"NOT PROVED, {len(failures)} failures, {', '.join(checks)}: {first}"[:MOST_SAID]
 
 
 def proofs_part(only: set[str], again: bool) -> dict[str, Any]:
@@ -68,22 +82,20 @@ def proofs_part(only: set[str], again: bool) -> dict[str, Any]:
     ]
 
     def run(pair: tuple[str, str]) -> dict[str, Any]:
-        several = len(list(OPS[pair[0]].room.glob("triton*.py"))) > 1  # files of kernels, each seconds to compile
-        jobs = "6" if several else "2"
-        command = [sys.executable, "-m", "kernelworks", "prove", ".".join(pair), "--jobs", jobs, "--json"]
+        command = [sys.executable, "-m", "kernelworks", "prove", ".".join(pair), "--jobs", str(JOBS), "--json"]
         begin = time.perf_counter()
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         seconds = time.perf_counter() - begin
-        print(f"{'.'.join(pair):32s} {'proved' if done.returncode == 0 else 'NOT PROVED'} {seconds:6.1f} s", flush=True)
         try:
             said = json.loads(done.stdout)
         except ValueError:
             said = {"stdout": done.stdout[-2000:], "stderr": done.stderr[-2000:]}
+        print(f"{'.'.join(pair):32s} {unproved(done.returncode, said) or 'proved'} {seconds:6.1f} s", flush=True)
         return {"op": pair[0], "row": pair[1], "exit": done.returncode, "seconds": seconds, "proof": said}
 
     if not rows:
         return {}
-    with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count() or 4) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 4) // JOBS)) as pool:
         results = list(pool.map(run, rows))
     found = [c for op, row in h200_sanitizer.gpu_rows() for c in certificates.find(op, row, gpu().kind)]
     return {"rows": results, "certificates": [vars(c) for c in found]}

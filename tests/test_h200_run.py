@@ -149,3 +149,12 @@ def test_odd_tensors_of_an_op_are_asked_again_when_a_row_of_it_changes(
     assert asked == ["rope"]
     asked.clear()
     assert trust.on_record(file, HEAD, set(), within=1, again=True)["not_done"] == ["rope", "relu"] and not asked
+
+
+def test_a_proof_that_fails_says_why_in_its_line(whole: ModuleType) -> None:
+    assert whole.unproved(0, []) == ""
+    assert whole.unproved(1, {"stdout": "", "stderr": "No module named x\n"}) == "NOT PROVED: No module named x"
+    failed = {"failures": [{"case": "tiles", "message": "off by 3"}], "checks": {"parity": False, "mutants": True}}
+    assert whole.unproved(1, [failed]) == "NOT PROVED, 1 failures, parity: tiles: off by 3"
+    died = whole.unproved(1, [{"failures": [], "checks": {"survived": False}}])
+    assert died == "NOT PROVED, 0 failures, survived: no case was tried"

@@ -31,7 +31,8 @@ if name == "dies":
     os._exit(9)
 if name == "greedy" and not (notes / "tried").exists():
     (notes / "tried").write_text("")
-    tell(failed="OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
+    said = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    tell(**({"part": {"failed": said}} if mode == "a part" else {"failed": said}))
     sys.exit()
 if name == "works":
     worker = subprocess.Popen([sys.executable, "-c", clock, notes / "worker"])
@@ -112,13 +113,16 @@ def comes_true(holds: Callable[[], bool]) -> bool:
     return True
 
 
-def test_one_that_takes_long_holds_up_nothing_but_itself_and_stands_still_while_others_are_timed(toys: Toys) -> None:
+@pytest.mark.parametrize("of", ["", "a part"])  # all of a process, or a part of what it does, for want of memory
+def test_one_that_takes_long_holds_up_nothing_but_itself_and_stands_still_while_others_are_timed(
+    toys: Toys, of: str
+) -> None:
     def tell(task: tuple[str, str], entry: Any) -> None:
         toys.tell(task, entry)
         if len(toys.told) == 4:  # all others: only now it gets ready
             (toys.notes / "told").write_text("")
 
-    toys.run(("works", ""), ("dies", ""), ("waits", ""), ("quick", ""), ("greedy", ""), ("last", ""), tell=tell)
+    toys.run(("works", ""), ("dies", ""), ("waits", ""), ("quick", ""), ("greedy", of), ("last", ""), tell=tell)
     assert list(toys.told) == ["dies", "waits", "quick", "last", "works", "greedy"]
     assert toys.told["dies"] == {"failed": "ended without a word: out of luck"}
     assert "failed" not in toys.told["greedy"], "what had no memory beside others has another turn, alone"
