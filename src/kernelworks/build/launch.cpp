@@ -370,8 +370,8 @@ KW_ANSWER(launch_function) {
 }
 
 // tensor_map(result, address, element, rows, columns, row stride in bytes, box rows, box columns, bytes that L2 fetches
-// at a time: 128 or 256, device): result (128 bytes on the CPU) receives the CUtensorMap of a row-major matrix with the 128-byte
-// swizzle. element: 0 float16, 1 bfloat16, 2 float32.
+// at a time: 128 or 256, device): result (128 bytes on the CPU) receives the CUtensorMap of a row-major matrix with the
+// 128-byte swizzle. element: 0 float16, 1 bfloat16, 2 float32.
 KW_ANSWER(tensor_map) {
     Handle before;  // a thread of autograd's may have no context yet
     if (CUresult code = enter(static_cast<int>(args.integer(9)), &before)) return code;
