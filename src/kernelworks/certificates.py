@@ -13,14 +13,13 @@ confirmation, a certificate that says where the whole proof was made (``proved_o
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kernelworks import environment
 from kernelworks.contract import Row
-from kernelworks.layout import in_lines
+from kernelworks.layout import built, in_lines, read_json
 from kernelworks.machine import kind_of, machine
 
 __all__ = ["Certificate", "elsewhere", "find", "invalid", "shipped_kinds", "shipped_path", "write", "write_shipped"]
@@ -53,24 +52,28 @@ def _cached_path(kind: str, op: str, row: str) -> Path:
 @functools.cache
 def _shipped(kind: str) -> dict[tuple[str, str], Certificate]:
     try:
-        records = json.loads(shipped_path(kind).read_text(encoding="utf-8"))
-        return {(r["op"], r["row"]): Certificate(**r) for r in records}
-    except (OSError, ValueError, TypeError, KeyError):
+        found = [built(Certificate, record) for record in read_json(shipped_path(kind))]
+        return {(c.op, c.row): c for c in found}
+    except (OSError, ValueError, TypeError):
         return {}
 
 
-def _cached(kind: str, op: str, row: str) -> Certificate | None:
+def _cached(kind: str, op: str, row: str) -> Certificate | str:
+    """The certificate in the cache, or why it cannot be read; "" if there is none."""
+    path = _cached_path(kind, op, row)
     try:
-        return Certificate(**json.loads(_cached_path(kind, op, row).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None
+        return built(Certificate, read_json(path))
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:
+        return f"its certificate cannot be read ({path}: {error})"
 
 
 def find(op: str, row: str, kind: str | None = None) -> list[Certificate]:
     """The certificates for a row on this kind of machine (or another), whether or not they still hold."""
     kind = kind or machine().kind
     found = (_cached(kind, op, row), _shipped(kind).get((op, row)))
-    return [c for c in found if c is not None]
+    return [c for c in found if isinstance(c, Certificate)]
 
 
 def elsewhere(op: str, row: Row) -> Certificate | None:
@@ -119,7 +122,9 @@ def invalid(op: str, row: Row, kind: str | None = None) -> str | None:
         worst = found[0].worst
         return f"its certificate says an error of {worst} times the bound; run `kernelworks prove {op}.{row.name}`"
     if not candidates:
-        held = elsewhere(op, row)
+        kept, held = _cached(kind, op, row.name), elsewhere(op, row)
+        if isinstance(kept, str) and kept:
+            return f"{kept}; run `kernelworks prove {op}.{row.name}`"
         if held is not None:
             return f"proved on {held.kind}, not confirmed here yet; run `kernelworks prove {op}.{row.name} --missing`"
         return f"not proved on this kind of machine ({kind}); run `kernelworks prove {op}.{row.name}`"
@@ -134,9 +139,8 @@ def invalid(op: str, row: Row, kind: str | None = None) -> str | None:
 
 
 def _within(certificate: Certificate) -> bool:
-    """Whether its worst error is one that the contract allows; a NaN is not, nor is what is no number."""
-    worst: object = certificate.worst
-    return isinstance(worst, (int, float)) and worst <= 1
+    """Whether its worst error is one that the contract allows; a NaN is not."""
+    return certificate.worst <= 1
 
 
 def _replace(path: Path, text: str) -> None:

@@ -15,7 +15,6 @@ against a time on another.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import statistics
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelworks.handed import Record
+from kernelworks.layout import parsed
 
 __all__ = ["AMBIGUOUS", "SAME", "SLOWER", "Compared", "Comparison", "NoRecord", "compare"]
 
@@ -171,7 +171,7 @@ def _read(path: Path) -> _Read:
     """Raises OSError or NoRecord."""
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
-        found = json.loads(text)
+        found = parsed(text)
         if isinstance(found, list):  # `bench --json` prints its results without a head
             found = {"results": found}
         read = next(read for known, read in KINDS if known(found))(found)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelworks import environment
+from kernelworks.layout import built, parsed, read_regular
 
 __all__ = ["CLOSE", "WORTH", "Outcome", "calibration", "held", "path", "read", "record"]
 
@@ -81,22 +82,18 @@ def read(kind: str | None = None) -> list[Outcome]:
     """Every outcome that was kept, of one ``kind`` of machine or of all, oldest first; none where there is no file.
     Lines that are no outcomes, of another version or cut short, are passed over."""
     try:
-        lines = path().read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_regular(path()).decode(errors="replace").splitlines()
     except OSError:
         return []
     found = []
     names = {f.name for f in dataclasses.fields(Outcome)}
     for line in lines:
         try:
-            values = json.loads(line)
-            outcome = Outcome(**{name: value for name, value in values.items() if name in names})
-            sound = all(
-                isinstance(getattr(outcome, f.name), (int, float) if f.type == "float" else object)
-                for f in dataclasses.fields(Outcome)
-            )
-        except (ValueError, TypeError, AttributeError):
+            values = parsed(line)
+            outcome = built(Outcome, {name: value for name, value in values.items() if name in names})
+        except (ValueError, AttributeError):
             continue
-        if sound and (kind is None or outcome.kind == kind):
+        if kind is None or outcome.kind == kind:
             found.append(outcome)
     return found
 

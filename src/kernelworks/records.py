@@ -5,26 +5,18 @@ Units are in the names: ``_s`` seconds, ``_us`` microseconds, ``gbs`` GB/s (10^9
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import json
-import types
-import typing
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from kernelworks.fixes import Fix
 from kernelworks.handed import Record
-from kernelworks.layout import in_lines
+from kernelworks.layout import from_json, to_json
 
 __all__ = [
     "Arm", "Bandwidth", "BenchResult", "Candidate", "Ceilings", "CounterCheck", "Diagnosis", "Fix", "FlopRate",
     "FunctionRate", "GpuBandwidth", "GpuCeilings", "GpuRate", "GpuTime", "KernelTime", "MapOp", "MapRow", "Parity",
     "Proof", "Region", "Settled", "SettledCall", "Swapped", "Tuned", "from_json", "to_json",
 ]  # fmt: skip
-
-T = TypeVar("T")
-
 
 # ---------------------------------------------------------------- ceilings
 
@@ -432,54 +424,3 @@ class Swapped(Record):
     lines: tuple[str, ...]
     replaced: tuple[dict[str, Any], ...]  # path, type, kind, ops
     left: tuple[dict[str, Any], ...]  # path, type, reason
-
-
-# ---------------------------------------------------------------- JSON
-
-
-def to_json(record: Any, *, line: bool = False) -> str:
-    """A record (or a list of them) as JSON text: all on one ``line``, or as a file holds it (``layout``)."""
-    whole = json.dumps(record, default=_fields)
-    return whole if line else in_lines(json.loads(whole))
-
-
-def _fields(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    raise TypeError(f"not JSON: {type(value).__name__}")
-
-
-def from_json(cls: type[T], text: str) -> T:
-    """The record of class ``cls`` in ``text``. Raises ValueError where a field is missing or of the wrong shape."""
-    return typing.cast(T, _build(cls, json.loads(text)))
-
-
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
-def _build(kind: Any, value: Any) -> Any:
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        hints = _hints(kind)
-        try:
-            return kind(**{name: _build(hints[name], item) for name, item in value.items()})
-        except (TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"not a {kind.__name__}: {error}") from error
-    if origin is tuple:
-        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
-        return tuple(_build(k, item) for k, item in zip(kinds, value, strict=True))
-    if origin in (typing.Union, types.UnionType):
-        return None if value is None else _build(_alternative(inner, value), value)
-    return value
-
-
-def _alternative(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Which kind of a union ``value`` is: of several records the one that has its fields."""
-    real = [k for k in kinds if k is not type(None)]
-    if isinstance(value, dict):
-        for kind in real:
-            if dataclasses.is_dataclass(kind) and value.keys() <= {f.name for f in dataclasses.fields(kind)}:
-                return kind
-    return real[0]

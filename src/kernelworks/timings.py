@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -26,7 +25,7 @@ import torch
 from kernelworks import environment
 from kernelworks.build import BuildError
 from kernelworks.contract import Contract, Request, Row, TensorSpec
-from kernelworks.layout import in_lines
+from kernelworks.layout import in_lines, read_json
 from kernelworks.machine import place_of
 
 __all__ = [
@@ -402,12 +401,12 @@ def reread() -> None:
 def _read(path: Path) -> tuple[tuple[Timing, ...], str]:
     """The timings of a file, and a word where some or all of it cannot be used."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except FileNotFoundError:
         return (), ""
     except OSError as error:
-        return (), f"cannot be read ({type(error).__name__})"
-    except (ValueError, RecursionError):  # a broken encoding is a ValueError too
+        return (), f"cannot be read ({error.strerror or error})"
+    except ValueError:  # a broken encoding is one too
         return (), "truncated or no JSON"
     if not isinstance(content, dict) or not isinstance(content.get("timings"), list):
         return (), "no timings"

@@ -17,7 +17,7 @@ import torch
 
 from kernelworks.build import BuildError
 from kernelworks.build.cpp import toolchain
-from kernelworks.layout import in_lines
+from kernelworks.layout import in_lines, parsed
 from kernelworks.machine import gpu, machine
 from kernelworks.records import BenchResult, from_json, to_json
 
@@ -86,7 +86,7 @@ def save(results: Sequence[BenchResult], path: Path, command: str = "") -> Path:
 
 def read(path: Path) -> list[BenchResult]:
     """The results in a saved document. Raises OSError, ValueError."""
-    held = json.loads(path.read_text(encoding="utf-8"))
+    held = parsed(path.read_text(encoding="utf-8"))
     try:
         return [from_json(BenchResult, json.dumps(item)) for item in held["results"]]
     except (KeyError, TypeError) as error:

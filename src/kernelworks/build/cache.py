@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from kernelworks import environment
+from kernelworks.layout import read_json, read_regular
 
 __all__ = [
     "BuildError", "Remembered", "building", "built_s", "entry", "failure", "forget_failures", "intact", "remember",
@@ -32,6 +33,7 @@ __all__ = [
 RETRY_S = 3600.0  # a repair that changes neither source nor compiler (a header installed, memory freed) is seen then
 SCRATCH = ".building-"
 FAILED = ".failed.json"
+MOST_LIBRARY = 1 << 30  # bytes of a compiled file: the largest that we make has 2 MB
 POLL_S = 0.05
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})  # some network file systems
 
@@ -94,7 +96,7 @@ def failure(stem: str) -> Remembered | None:
     """The failure on record for an entry, or for a compiler; None where there is none or it is too old."""
     path = environment.cache_dir("build") / f"{stem}{FAILED}"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
         age = time.time() - float(found["when"])
         text, about = str(found["text"]), str(found["about"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -128,8 +130,8 @@ def forget_failures() -> None:
 def intact(made: Path, note: Path, unlike: str = "") -> bool:
     """Whether the file holds the bytes that its note tells of, and not those of hash ``unlike``."""
     try:
-        recorded = json.loads(note.read_text(encoding="utf-8"))["sha256"]
-        return bool(recorded != unlike and recorded == hashlib.sha256(made.read_bytes()).hexdigest())
+        recorded = read_json(note)["sha256"]
+        return bool(recorded != unlike and recorded == hashlib.sha256(read_regular(made, MOST_LIBRARY)).hexdigest())
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -16,7 +16,7 @@ from typing import Literal, overload
 from kernelworks import environment
 from kernelworks.ceilings import gpu, survey
 from kernelworks.ceilings.survey import Progress, measure
-from kernelworks.layout import in_lines
+from kernelworks.layout import in_lines, read_json
 from kernelworks.machine import has_gpu
 from kernelworks.records import Ceilings, GpuCeilings, from_json, to_json
 
@@ -69,7 +69,7 @@ def cached(device: str = "cpu") -> Ceilings | GpuCeilings | None:
 def _read(path: Path, device: str) -> Ceilings | GpuCeilings | None:
     record: Ceilings | GpuCeilings
     try:
-        note = json.loads(path.read_text(encoding="utf-8"))
+        note = read_json(path)
         body = json.dumps(note["ceilings"], sort_keys=True)
         if note["sha256"] != _digest(body):
             return None

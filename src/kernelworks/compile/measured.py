@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from kernelworks.compile.calls import Found, Viewed, value_of
 from kernelworks.compile.halves import backward_args, rows_of
 from kernelworks.compile.region import Region, with_copy
 from kernelworks.compile.replace import replaced
-from kernelworks.layout import in_lines
+from kernelworks.layout import in_lines, read_json
 from kernelworks.machine import place_of
 from kernelworks.settle.duel import OverTime, clock, duel
 from kernelworks.timings import MARGIN, torch_version
@@ -85,11 +84,11 @@ def path_of(name: str, device: str, parts: Sequence[object]) -> Path:
 def read(path: Path) -> Raced | None:
     """A race as it was kept; None where there is none, or none that can be read."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_json(path)
         numbers = [float(record[n]) for n in ("inductor_us", "row_us", "spread")]
         halves = (float(record["halves"][0]), float(record["halves"][1]))
         return Raced(numbers[0], numbers[1], halves, numbers[2], bool(record["noisy"]))
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+    except (OSError, ValueError, KeyError, TypeError, IndexError, OverflowError):
         return None
 
 

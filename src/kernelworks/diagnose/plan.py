@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +34,7 @@ from kernelworks.diagnose.remedies.remedy import (
     same_kind,
 )
 from kernelworks.diagnose.roots import Roots, outermost
+from kernelworks.layout import parsed
 
 __all__ = ["Applied", "apply", "as_plan", "offers_of"]
 
@@ -68,10 +68,8 @@ def read(plan: Plan) -> Mapping[str, Any]:
     found: Any = plan
     if not isinstance(plan, Mapping):
         try:
-            found = json.loads(Path(plan).read_text(encoding="utf-8"))
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{plan} is no plan: {error}") from error
-        except json.JSONDecodeError as error:
+            found = parsed(Path(plan).read_text(encoding="utf-8"))
+        except ValueError as error:  # a broken encoding is one too
             raise ValueError(f"{plan} is no plan: {error}") from error
     for holder in ("fix", "plan"):
         if isinstance(found, Mapping) and "kernelworks_plan" not in found and isinstance(found.get(holder), Mapping):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kernelworks.layout import parsed
 from kernelworks.search.asking import Asked, Message, Text
 
 __all__ = ["Transcripts", "exchange"]
@@ -61,7 +62,7 @@ class Transcripts:
             with self.path.open(encoding="utf-8", errors="replace") as file:
                 for text in file:
                     try:
-                        line = json.loads(text)
+                        line = parsed(text)
                     except ValueError:
                         continue
                     if isinstance(line, dict):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from kernelworks import layout
 from kernelworks.judge.formats import text
 from kernelworks.judge.problem import Candidate, Misread, Problem, Shape
 
@@ -38,9 +39,11 @@ def reads(path: Path, source: str) -> bool:
 
 def parsed(source: str, where: str) -> Any:
     try:
-        return json.loads(source)
+        return layout.parsed(source)
     except json.JSONDecodeError as error:
         raise Misread(f"{where}:{error.lineno}: not valid JSON: {error.msg}") from None
+    except ValueError as error:
+        raise Misread(f"{where}: not valid JSON: {error}") from None
 
 
 class _Fields:

@@ -5,12 +5,12 @@ a file, ``rows.jsonl#uuid`` the one of that ``uuid`` or ``entry_point``.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from kernelworks.judge.formats import kernelbench, text
 from kernelworks.judge.problem import Candidate, Misread, Problem
+from kernelworks.layout import parsed
 
 __all__ = ["candidate_in", "load", "load_candidate", "problem_in", "reads"]
 
@@ -26,14 +26,14 @@ def row_in(path: Path, source: str, which: str = "") -> dict[str, Any]:
     """The row of a file. Raises Misread where it has none of that number or name."""
     rows: list[Any] = []
     try:
-        said = json.loads(source)
+        said = parsed(source)
         rows = said if isinstance(said, list) else [said]
-    except json.JSONDecodeError:
+    except ValueError:
         for number, line in enumerate(source.splitlines(), 1):
             try:
-                rows += [json.loads(line)] if line.strip() else []
-            except json.JSONDecodeError as error:
-                raise Misread(f"{path}:{number}: not valid JSON: {error.msg}") from None
+                rows += [parsed(line)] if line.strip() else []
+            except ValueError as error:
+                raise Misread(f"{path}:{number}: not valid JSON: {getattr(error, 'msg', error)}") from None
     if which.isdigit() and int(which) < len(rows):
         found = rows[int(which)]
     else:

@@ -11,11 +11,10 @@ import ast
 import functools
 import inspect
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
-from kernelworks.judge.formats import text
+from kernelworks.judge.formats import definition, text
 from kernelworks.judge.formats.loading import Made, Modules, extension, module_of
 from kernelworks.judge.problem import Candidate, Misread, Problem, Shape
 
@@ -52,10 +51,7 @@ def problem_in(path: Path, source: str) -> Problem:
 
 def _settings(source: str, where: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Keywords of the class and of get_inputs, of each setting; the single one first."""
-    try:
-        said = json.loads(source)
-    except json.JSONDecodeError as error:
-        raise Misread(f"{where}:{error.lineno}: not valid JSON: {error.msg}") from None
+    said = definition.parsed(source, where)
     found: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for many in ("single", "multi"):
         lists = [said.get(f"{many}_{kind}_configs") or [{}] for kind in KINDS]
