@@ -22,13 +22,13 @@ from kernelworks.bench import limit, predict
 from kernelworks.bench.expecting import expect
 from kernelworks.cli import app
 from kernelworks.contract import Request, spec
+from kernelworks.layout import _alternative
 from kernelworks.op import OPS
 from kernelworks.records import (
     Arm,
     BenchResult,
     Ceilings,
     GpuCeilings,
-    _alternative,
     from_json,
     to_json,
 )
