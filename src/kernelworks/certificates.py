@@ -40,6 +40,8 @@ class Certificate:
     mutants_rejected: int
     date: str
     proved_on: str = ""  # of a confirmation: the kind of machine on which all cases were tried
+    format: int = 1  # of the hash: since 2 it covers what launches a row
+    carried_from: str = ""  # the hash that it was proved under, where what it speaks for is the same, and why it is
 
 
 def shipped_path(kind: str) -> Path:

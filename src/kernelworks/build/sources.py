@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-__all__ = ["hash_of", "with_includes"]
+__all__ = ["hash_of", "text_of", "with_includes"]
 
 
-def with_includes(source: Path, shared: Path) -> list[Path]:
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def with_includes(source: Path, shared: Path, text_of: Callable[[Path], str] = text_of) -> list[Path]:
     """The source and every file of ours that it includes, from its own folder or ``shared``, in a fixed order."""
     found: list[Path] = []
     queue = [source.resolve()]
@@ -19,7 +23,7 @@ def with_includes(source: Path, shared: Path) -> list[Path]:
         if path in found:
             continue
         found.append(path)
-        for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(encoding="utf-8"), re.M):
+        for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', text_of(path), re.M):
             queue += [(folder / name).resolve() for folder in (path.parent, shared) if (folder / name).is_file()][:1]
     return found
 
