@@ -17,13 +17,14 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from kernelworks import environment
-from kernelworks.contract import Row
+from kernelworks.contract import FORMAT, Row
 from kernelworks.layout import in_lines
 from kernelworks.machine import kind_of, machine
 
-__all__ = ["Certificate", "elsewhere", "find", "invalid", "shipped_kinds", "shipped_path", "write", "write_shipped"]
+__all__ = ["Certificate", "current", "elsewhere", "find", "invalid", "shipped_kinds", "shipped_path", "write", "write_shipped"]
 
 SHIPPED = Path(__file__).resolve().parent / "certified"
 
@@ -40,8 +41,8 @@ class Certificate:
     mutants_rejected: int
     date: str
     proved_on: str = ""  # of a confirmation: the kind of machine on which all cases were tried
-    format: int = 1  # of the hash: since 2 it covers what launches a row
-    carried_from: str = ""  # the hash that it was proved under, where what it speaks for is the same, and why it is
+    format: int = FORMAT  # of the hash; records that do not say it are of 1
+    carried_from: str = ""  # of one that was proved under another hash: that hash, and why the row is the same
 
 
 def shipped_path(kind: str) -> Path:
@@ -56,16 +57,24 @@ def _cached_path(kind: str, op: str, row: str) -> Path:
 def _shipped(kind: str) -> dict[tuple[str, str], Certificate]:
     try:
         records = json.loads(shipped_path(kind).read_text(encoding="utf-8"))
-        return {(r["op"], r["row"]): Certificate(**r) for r in records}
+        return {(r["op"], r["row"]): _read(r) for r in records}
     except (OSError, ValueError, TypeError, KeyError):
         return {}
 
 
 def _cached(kind: str, op: str, row: str) -> Certificate | None:
     try:
-        return Certificate(**json.loads(_cached_path(kind, op, row).read_text(encoding="utf-8")))
+        return _read(json.loads(_cached_path(kind, op, row).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
+
+
+def _read(record: dict[str, Any]) -> Certificate:
+    """A record as it was written. Raises TypeError where it is none."""
+    found = Certificate(**({"format": 1} | record))
+    if type(found.format) is not int:
+        raise TypeError(f"format must be a whole number, got {found.format!r}")
+    return found
 
 
 def find(op: str, row: str, kind: str | None = None) -> list[Certificate]:
@@ -91,7 +100,7 @@ def elsewhere(op: str, row: Row) -> Certificate | None:
             held
             and _within(held)
             and not held.proved_on
-            and held.source_hash == row.hash()
+            and current(held, row)
             and held.toolchain == row.toolchain()
         ):
             return held
@@ -125,14 +134,28 @@ def invalid(op: str, row: Row, kind: str | None = None) -> str | None:
         if held is not None:
             return f"proved on {held.kind}, not confirmed here yet; run `kernelworks prove {op}.{row.name} --missing`"
         return f"not proved on this kind of machine ({kind}); run `kernelworks prove {op}.{row.name}`"
-    current = row.hash()
-    same_source = [c for c in candidates if c.source_hash == current]
+    same_source = [c for c in candidates if current(c, row)]
     if not same_source:
-        return f"stale certificate: the source changed since it was proved; run `kernelworks prove {op}.{row.name}`"
+        return f"stale certificate: {_changed(candidates)}; run `kernelworks prove {op}.{row.name}`"
     toolchain = row.toolchain()
     if not any(c.toolchain == toolchain for c in same_source):
         return f"proved with {same_source[0].toolchain}, not with {toolchain}; run `kernelworks prove {op}.{row.name}`"
     return None
+
+
+def current(certificate: Certificate, row: Row) -> bool:
+    """Whether it speaks for a row as it is: its device code, and the code that launches that."""
+    return certificate.format == FORMAT and certificate.source_hash == row.hash()
+
+
+def _changed(held: list[Certificate]) -> str:
+    """Why none of a row's certificates speaks for it."""
+    if any(c.format == FORMAT for c in held):
+        return "the source changed since it was proved"
+    of = max(c.format for c in held)
+    if of < FORMAT:
+        return f"its hash is of format {of}, which left out the code that launches a row"
+    return f"its hash is of format {of}, which this version does not know"
 
 
 def _within(certificate: Certificate) -> bool:

@@ -17,6 +17,7 @@ import enum
 import functools
 import hashlib
 import json
+import os
 import re
 import sys
 import types
@@ -30,14 +31,15 @@ import torch
 
 from kernelworks import environment
 from kernelworks.build import reading
-from kernelworks.build.reading import FREE, HERE, SOURCES
+from kernelworks.build.reading import FREE, HERE, SOURCES, Told
 from kernelworks.build.sources import text_of, with_includes
 from kernelworks.build.stripped import stripped
-from kernelworks.contract import Row
+from kernelworks.contract import FORMAT, Row
 
-__all__ = ["FORMAT", "Files", "Launches", "Walk", "Whole", "reread", "row_hash"]
+__all__ = ["Files", "Launches", "Walk", "Whole", "reread", "row_hash", "walked"]
 
 PACKAGE = Path(__file__).resolve().parent.parent
+ROOT = str(PACKAGE)
 NAME = __name__.split(".")[0]
 
 # Where the walk stops: modules, whole, or what they name.
@@ -82,9 +84,10 @@ def _kept(what: str, of: bytes, make: Callable[[], Any]) -> Any:
     of the rest, and one that does not is as none. What is kept is of these bytes alone, whoever they belong to."""
     version = f"{what} {sys.version_info[:2]} {NAME}".encode()
     name = hashlib.sha256(version + _reader() + of).hexdigest()
-    path = environment.cache_dir("launching") / f"{name[:32]}.json"
+    path = f"{environment.cache_dir('launching')}/{name[:32]}.json"
     try:
-        digest, _, text = path.read_bytes().partition(b"\n")
+        with open(path, "rb") as file:
+            digest, _, text = file.read().partition(b"\n")
         if hashlib.sha256(text).hexdigest().encode() == digest:
             return json.loads(text)
     except (OSError, ValueError):
@@ -92,7 +95,7 @@ def _kept(what: str, of: bytes, make: Callable[[], Any]) -> Any:
     found = make()
     text = json.dumps(found).encode()
     try:
-        environment.write_whole(path, f"{hashlib.sha256(text).hexdigest()}\n{text.decode()}", ".launching-")
+        environment.write_whole(Path(path), f"{hashlib.sha256(text).hexdigest()}\n{text.decode()}", ".launching-")
     except OSError:  # read anew in each process
         pass
     return found
@@ -106,6 +109,7 @@ class Files:
         self._indexed: dict[str, dict[str, Any] | None] = {}
         self._sources: dict[Path, str] = {}
         self._paths: dict[str, Path | None] = {}
+        self._folders: dict[str, frozenset[str]] = {}
 
     def bytes_of(self, path: Path) -> bytes:
         return self.changed[path] if path in self.changed else path.read_bytes()
@@ -119,10 +123,18 @@ class Files:
             if module.endswith(".py"):
                 self._paths[module] = Path(module)
             else:
-                place = PACKAGE.joinpath(*module.split(".")[1:])
-                found = (place / "__init__.py", place.with_suffix(".py"))
-                self._paths[module] = next((path for path in found if path.is_file()), None)
+                self._paths[module] = self._lies(os.path.join(ROOT, *module.split(".")[1:]))
         return self._paths[module]
+
+    def _lies(self, place: str) -> Path | None:
+        """A package or a module; folders are listed once, for most names that are asked for are none."""
+        folder, name = os.path.split(place)
+        if folder not in self._folders:
+            self._folders[folder] = frozenset(os.listdir(folder)) if os.path.isdir(folder) else frozenset()
+        if f"{name}.py" in self._folders[folder]:
+            return Path(f"{place}.py")
+        inside = os.path.join(place, "__init__.py")
+        return Path(inside) if place == ROOT or (name in self._folders[folder] and os.path.isfile(inside)) else None
 
     def index(self, module: str) -> dict[str, Any] | None:
         """What ``reading.read`` tells of a module; None where there is none."""
@@ -155,7 +167,7 @@ class Files:
         return str(index["whole"]) if index else ""
 
     def forget(self) -> None:
-        for known in (self._indexed, self._sources, self._paths):
+        for known in (self._indexed, self._sources, self._paths, self._folders):
             known.clear()
 
     def source(self, path: Path) -> str:
@@ -217,9 +229,9 @@ class Walk:
         if index is None:
             self.unread.append(f"no module {module} for {name}")
             return f"unknown {name}"
-        told = [self._unit(module, number) for number in index["names"].get(name, ())]
+        told = [self._unit(module, number) for number in _numbers(index["names"].get(name, ""))]
         if name in index["imports"]:
-            told.append(self._from(*index["imports"][name]))
+            told.append(self._from(*index["imports"][name].split(" ")))
         if not told:
             if self.files.path_of(f"{module}.{name}") is not None:
                 return self._module(f"{module}.{name}")
@@ -259,14 +271,14 @@ class Walk:
         def fill(number: int) -> None:
             index = self.files.index(module)
             assert index is not None
-            text, refs, attributes, files, methods = index["units"][unit]
+            its = Told(index["units"][unit])
             self.reached[module, unit] = None
-            told = [self._ref(module, ref, cells or {}) for ref in refs]
-            told += [f"file {found}" for name in files if (found := self._file(module, name))]
-            self.lines.append(f"{number} {text} {' '.join(told)}")
-            self._ask(attributes)
-            if methods:
-                self._class(number, module, methods)
+            told = [self._ref(module, ref, cells or {}) for ref in its.refs]
+            told += [f"file {found}" for name in its.files if (found := self._file(module, name))]
+            self.lines.append(f"{number} {its.text} {' '.join(told)}")
+            self._ask(its.attributes)
+            if its.methods:
+                self._class(number, module, its.methods)
 
         return self._node(key or (module, unit), fill)
 
@@ -305,7 +317,7 @@ class Walk:
             self.lines.append(f"{number}.{name} = {self._unit(module, methods[name])}")
 
     def _field(self, number: int, found: Any, name: str) -> None:
-        if name in {f.name for f in fields(found)}:
+        if name in _fields(type(found)):
             self.lines.append(f"{number}.{name} = {self._value(getattr(found, name))}")
 
     # ------------------------------------------------------------ live values
@@ -321,7 +333,7 @@ class Walk:
         if isinstance(v, Mapping):
             return f"dict[{', '.join(f'{self._value(k)}: {self._value(x)}' for k, x in v.items())}]"
         if isinstance(v, Row):
-            return f"row {v.hash()}"
+            return self._row(v)
         if isinstance(v, Path):
             return f"file {self.files.source(v)}" if SOURCES.fullmatch(v.name) and v.is_file() else "path"
         if isinstance(v, Launches):
@@ -334,6 +346,14 @@ class Walk:
         if isinstance(v, (types.FunctionType, types.MethodType, type, types.ModuleType)) or callable(v):
             return self._callable(v)
         return self._object(v)
+
+    def _row(self, v: Row) -> str:
+        if self.files is FILES:
+            return f"row {v.hash()}"
+        inner = walked(v, self.files)
+        self.reached |= inner.reached
+        self.unread += inner.unread
+        return f"row {_digest(inner)}"
 
     def _launches(self, v: Launches) -> str:
         index = self.files.index(v.module)
@@ -403,14 +423,15 @@ class Walk:
         if not above and name in index["names"]:
             return self._name(module, name)
         if above and "<locals>" not in f.__qualname__:
-            for unit in index["names"].get(above, ()):
-                if name in (methods := index["units"][unit][4]):
+            for unit in _numbers(index["names"].get(above, "")):
+                if name in (methods := Told(index["units"][unit]).methods):
                     return self._unit(module, methods[name])
         return self._nested(f, module, index)
 
     def _nested(self, f: types.FunctionType, module: str, index: dict[str, Any]) -> str:
         code = f.__code__
-        found = index["nested"].get(f"{code.co_firstlineno}:{code.co_name}", [])
+        said = _numbers(index["nested"].get(f"{code.co_firstlineno}:{code.co_name}", ""))
+        found = list(zip(said[::2], said[1::2], strict=True))
         if not found:
             self.unread.append(f"{f.__qualname__} of {module}: it lies no more where it did")
             return f"unknown {f.__qualname__}"
@@ -423,8 +444,8 @@ class Walk:
     def _written(self, f: types.FunctionType, text: str) -> str:
         """A function whose text was made: that, and what its names stand for."""
         index = self.files.written(text)
-        units = [unit[0] for unit in index["units"]]
-        attributes = sorted({name for unit in index["units"] for name in unit[2]})
+        said = [Told(unit) for unit in index["units"]]
+        units, attributes = [unit.text for unit in said], sorted({name for unit in said for name in unit.attributes})
         self._ask(attributes)
         scope = {n: v for n, v in f.__globals__.items() if n not in index["names"] and n != "__builtins__"}
         return f"written[{f.__name__}, {units}, {attributes}, {self._value(scope)}]"
@@ -437,7 +458,11 @@ def _held(cell: Any) -> Any:
         return None
 
 
-def _which(code: types.CodeType, found: list[list[int]]) -> Iterator[int]:
+def _numbers(text: str) -> list[int]:
+    return list(map(int, text.split()))
+
+
+def _which(code: types.CodeType, found: list[tuple[int, int]]) -> Iterator[int]:
     """Of the functions that begin on a line, the unit of the one that ``code`` is; all where that cannot be told."""
     if len(found) > 1:
         places = (p for p in code.co_positions() if p[0] == code.co_firstlineno and p[2] is not None and p[3])
@@ -446,6 +471,11 @@ def _which(code: types.CodeType, found: list[list[int]]) -> Iterator[int]:
         if before:
             found = [max(before)]
     return (unit for _, unit in found)
+
+
+@functools.cache
+def _fields(v: type) -> frozenset[str]:
+    return frozenset(f.name for f in fields(v))
 
 
 def _ours(v: type) -> bool:
@@ -486,7 +516,6 @@ def _outside(module: str, name: str) -> str | None:
 
 # ---------------------------------------------------------------- a row's hash
 
-FORMAT = 2  # of hashes; those of 1 left out what launches
 MOST = 4096  # rows whose hash a process remembers
 
 _hashes: dict[tuple[Any, ...], tuple[Any, str]] = {}
@@ -494,15 +523,24 @@ _hashes: dict[tuple[Any, ...], tuple[Any, str]] = {}
 
 def row_hash(made_of: Callable[[], tuple[Any, ...]], row: Row) -> str:
     """SHA-256 over all that a row's callables reach, and over what else it is made of: flags, configurations, sources,
-    other rows. Cost: about a millisecond the first time in a process; once the files were read on a machine."""
+    other rows. Cost: one to three milliseconds the first time in a process; once the files were read on a machine."""
     beside = made_of()
     key = id(row.load), id(row.prepare), repr([part.hash() if isinstance(part, Row) else part for part in beside])
     if key not in _hashes:
         if len(_hashes) >= MOST:
             _hashes.clear()
-        text = Walk((row.load, row.prepare, beside)).text
-        _hashes[key] = (row.load, row.prepare), hashlib.sha256(f"{FORMAT}\n{text}".encode()).hexdigest()
+        _hashes[key] = (row.load, row.prepare), _digest(Walk((row.load, row.prepare, beside)))
     return _hashes[key][1]
+
+
+def walked(row: Row, files: Files = FILES) -> Walk:
+    """The walk that a row's hash is made of."""
+    assert isinstance(row.hashed, functools.partial), f"{row.name} is not hashed by row_hash"
+    return Walk((row.load, row.prepare, row.hashed.args[0]()), files)
+
+
+def _digest(walk: Walk) -> str:
+    return hashlib.sha256(f"{FORMAT}\n{walk.text}".encode()).hexdigest()
 
 
 def reread() -> None:

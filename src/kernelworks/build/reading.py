@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Unit", "read"]
+__all__ = ["FREE", "HERE", "SOURCES", "Told", "read"]
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -41,10 +42,31 @@ class Unit:
     files: list[str] = field(default_factory=list)  # that a constant of it may name
     methods: dict[str, int] = field(default_factory=dict)  # of a class: name -> its unit
 
+    def told(self) -> str:
+        """All of it in lines, the text as a digest; ``Told`` reads them."""
+        methods = " ".join(f"{name} {unit}" for name, unit in self.methods.items())
+        refs = " ".join(map(",".join, self.refs))
+        return "\n".join((_short(self.text), refs, " ".join(self.attributes), " ".join(self.files), methods))
+
+
+class Told:
+    """A unit as ``read`` told it."""
+
+    __slots__ = ("attributes", "files", "methods", "refs", "text")
+
+    def __init__(self, said: str) -> None:
+        self.text, refs, attributes, files, methods = said.split("\n")
+        self.refs = [ref.split(",") for ref in refs.split()]
+        self.attributes, self.files, named = attributes.split(), files.split(), methods.split()
+        self.methods = dict(zip(named[::2], map(int, named[1::2]), strict=True))
+
 
 def read(source: str, module: str, package: str, *, is_package: bool = False) -> dict[str, Any]:
-    """Of a module's source: ``units``; ``names``, name -> the units that bind it; ``imports``, name -> what of ours it
-    is; ``nested``, "line:name" -> [column, unit] of functions within others. Plain lists, dicts and strings."""
+    """Of a module's source: ``units``, each as ``Told`` takes it; ``names``, name -> the units that bind it; ``imports``, name ->
+    module and what of it; ``nested``, "line:name" -> column and unit of each function within others; ``whole``.
+
+    All in strings: few units of a file are ever asked for, and strings cost Python's collector nothing.
+    """
     return _Module(ast.parse(source), module, package, is_package).told()
 
 
@@ -439,9 +461,9 @@ class _Module:
 
     def told(self) -> dict[str, Any]:
         return {
-            "units": [[_short(u.text), u.refs, u.attributes, u.files, u.methods] for u in self.units],
-            "names": self.names,
-            "imports": self.imports,
-            "nested": self.nested,
+            "units": [unit.told() for unit in self.units],
+            "names": {name: " ".join(map(str, units)) for name, units in self.names.items()},
+            "imports": {name: " ".join(found) for name, found in self.imports.items()},
+            "nested": {key: " ".join(map(str, itertools.chain(*found))) for key, found in self.nested.items()},
             "whole": self._whole(),
         }
