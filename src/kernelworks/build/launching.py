@@ -16,10 +16,7 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
-import json
-import os
 import re
-import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,23 +26,16 @@ from typing import Any
 
 import torch
 
-from kernelworks import environment
-from kernelworks.build import reading
+from kernelworks.build.indexed import FILES, NAME, PACKAGE, Files
 from kernelworks.build.reading import FREE, HERE, SOURCES, Told
-from kernelworks.build.sources import text_of, with_includes
-from kernelworks.build.stripped import stripped
 from kernelworks.contract import FORMAT, Row
 
-__all__ = ["Files", "Launches", "Walk", "Whole", "reread", "row_hash", "walked"]
-
-PACKAGE = Path(__file__).resolve().parent.parent
-ROOT = str(PACKAGE)
-NAME = __name__.split(".")[0]
+__all__ = ["Launches", "Walk", "Whole", "reread", "row_hash", "walked"]
 
 # Where the walk stops: modules, whole, or what they name.
 OUTSIDE: Mapping[str, tuple[str, ...]] = {
     "build.cache": (), "build.compiler": (), "build.constants": (), "build.cpp": (), "build.loading": (),
-    "build.configs": ("table_of",), "build.cuda": ("cubin", "toolchain"), "build.rows": ("triton_toolchain",),
+    "build.configs": ("_read", "table_of"), "build.cuda": ("cubin", "toolchain"), "build.rows": ("triton_toolchain",),
     "environment": (), "machine": (), "machine.gpu": (),
 }  # fmt: skip
 
@@ -69,125 +59,6 @@ class Whole:
     module: str
 
 
-# ---------------------------------------------------------------- files
-
-
-@functools.cache
-def _reader() -> bytes:
-    """What the reading of a file hangs on beside its bytes."""
-    own = (Path(reading.__file__), Path(__file__).with_name("stripped.py"), Path(__file__).with_name("sources.py"))
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in own)).digest()
-
-
-def _kept(what: str, of: bytes, make: Callable[[], Any]) -> Any:
-    """What ``make`` makes of some bytes, from the cache folder where it lies there whole: a file begins with the digest
-    of the rest, and one that does not is as none. What is kept is of these bytes alone, whoever they belong to."""
-    version = f"{what} {sys.version_info[:2]} {NAME}".encode()
-    name = hashlib.sha256(version + _reader() + of).hexdigest()
-    path = f"{environment.cache_dir('launching')}/{name[:32]}.json"
-    try:
-        with open(path, "rb") as file:
-            digest, _, text = file.read().partition(b"\n")
-        if hashlib.sha256(text).hexdigest().encode() == digest:
-            return json.loads(text)
-    except (OSError, ValueError):
-        pass
-    found = make()
-    text = json.dumps(found).encode()
-    try:
-        environment.write_whole(Path(path), f"{hashlib.sha256(text).hexdigest()}\n{text.decode()}", ".launching-")
-    except OSError:  # read anew in each process
-        pass
-    return found
-
-
-class Files:
-    """The files of ours as they lie, each read once. ``changed`` holds the bytes of some in their stead, for tests."""
-
-    def __init__(self, changed: Mapping[Path, bytes] | None = None) -> None:
-        self.changed = dict(changed or {})
-        self._indexed: dict[str, dict[str, Any] | None] = {}
-        self._sources: dict[Path, str] = {}
-        self._paths: dict[str, Path | None] = {}
-        self._folders: dict[str, frozenset[str]] = {}
-
-    def bytes_of(self, path: Path) -> bytes:
-        return self.changed[path] if path in self.changed else path.read_bytes()
-
-    def text_of(self, path: Path) -> str:
-        return self.bytes_of(path).decode() if path in self.changed else text_of(path)
-
-    def path_of(self, module: str) -> Path | None:
-        """Where a module lies: one of ours by its name, any other by its path."""
-        if module not in self._paths:
-            if module.endswith(".py"):
-                self._paths[module] = Path(module)
-            else:
-                self._paths[module] = self._lies(os.path.join(ROOT, *module.split(".")[1:]))
-        return self._paths[module]
-
-    def _lies(self, place: str) -> Path | None:
-        """A package or a module; folders are listed once, for most names that are asked for are none."""
-        folder, name = os.path.split(place)
-        if folder not in self._folders:
-            self._folders[folder] = frozenset(os.listdir(folder)) if os.path.isdir(folder) else frozenset()
-        if f"{name}.py" in self._folders[folder]:
-            return Path(f"{place}.py")
-        inside = os.path.join(place, "__init__.py")
-        return Path(inside) if place == ROOT or (name in self._folders[folder] and os.path.isfile(inside)) else None
-
-    def index(self, module: str) -> dict[str, Any] | None:
-        """What ``reading.read`` tells of a module; None where there is none."""
-        if module not in self._indexed:
-            path = self.path_of(module)
-            self._indexed[module] = None if path is None else self._read(path, module)
-        return self._indexed[module]
-
-    def _read(self, path: Path, module: str) -> dict[str, Any]:
-        data = self.bytes_of(path)
-
-        def make() -> dict[str, Any]:
-            return reading.read(data.decode(), module, NAME, is_package=path.name == "__init__.py")
-
-        named = "" if module.endswith(".py") else module  # decides what relative imports are
-        found: dict[str, Any] = make() if path in self.changed else _kept(f"python {named}", data, make)
-        return found
-
-    def written(self, text: str) -> dict[str, Any]:
-        """What ``reading.read`` tells of a text that lies in no file."""
-        if text not in self._indexed:
-            self._indexed[text] = _kept("written", text.encode(), lambda: reading.read(text, "", NAME))
-        found = self._indexed[text]
-        assert found is not None
-        return found
-
-    def whole(self, module: str) -> str:
-        """All that a module says, as a digest."""
-        index = self.index(module)
-        return str(index["whole"]) if index else ""
-
-    def forget(self) -> None:
-        for known in (self._indexed, self._sources, self._paths, self._folders):
-            known.clear()
-
-    def source(self, path: Path) -> str:
-        """A C++ or CUDA source with what it includes, as a digest."""
-        path = path.resolve()
-        if path not in self._sources:
-            shared = PACKAGE / ("tile" if path.suffix in (".cu", ".cuh") else "simd")
-            files = with_includes(path, shared, self.text_of)
-            of = b"\0".join(str(len(data)).encode() + b" " + data for data in map(self.bytes_of, files))
-
-            def make() -> str:
-                return hashlib.sha256(stripped(path, shared, self.text_of).encode()).hexdigest()
-
-            self._sources[path] = make() if self.changed.keys() & set(files) else _kept("source", of, make)
-        return self._sources[path]
-
-
-FILES = Files()
-
-
 # ---------------------------------------------------------------- the walk
 
 
@@ -198,6 +69,8 @@ class Walk:
         self.files = files
         self.lines: list[str] = []
         self.reached: dict[tuple[str, int], None] = {}  # module and unit
+        self.sources: set[Path] = set()
+        self.held: list[tuple[Any, str]] = []  # values that no file says: of an object's field, of a function's cell
         self.unread: list[str] = []  # what was met and cannot be told, for the test that there is nothing of the kind
         self._numbers: dict[Any, int] = {}
         self._queue: deque[Callable[[], None]] = deque()
@@ -293,7 +166,11 @@ class Walk:
     def _file(self, module: str, name: str) -> str:
         path = self.files.path_of(module)
         beside = path.parent / name if path is not None else None
-        return self.files.source(beside) if beside is not None and beside.is_file() else ""
+        return self._source(beside) if beside is not None and beside.is_file() else ""
+
+    def _source(self, path: Path) -> str:
+        self.sources.add(path.resolve())
+        return self.files.source(path)
 
     # ------------------------------------------------------------ methods and fields, by what is asked of anything
 
@@ -318,6 +195,7 @@ class Walk:
 
     def _field(self, number: int, found: Any, name: str) -> None:
         if name in _fields(type(found)):
+            self.held.append((found, name))
             self.lines.append(f"{number}.{name} = {self._value(getattr(found, name))}")
 
     # ------------------------------------------------------------ live values
@@ -335,10 +213,12 @@ class Walk:
         if isinstance(v, Row):
             return self._row(v)
         if isinstance(v, Path):
-            return f"file {self.files.source(v)}" if SOURCES.fullmatch(v.name) and v.is_file() else "path"
+            return f"file {self._source(v)}" if SOURCES.fullmatch(v.name) and v.is_file() else "path"
         if isinstance(v, Launches):
             return self._launches(v)
         if isinstance(v, Whole):
+            if self.files.index(v.module) is None:
+                self.unread.append(f"no module {v.module}")
             return f"whole {self.files.whole(v.module)}"
         if isinstance(v, functools.partial):
             parts = self._value(v.func), self._value(v.args), self._value(v.keywords)
@@ -352,6 +232,8 @@ class Walk:
             return f"row {v.hash()}"
         inner = walked(v, self.files)
         self.reached |= inner.reached
+        self.sources |= inner.sources
+        self.held += inner.held
         self.unread += inner.unread
         return f"row {_digest(inner)}"
 
@@ -437,6 +319,7 @@ class Walk:
             return f"unknown {f.__qualname__}"
         self._alive.append(f)
         cells = dict(zip(code.co_freevars, (_held(cell) for cell in f.__closure__ or ()), strict=True))
+        self.held += [(f, name) for name in cells]
         units = [self._unit(module, u, cells, ("function", id(f), u)) for u in _which(code, found)]
         defaults = [*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()]
         return f"function[{'+'.join(units)}, {', '.join(map(self._value, defaults))}]"

@@ -41,23 +41,25 @@ class Unit:
     attributes: list[str] = field(default_factory=list)  # that it asks of anything
     files: list[str] = field(default_factory=list)  # that a constant of it may name
     methods: dict[str, int] = field(default_factory=dict)  # of a class: name -> its unit
+    place: tuple[int, ...] = ()  # where it lies, line and column of its begin and its end; no part of what it is
 
     def told(self) -> str:
         """All of it in lines, the text as a digest; ``Told`` reads them."""
         methods = " ".join(f"{name} {unit}" for name, unit in self.methods.items())
         refs = " ".join(map(",".join, self.refs))
-        return "\n".join((_short(self.text), refs, " ".join(self.attributes), " ".join(self.files), methods))
+        return "\n".join((_short(self.text), refs, " ".join(self.attributes), " ".join(self.files), methods, " ".join(map(str, self.place))))
 
 
 class Told:
     """A unit as ``read`` told it."""
 
-    __slots__ = ("attributes", "files", "methods", "refs", "text")
+    __slots__ = ("attributes", "files", "methods", "place", "refs", "text")
 
     def __init__(self, said: str) -> None:
-        self.text, refs, attributes, files, methods = said.split("\n")
+        self.text, refs, attributes, files, methods, place = said.split("\n")
         self.refs = [ref.split(",") for ref in refs.split()]
         self.attributes, self.files, named = attributes.split(), files.split(), methods.split()
+        self.place = tuple(map(int, place.split()))
         self.methods = dict(zip(named[::2], map(int, named[1::2]), strict=True))
 
 
@@ -136,6 +138,12 @@ def _locals(node: Function) -> set[str]:
     return {a.arg for a in _parameters(node)} | _bound(body)
 
 
+def _places(node: Any) -> list[tuple[int, int]]:
+    """Where a node begins and ends, and its decorators, which lie before it."""
+    begins = [(one.lineno, one.col_offset) for one in (node, *getattr(node, "decorator_list", ()))]
+    return [*begins, (node.end_lineno, node.end_col_offset)]
+
+
 def _imports_in(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
     for inner in ast.walk(node):
         if isinstance(inner, (ast.Import, ast.ImportFrom)):
@@ -157,8 +165,11 @@ class _Writer:
         self.files: list[str] = []
         self.annotated = False
 
-    def unit(self) -> Unit:
-        return Unit("".join(self.parts), self.refs, sorted(self.attributes), sorted(set(self.files)))
+    def unit(self, *nodes: ast.AST) -> Unit:
+        """What was written of some nodes."""
+        places = [place for node in nodes for place in _places(node)]
+        its = "".join(self.parts), self.refs, sorted(self.attributes), sorted(set(self.files))
+        return Unit(*its, place=(*min(places), *max(places)))
 
     def ref(self, ref: Ref) -> None:
         if ref not in self.refs:
@@ -411,7 +422,7 @@ class _Module:
             writer.function(node, "")
         else:
             writer.write(node)
-        return self._kept(writer.unit())
+        return self._kept(writer.unit(node))
 
     def _kept(self, unit: Unit) -> int:
         self.units.append(unit)
@@ -424,11 +435,12 @@ class _Module:
         writer = _Writer(self, [], {})
         writer.class_(node, [s for s in node.body if s not in members])
         writer.parts.append(ascii([_member(s) for s in members if isinstance(s, ast.AnnAssign)]))  # fields, in order
-        number = self._kept(writer.unit())
+        number = self._kept(writer.unit(node))
         for name in dict.fromkeys(map(_member, members)):  # several of a name: a property's setter, an overload
             inner = _Writer(self, [], {})
-            inner.class_(node, [s for s in members if _member(s) == name], whole=False)
-            self.units[number].methods[name] = self._kept(inner.unit())
+            its = [s for s in members if _member(s) == name]
+            inner.class_(node, its, whole=False)
+            self.units[number].methods[name] = self._kept(inner.unit(*its))
         return number
 
     def _nest(
@@ -442,7 +454,7 @@ class _Module:
                     writer.function(child, "")
                     first = min([child.lineno, *(d.lineno for d in getattr(child, "decorator_list", []))])
                     key = f"{first}:{getattr(child, 'name', '<lambda>')}"
-                    self.nested.setdefault(key, []).append([child.col_offset, self._kept(writer.unit())])
+                    self.nested.setdefault(key, []).append([child.col_offset, self._kept(writer.unit(child))])
                 own = self.imported(child)
                 self._nest(child, [*scopes, _locals(child) - own.keys()], imports | own)
             elif isinstance(child, ast.ClassDef):
