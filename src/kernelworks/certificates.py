@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from kernelworks import environment
-from kernelworks.contract import FORMAT, Row
+from kernelworks.build.launching import FORMAT
+from kernelworks.contract import Row
 from kernelworks.layout import in_lines
 from kernelworks.machine import kind_of, machine
 

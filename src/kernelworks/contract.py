@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "ABSENT", "FLOATS", "FORMAT", "UNIT_ROUNDOFF", "Case", "Contract", "Cost", "Mutant", "Request", "Row", "TensorSpec",
+    "ABSENT", "FLOATS", "UNIT_ROUNDOFF", "Case", "Contract", "Cost", "Mutant", "Request", "Row", "TensorSpec",
     "Values", "describe", "need_dtype", "need_same", "need_tensor", "rounding", "spec", "unread",
 ]  # fmt: skip
 
@@ -227,8 +227,6 @@ class Contract:
 
 
 # ---------------------------------------------------------------- rows
-
-FORMAT = 2  # of rows' hashes: those of 1 left out the code that launches a row
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,9 @@ import torch
 
 from kernelworks.build.indexed import FILES, NAME, PACKAGE, Files
 from kernelworks.build.reading import FREE, HERE, SOURCES, Told
-from kernelworks.contract import FORMAT, Row
+from kernelworks.contract import Row
 
-__all__ = ["Launches", "Walk", "Whole", "reread", "row_hash", "walked"]
+__all__ = ["FORMAT", "Launches", "Walk", "Whole", "reread", "row_hash", "walked"]
 
 # Where the walk stops: modules, whole, or what they name.
 OUTSIDE: Mapping[str, tuple[str, ...]] = {
@@ -399,6 +399,7 @@ def _outside(module: str, name: str) -> str | None:
 
 # ---------------------------------------------------------------- a row's hash
 
+FORMAT = 2  # of hashes: those of 1 left out the code that launches a row
 MOST = 4096  # rows whose hash a process remembers
 
 _hashes: dict[tuple[Any, ...], tuple[Any, str]] = {}
