@@ -125,7 +125,9 @@ def in_tree(source: Path, *arguments: str) -> Any:
 
 def checked_out(commit: str, folder: Path) -> Path:
     """The package as it was, with what reads either tree; hashes do not depend on that."""
-    archive = subprocess.run(["git", "archive", commit, "src", "benchmarks/results"], capture_output=True, check=True, cwd=ROOT)
+    archive = subprocess.run(
+        ["git", "archive", commit, "src", "benchmarks/results"], capture_output=True, check=True, cwd=ROOT
+    )
     subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
     for name in READERS:
         text = (ROOT / "src/kernelworks/build" / f"{name}.py").read_bytes()
@@ -171,7 +173,9 @@ def carried(
             if any((c.op, c.row) == (other.op, other.row) for other in found):
                 continue
             if name in same and c.format == 1 and then[name]["hash"] == c.source_hash:
-                why = f"format 1, {c.source_hash}: at {commit} flags, {same[name]} and launch text are what they are now"
+                why = (
+                    f"format 1, {c.source_hash}: at {commit} flags, {same[name]} and launch text are what they are now"
+                )
                 found.append(replace(c, source_hash=now[name]["hash"], format=FORMAT, carried_from=why))
             else:
                 left.append(name)
@@ -210,9 +214,7 @@ def subsets(items: list[Any]) -> list[tuple[Any, ...]]:
     return [some for n in range(len(items) + 1) for some in itertools.combinations(items, n)]
 
 
-def rekeyed(
-    hashes: Mapping[str, str], then: Mapping[str, Any], now: Mapping[str, Any], source: Path
-) -> Iterator[str]:
+def rekeyed(hashes: Mapping[str, str], then: Mapping[str, Any], now: Mapping[str, Any], source: Path) -> Iterator[str]:
     """Timings of the commit: the source's hash, and of what they were raced among. Those that were made of the rows as
     they are now stay."""
     from kernelworks import timings
@@ -239,7 +241,9 @@ def rekeyed(
             found[t.op, t.key] = t
         timings.write_shipped(found.values(), path.stem)
         lost = sum(not new for new in remade.values())
-        yield f"{path.name}: {changed} of {len(found)} timings" + (f", {lost} without what they were among" if lost else "")
+        yield f"{path.name}: {changed} of {len(found)} timings" + (
+            f", {lost} without what they were among" if lost else ""
+        )
 
 
 def records(hashes: Mapping[str, str], folder: Path) -> Iterator[str]:

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tokenize
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +186,9 @@ def test_a_token_in_any_source_changes_the_hash(walks: dict[str, Walk]) -> None:
     blind = []
     for path, names in users.items():
         text = path.read_text(encoding="utf-8")
-        lines = [n for n, line in enumerate(text.splitlines()) if re.match(r"\s*(return|if|for|const|auto)\b.*\d;?", line)]
+        lines = [
+            n for n, line in enumerate(text.splitlines()) if re.match(r"\s*(return|if|for|const|auto)\b.*\d;?", line)
+        ]
         for at in lines[:: max(1, len(lines) // 2)][:2]:
             said = text.splitlines()
             said[at] = re.sub(r"(\d)(?=\D*$)", lambda m: str((int(m[1]) + 1) % 10), said[at].split("//")[0])
@@ -291,7 +292,7 @@ def with_other_prose(data: bytes) -> bytes:
     for node in ast.walk(ast.parse(data)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             for at in range(node.lineno, node.end_lineno or 0):
-                lines[at - 1] = re.sub(r"[a-z]", "q", lines[at - 1]) if '\\' not in lines[at - 1] else lines[at - 1]
+                lines[at - 1] = re.sub(r"[a-z]", "q", lines[at - 1]) if "\\" not in lines[at - 1] else lines[at - 1]
     changed = "\n".join(lines) + "\n"
     for token in reversed(list(tokenize.generate_tokens(io.StringIO(changed).readline))):
         if token.type == tokenize.NEWLINE and "#" not in token.line:

@@ -25,7 +25,17 @@ from kernelworks.contract import Row
 from kernelworks.layout import in_lines
 from kernelworks.machine import kind_of, machine
 
-__all__ = ["Certificate", "current", "elsewhere", "find", "invalid", "shipped_kinds", "shipped_path", "write", "write_shipped"]
+__all__ = [
+    "Certificate",
+    "current",
+    "elsewhere",
+    "find",
+    "invalid",
+    "shipped_kinds",
+    "shipped_path",
+    "write",
+    "write_shipped",
+]
 
 SHIPPED = Path(__file__).resolve().parent / "certified"
 
@@ -97,13 +107,7 @@ def elsewhere(op: str, row: Row) -> Certificate | None:
         if kind == here.kind or not kind.startswith(f"{here.architecture}-"):
             continue
         held = _shipped(kind).get((op, row.name))
-        if (
-            held
-            and _within(held)
-            and not held.proved_on
-            and current(held, row)
-            and held.toolchain == row.toolchain()
-        ):
+        if held and _within(held) and not held.proved_on and current(held, row) and held.toolchain == row.toolchain():
             return held
     return None
 

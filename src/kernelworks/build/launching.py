@@ -194,7 +194,7 @@ class Walk:
             self.lines.append(f"{number}.{name} = {self._unit(module, methods[name])}")
 
     def _field(self, number: int, found: Any, name: str) -> None:
-        if name in _fields(type(found)):
+        if name in _fields(found.__class__):
             self.held.append((found, name))
             self.lines.append(f"{number}.{name} = {self._value(getattr(found, name))}")
 
@@ -203,7 +203,7 @@ class Walk:
     def _value(self, v: Any) -> str:
         if v is None or v is ... or type(v) in (bool, int, float, complex, str, bytes):
             lies = isinstance(v, str) and v.startswith("/") and Path(v).is_file()
-            return "path" if lies else f"{type(v).__name__} {ascii(v)}"
+            return "path" if lies else f"{type(v).__name__} {v!a}"
         if isinstance(v, (tuple, list)):
             return f"{'tuple' if isinstance(v, tuple) else 'list'}[{', '.join(map(self._value, v))}]"
         if isinstance(v, (set, frozenset)):
@@ -272,7 +272,7 @@ class Walk:
         if isinstance(v, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
             return str(v)
         if isinstance(v, re.Pattern):
-            return f"pattern {ascii(v.pattern)} {v.flags}"
+            return f"pattern {v.pattern!a} {v.flags}"
         if isinstance(v, enum.Enum):
             return f"{self._of_class(type(v))}.{v.name}"
         if not _ours(type(v)):

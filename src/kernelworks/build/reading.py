@@ -47,7 +47,16 @@ class Unit:
         """All of it in lines, the text as a digest; ``Told`` reads them."""
         methods = " ".join(f"{name} {unit}" for name, unit in self.methods.items())
         refs = " ".join(map(",".join, self.refs))
-        return "\n".join((_short(self.text), refs, " ".join(self.attributes), " ".join(self.files), methods, " ".join(map(str, self.place))))
+        return "\n".join(
+            (
+                _short(self.text),
+                refs,
+                " ".join(self.attributes),
+                " ".join(self.files),
+                methods,
+                " ".join(map(str, self.place)),
+            )
+        )
 
 
 class Told:
@@ -83,7 +92,8 @@ def _imported(node: ast.Import | ast.ImportFrom, module: str, is_package: bool) 
     """(name, module, attribute or "") for each name that an import binds."""
     for alias in node.names:
         if isinstance(node, ast.Import):
-            yield (alias.asname, alias.name, "") if alias.asname else (*[alias.name.split(".")[0]] * 2, "")
+            top = alias.name.split(".")[0]
+            yield (alias.asname, alias.name, "") if alias.asname else (top, top, "")
             continue
         base = node.module or ""
         if node.level:
@@ -97,9 +107,9 @@ def _targets(node: ast.AST) -> Iterator[str]:
     """Names that a node by itself binds in the scope that it stands in."""
     if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
         yield node.id
-    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        yield node.name
-    elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
+    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) or (
+        isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name
+    ):
         yield node.name
     elif isinstance(node, ast.MatchMapping) and node.rest:
         yield node.rest
@@ -204,7 +214,7 @@ class _Writer:
                 self.write(item)
             self.parts.append("]")
         elif not isinstance(value, ast.AST):
-            self.parts.append(f"{ascii(value)},")
+            self.parts.append(f"{value!a},")
         else:
             special = getattr(self, f"_{type(value).__name__}", None)
             if special is not None:
@@ -246,7 +256,7 @@ class _Writer:
     def _Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str) and SOURCES.fullmatch(node.value):
             self.files.append(node.value)
-        self.parts.append(f"{type(node.value).__name__} {ascii(node.value)};")
+        self.parts.append(f"{type(node.value).__name__} {node.value!a};")
 
     def _Import(self, node: ast.Import | ast.ImportFrom) -> None:
         """What an import binds is written where it is used."""
@@ -429,8 +439,7 @@ class _Module:
         return len(self.units) - 1
 
     def _class(self, node: ast.ClassDef) -> int:
-        """A class: what Python itself calls or reads of it, and each method, field and constant, by what it is named.
-        """
+        """A class: what Python itself calls or reads of it, and each method, field and constant, by its name."""
         members = [s for s in node.body if _member(s)]
         writer = _Writer(self, [], {})
         writer.class_(node, [s for s in node.body if s not in members])

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks.aten import aten
-from kernelworks.forms.arguments import Like, Number, Vector
+from kernelworks.forms.arguments import Argument, Like, Number, Vector
 from kernelworks.forms.norm import ROW, Norm
 
 __all__ = ["ARGUMENTS", "CONTRACT", "FORM"]
@@ -25,7 +25,13 @@ def operators(x: Any, residual: Any, weight: Any, bias: Any, eps: float) -> Any:
     return aten("layer_norm", s, (x.shape[-1],), weight, bias, eps, torch.backends.cudnn.enabled), s
 
 
-ARGUMENTS = {"x": ROW, "residual": Like("x"), "weight": Vector("x"), "bias": Vector("x"), "eps": Number()}
+ARGUMENTS: dict[str, Argument] = {
+    "x": ROW,
+    "residual": Like("x"),
+    "weight": Vector("x"),
+    "bias": Vector("x"),
+    "eps": Number(),
+}
 FORM = Norm(
     room=__file__,
     formula="output = (s - mean(s, -1)) / sqrt(mean((s - mean)^2, -1) + eps) * weight + bias, with s = x + residual",
