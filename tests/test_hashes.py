@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import hashlib
 import io
 import json
 import re
@@ -21,9 +22,10 @@ from typing import Any
 
 import pytest
 
-from kernelworks.build import launching
+from kernelworks import certificates
+from kernelworks.build import launching, reading
 from kernelworks.build.indexed import FILES, PACKAGE, Files
-from kernelworks.build.launching import OUTSIDE, Walk, walked
+from kernelworks.build.launching import FORMAT, OUTSIDE, Walk, walked
 from kernelworks.build.reading import Told
 from kernelworks.build.rows import searched_row
 from kernelworks.build.stripped import bare
@@ -32,7 +34,10 @@ from rows import ALL_OPS
 
 ROWS = {f"{op.name}.{row.name}": row for op in ALL_OPS for row in op.rows if row.source is not None}
 SEARCHED = PACKAGE / "ops" / "activation" / "relu" / "searched.py"
-FOUND = '"""Found by a search."""\nimport torch\n\nTEXT = "int x;  // a comment that is compiled"\n\n\ndef relu(x):\n    return torch.relu(x) + 0\n'
+FOUND = (
+    '"""Found by a search."""\nimport torch\n\nTEXT = "int x;  // a comment that is compiled"\n\n\n'
+    "def relu(x):\n    return torch.relu(x) + 0\n"
+)
 
 
 def of(row: Row, changed: dict[Path, bytes] | None = None) -> str:
@@ -365,3 +370,129 @@ def test_files_may_move_and_be_called_otherwise(tmp_path: Path) -> None:
     )
     assert not done.returncode, done.stderr[-3000:]
     assert json.loads(done.stdout) == {name: row.hash() for name, row in ROWS.items()}
+
+
+# ---------------------------------------------------------------- how it is read
+
+READ = '''
+import math
+import torch.nn.functional as F
+from kernelworks.build import cuda
+
+SIZE: int = 0x10
+TABLE = {"a": 1e3, "b": (2, None, ...), **{}}
+TABLE["c"] = b"x"
+
+
+@cuda.kernel
+def kernel(x: "pointer", *rest, BLOCK: constexpr = 128, **named) -> None:
+    """words"""
+    match x:
+        case [1, *more] if (n := len(more)) > 2:
+            return f"{n!r:>{BLOCK}} {n=}" "joined"
+        case {"k": v, **left} | v:
+            pass
+    return [i + j for i in range(SIZE) for j in x if i != j]
+
+
+class Launch(cuda.Kernel, metaclass=type):
+    "words"
+    stride: int = 3
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        from kernelworks.lines import lines
+
+        return lines(F.relu(self.x), dim=-1) + (math.ceil(SIZE / 3),)
+
+
+async def later(a, /, b=lambda y, z=2: y @ z, *, c):
+    async with a as d:
+        yield await d
+    try:
+        del d
+    except* (ValueError, TypeError) as error:
+        raise OSError from error
+'''
+SAID = "0a0a7b225f32d0e212bbd354bd417c0b032e731ca7f2306a7ec214b6d5252e74"
+
+
+def test_a_file_is_read_the_same_on_every_version_of_python() -> None:
+    """What is said here was said on 3.11, 3.12 and 3.13."""
+    told = reading.read(READ, "kernelworks.some.module", "kernelworks")
+    assert hashlib.sha256(json.dumps(told).encode()).hexdigest() == SAID
+
+
+def test_layout_is_not_read_and_meaning_is() -> None:
+    def said(text: str) -> str:
+        return str(reading.read(text, "kernelworks.some.module", "kernelworks")["whole"])
+
+    as_it_is = said("def f(x):\n    return g(x, 1, step=16)\n")
+    assert said("def f(\n    x,  # words\n):\n    'words'\n\n    return g(x, 1, step=0x10,)  \n") == as_it_is
+    others = "g(x, step=16)", "g(1, x, step=16)", "g(x, 1, step=16.0)", "g(x, 1, pace=16)", "g(x, True, step=16)"
+    assert as_it_is not in {said(f"def f(x):\n    return {call}\n") for call in others}
+
+
+SOURCE = r"""#include "shared/kernel.hpp"  // words
+#define ROUND(x) ((x) + \
+    1)
+/* words
+   and more */ int f(const char* s) { return s[0] == '"' ? 1'000 : g("// no words", R"x(
+  /* nor here */ )x"); }
+"""
+
+
+def test_cpp_is_stripped_of_what_a_compiler_does_not_see() -> None:
+    raw = 'R"x(\n  /* nor here */ )x"'
+    code = f"""int f(const char* s) {{ return s[0] == '"' ? 1'000 : g("// no words", {raw}); }}"""
+    assert bare(SOURCE) == f'#include "kernel.hpp"\0#define ROUND(x) ((x) + 1)\0{code}'
+    assert bare(SOURCE.replace("words\n", "other\n").replace("int f", "int  \n f")) == bare(SOURCE)
+    for before, after in (("nor here", "not here"), ("no words", "words"), ("1'000", "1'001"), ("+ \\", "- \\")):
+        assert bare(SOURCE.replace(before, after)) != bare(SOURCE)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "altered", "empty", "another's", "no folder"])
+def test_what_is_kept_of_a_file_is_never_believed_blindly(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = ROWS["sum.avx2"]
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
+    right = launching._digest(walked(row, Files()))
+    kept = sorted((tmp_path / "launching").glob("*.json"))
+    texts = [path.read_bytes() for path in kept]
+    assert len(kept) > 5
+    for number, path in enumerate(kept):
+        match damage:
+            case "truncated":
+                path.write_bytes(texts[number][: len(texts[number]) // 2])
+            case "altered":
+                path.write_bytes(texts[number].replace(b"0", b"1"))
+            case "empty":
+                path.write_bytes(b"")
+            case "another's":
+                path.write_bytes(texts[number - 1])
+    if damage == "no folder":
+        shutil.rmtree(tmp_path / "launching")
+        (tmp_path / "launching").write_text("")
+    assert launching._digest(walked(row, Files())) == right
+    if damage != "no folder":
+        assert [path.read_bytes() for path in kept] == texts
+
+
+def test_a_certificate_of_another_format_says_why_it_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = ROWS["rms_norm.avx2"]
+    record: dict[str, Any] = {
+        "op": "rms_norm", "row": "avx2", "source_hash": row.hash(), "toolchain": row.toolchain(), "kind": "here",
+        "cases": 1, "worst": 0.5, "mutants_rejected": 1, "date": "2026-01-01",
+    }  # fmt: skip
+
+    def reason(**more: Any) -> str:
+        monkeypatch.setattr(certificates, "find", lambda *args: [certificates._read(record | more)])
+        return certificates.invalid("rms_norm", row, "here") or ""
+
+    assert not reason(format=FORMAT)
+    assert "format 1, which left out the code that launches a row; run `kernelworks prove" in reason()
+    assert "which this version does not know" in reason(format=FORMAT + 1)
+    assert "the source changed" in reason(format=FORMAT, source_hash="0" * 64)
+    with pytest.raises(TypeError):
+        certificates._read(record | {"format": "2"})

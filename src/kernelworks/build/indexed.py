@@ -1,11 +1,12 @@
 """The files of ours, read once for what a row's hash is made of, and kept read in the cache folder.
 
 What is kept is made of a file's bytes alone and named by their digest, so that a file that changed is another. A kept
-file begins with the digest of the rest: what is cut short or damaged is as none, and read anew.
+file begins with a digest of its name and of the rest: what is cut short, damaged or another's is read anew.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -30,30 +31,35 @@ NAME = __name__.split(".")[0]
 @functools.cache
 def _reader() -> bytes:
     """What the reading of a file hangs on beside its bytes."""
-    own = (Path(reading.__file__), Path(__file__).with_name("stripped.py"), Path(__file__).with_name("sources.py"))
+    own = (
+        Path(reading.__file__),
+        *(Path(__file__).with_name(f"{name}.py") for name in ("scopes", "sources", "stripped")),
+    )
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in own)).digest()
 
 
 def _kept(what: str, of: bytes, make: Callable[[], Any]) -> Any:
-    """What ``make`` makes of some bytes, from the cache folder where it lies there whole: a file begins with the digest
-    of the rest, and one that does not is as none. What is kept is of these bytes alone, whoever they belong to."""
+    """What ``make`` makes of some bytes, from the cache folder where it lies there whole."""
     version = f"{what} {sys.version_info[:2]} {NAME}".encode()
     name = hashlib.sha256(version + _reader() + of).hexdigest()
     path = f"{environment.cache_dir('launching')}/{name[:32]}.json"
     try:
         with open(path, "rb") as file:
             digest, _, text = file.read().partition(b"\n")
-        if hashlib.sha256(text).hexdigest().encode() == digest:
+        if _seal(name, text) == digest:
             return json.loads(text)
     except (OSError, ValueError):
         pass
     found = make()
     text = json.dumps(found).encode()
-    try:
-        environment.write_whole(Path(path), f"{hashlib.sha256(text).hexdigest()}\n{text.decode()}", ".launching-")
-    except OSError:  # read anew in each process
-        pass
+    with contextlib.suppress(OSError):  # it is read anew in each process
+        environment.write_whole(Path(path), f"{_seal(name, text).decode()}\n{text.decode()}", ".launching-")
     return found
+
+
+def _seal(name: str, text: bytes) -> bytes:
+    """What a kept file begins with: one that was cut short, damaged, or is another's has it not."""
+    return hashlib.sha256(name.encode() + text).hexdigest().encode()
 
 
 class Files:

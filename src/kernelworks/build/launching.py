@@ -16,6 +16,7 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
+import os
 import re
 import types
 from collections import deque
@@ -54,7 +55,7 @@ class Launches:
 
 @dataclass(frozen=True)
 class Whole:
-    """A module of which every statement counts."""
+    """A module, by the path of its file, of which every statement counts."""
 
     module: str
 
@@ -202,7 +203,7 @@ class Walk:
 
     def _value(self, v: Any) -> str:
         if v is None or v is ... or type(v) in (bool, int, float, complex, str, bytes):
-            lies = isinstance(v, str) and v.startswith("/") and Path(v).is_file()
+            lies = isinstance(v, str) and v.startswith("/") and os.path.exists(v)
             return "path" if lies else f"{type(v).__name__} {v!a}"
         if isinstance(v, (tuple, list)):
             return f"{'tuple' if isinstance(v, tuple) else 'list'}[{', '.join(map(self._value, v))}]"

@@ -1,4 +1,4 @@
-"""A Python file of ours, read for what its launches are made of: each definition as a text that only its meaning enters.
+"""A Python file of ours, read for what launches are made of: each definition as a text that only its meaning enters.
 
 ``read`` takes a file apart into units: a function, a method, a class without its methods, a statement that binds a name
 of the module. A unit's text is its syntax tree, written out. Comments, docstrings, blank lines, layout, annotations
@@ -16,19 +16,29 @@ import ast
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from kernelworks.build.scopes import (
+    COMPREHENSIONS,
+    FUNCTIONS,
+    Function,
+    bound_in,
+    imported_by,
+    imports_in,
+    locals_of,
+    parameters_of,
+    places_of,
+    targets_of,
+)
+
 __all__ = ["FREE", "HERE", "SOURCES", "Told", "read"]
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 LEFT_OUT = frozenset(("ctx", "type_comment", "kind", "type_ignores"))
 SOURCES = re.compile(r"[\w./-]+\.(cpp|hpp|cu|cuh|h)")  # a constant that may name a file beside
 
-# What a name is: of this module; from another of ours, with what is asked of it next; a variable of the function around.
+# What a name is: of this module; from another of ours, with what is asked of it; a variable of the function around.
 HERE, FROM, FREE = "here", "from", "free"
 Ref = tuple[str, ...]
 MARK = "\x01"  # around a number that stands for a name; no constant that is written out holds it
@@ -73,8 +83,9 @@ class Told:
 
 
 def read(source: str, module: str, package: str, *, is_package: bool = False) -> dict[str, Any]:
-    """Of a module's source: ``units``, each as ``Told`` takes it; ``names``, name -> the units that bind it; ``imports``, name ->
-    module and what of it; ``nested``, "line:name" -> column and unit of each function within others; ``whole``.
+    """Of a module's source: ``units``, each as ``Told`` takes it; ``names``, name -> the units that bind it;
+    ``imports``, name -> module and what of it; ``nested``, "line:name" -> column and unit of each function within
+    others; ``whole``, all of it.
 
     All in strings: few units of a file are ever asked for, and strings cost Python's collector nothing.
     """
@@ -83,81 +94,6 @@ def read(source: str, module: str, package: str, *, is_package: bool = False) ->
 
 def _short(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-# ---------------------------------------------------------------- names
-
-
-def _imported(node: ast.Import | ast.ImportFrom, module: str, is_package: bool) -> Iterator[tuple[str, str, str]]:
-    """(name, module, attribute or "") for each name that an import binds."""
-    for alias in node.names:
-        if isinstance(node, ast.Import):
-            top = alias.name.split(".")[0]
-            yield (alias.asname, alias.name, "") if alias.asname else (top, top, "")
-            continue
-        base = node.module or ""
-        if node.level:
-            parts = module.split(".")
-            parts = parts[: len(parts) - node.level + is_package]
-            base = ".".join([*parts, *filter(None, [base])])
-        yield alias.asname or alias.name, base, alias.name
-
-
-def _targets(node: ast.AST) -> Iterator[str]:
-    """Names that a node by itself binds in the scope that it stands in."""
-    if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
-        yield node.id
-    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) or (
-        isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name
-    ):
-        yield node.name
-    elif isinstance(node, ast.MatchMapping) and node.rest:
-        yield node.rest
-
-
-def _within(node: ast.AST, *, walrus: bool = False) -> Iterator[ast.AST]:
-    """What lies in a scope: not what is in functions, classes and comprehensions within, but for ``:=`` in the last."""
-    for child in ast.iter_child_nodes(node):
-        inner = walrus or isinstance(child, COMPREHENSIONS)
-        if not inner or (isinstance(child, ast.NamedExpr)):
-            yield child
-        if isinstance(child, ast.NamedExpr) and inner:
-            yield child.target
-        if not isinstance(child, (*FUNCTIONS, ast.ClassDef)):
-            yield from _within(child, walrus=inner)
-
-
-def _parameters(node: Function) -> list[ast.arg]:
-    a = node.args
-    return [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, [a.vararg, a.kwarg])]
-
-
-def _bound(nodes: Iterable[ast.AST]) -> set[str]:
-    found: set[str] = set()
-    freed: set[str] = set()
-    for node in nodes:
-        for inner in (node, *(() if isinstance(node, (*FUNCTIONS, ast.ClassDef)) else _within(node))):
-            found.update(_targets(inner))
-            if isinstance(inner, (ast.Global, ast.Nonlocal)):
-                freed.update(inner.names)
-    return found - freed
-
-
-def _locals(node: Function) -> set[str]:
-    body = [node.body] if isinstance(node, ast.Lambda) else node.body
-    return {a.arg for a in _parameters(node)} | _bound(body)
-
-
-def _places(node: Any) -> list[tuple[int, int]]:
-    """Where a node begins and ends, and its decorators, which lie before it."""
-    begins = [(one.lineno, one.col_offset) for one in (node, *getattr(node, "decorator_list", ()))]
-    return [*begins, (node.end_lineno, node.end_col_offset)]
-
-
-def _imports_in(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    for inner in ast.walk(node):
-        if isinstance(inner, (ast.Import, ast.ImportFrom)):
-            yield inner
 
 
 # ---------------------------------------------------------------- one unit's text
@@ -177,7 +113,7 @@ class _Writer:
 
     def unit(self, *nodes: ast.AST) -> Unit:
         """What was written of some nodes."""
-        places = [place for node in nodes for place in _places(node)]
+        places = [place for node in nodes for place in places_of(node)]
         its = "".join(self.parts), self.refs, sorted(self.attributes), sorted(set(self.files))
         return Unit(*its, place=(*min(places), *max(places)))
 
@@ -258,6 +194,20 @@ class _Writer:
             self.files.append(node.value)
         self.parts.append(f"{type(node.value).__name__} {node.value!a};")
 
+    def _JoinedStr(self, node: ast.JoinedStr) -> None:
+        """Pieces of text side by side are one, and an empty one is none: versions of Python cut them differently."""
+        self.parts.append("JoinedStr[")
+        text = ""
+        for part in (*node.values, None):
+            if isinstance(part, ast.Constant):
+                text += str(part.value)
+                continue
+            self.parts.append(f"{text!a};" if text else "")
+            text = ""
+            if part is not None:
+                self.write(part)
+        self.parts.append("]")
+
     def _Import(self, node: ast.Import | ast.ImportFrom) -> None:
         """What an import binds is written where it is used."""
 
@@ -299,11 +249,11 @@ class _Writer:
         a = node.args
         self.parts.append(f"({len(a.posonlyargs)} {len(a.args)} {len(a.kwonlyargs)} {len(a.defaults)} ")
         self.parts.append(f"{[d is not None for d in a.kw_defaults]} {bool(a.vararg)} {bool(a.kwarg)} ")
-        self.write(_parameters(node))
+        self.write(parameters_of(node))
         if self.annotated and getattr(node, "returns", None) is not None:
             self.write(node.returns)  # type: ignore[union-attr]
         self.parts.append("):")
-        self.scopes.append(_locals(node))
+        self.scopes.append(locals_of(node))
         held = self.imports
         if not isinstance(node, ast.Lambda):
             self.imports = held | self.module.imported(node)
@@ -322,7 +272,7 @@ class _Writer:
         self.parts.append(f"class {name}")
         for part in (node.decorator_list, node.bases, node.keywords) if whole else ():
             self.write(part)
-        own = _bound(node.body)
+        own = bound_in(node.body)
         for statement in body:
             if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 self.function(statement, statement.name)
@@ -336,7 +286,7 @@ class _Writer:
         """The first iterable belongs to the scope around; names of all targets are the comprehension's own."""
         self.parts.append(f"{type(node).__name__}(")
         self.write(node.generators[0].iter)
-        self.scopes.append({n for g in node.generators for i in ast.walk(g.target) for n in _targets(i)})
+        self.scopes.append({n for g in node.generators for i in ast.walk(g.target) for n in targets_of(i)})
         for number, generator in enumerate(node.generators):
             self.parts.append("for async " if generator.is_async else "for ")
             self.write(generator.target)
@@ -375,7 +325,7 @@ class _Module:
         statements = list(self._statements(tree.body))
         for statement in statements:
             if isinstance(statement, (ast.Import, ast.ImportFrom)):
-                self.imports |= {n: (m, a) for n, m, a in _imported(statement, module, is_package)}
+                self.imports |= {n: (m, a) for n, m, a in imported_by(statement, module, is_package)}
         for statement in statements:
             for name in self._binds(statement):
                 self.names.setdefault(name, [])
@@ -388,7 +338,7 @@ class _Module:
 
     def imported(self, node: ast.AST) -> dict[str, tuple[str, str]]:
         return {
-            n: (m, a) for one in _imports_in(node) for n, m, a in _imported(one, self.module, self.is_package)
+            n: (m, a) for one in imports_in(node) for n, m, a in imported_by(one, self.module, self.is_package)
         }  # fmt: skip
 
     def _statements(self, body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -407,7 +357,7 @@ class _Module:
 
     def _binds(self, node: ast.stmt) -> list[str]:
         """Names that a statement binds, or whose value it changes."""
-        found = _bound([node])
+        found = bound_in([node])
         parts: list[ast.expr] = [*getattr(node, "targets", []), *filter(None, [getattr(node, "target", None)])]
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             parts.append(node.value.func)
@@ -465,11 +415,11 @@ class _Module:
                     key = f"{first}:{getattr(child, 'name', '<lambda>')}"
                     self.nested.setdefault(key, []).append([child.col_offset, self._kept(writer.unit(child))])
                 own = self.imported(child)
-                self._nest(child, [*scopes, _locals(child) - own.keys()], imports | own)
+                self._nest(child, [*scopes, locals_of(child) - own.keys()], imports | own)
             elif isinstance(child, ast.ClassDef):
                 self._nest(child, scopes, imports, top=top)
             elif isinstance(child, COMPREHENSIONS):
-                targets = {n for g in child.generators for i in ast.walk(g.target) for n in _targets(i)}
+                targets = {n for g in child.generators for i in ast.walk(g.target) for n in targets_of(i)}
                 self._nest(child, [*scopes, targets], imports, top=top)
             else:
                 self._nest(child, scopes, imports, top=top)

@@ -17,8 +17,7 @@ import torch
 from kernelworks import environment
 from kernelworks.build import cuda, series, sharing
 from kernelworks.build.configs import configs
-from kernelworks.build.constants import constants_of
-from kernelworks.build.cpp import COMMON_FLAGS, TARGETS, BuildError, built, differs, library, toolchain
+from kernelworks.build.cpp import TARGETS, BuildError, built, differs, flags_of, library, toolchain
 from kernelworks.build.launching import Launches, Whole, row_hash
 from kernelworks.build.sharing import watch_forks
 from kernelworks.build.sources import hash_of
@@ -73,7 +72,7 @@ def cpp_rows(
                 load=functools.partial(_load, room / source, name, launches, bound),
                 guard=functools.partial(_decline, name, tuple(g for g in (guard, (guards or {}).get(name)) if g)),
                 source=room / source,
-                hashed=functools.partial(row_hash, functools.partial(_flags, room / source, name)),
+                hashed=functools.partial(row_hash, functools.partial(flags_of, room / source, name)),
                 toolchain=toolchain,
                 passes=tuple(launches),
                 differs=functools.partial(differs, room / source, name),
@@ -95,17 +94,12 @@ def with_libraries(row: Row, sources: Sequence[Path], *, forward: Launch, backwa
         return functools.partial(launch, *(library(path, row.target) for path in needed))
 
     def made_of() -> tuple[Any, ...]:
-        return tuple((path, *_flags(path, row.target)) for path in sources)
+        return tuple((path, *flags_of(path, row.target)) for path in sources)
 
     def apart() -> str:
         return next(filter(None, (differs(path, row.target) for path in sources)), "")
 
     return dataclasses.replace(row, load=load, hashed=functools.partial(row_hash, made_of), differs=apart)
-
-
-def _flags(source: Path, target: str) -> tuple[Any, ...]:
-    """What a library is made with beside its sources: flags, and what the room's table has otherwise."""
-    return (COMMON_FLAGS, TARGETS[target].flags, constants_of(source, target).text)
 
 
 def _load(
@@ -319,7 +313,7 @@ def searched_row(room: str, target: str) -> Row:
 
 
 def _read_whole(source: Path) -> tuple[Any, ...]:
-    return (Whole(_module(source.parent, source.stem)),)
+    return (Whole(str(source)),)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks.aten import aten
-from kernelworks.forms.arguments import Argument, Like, Number, Vector
+from kernelworks.forms.arguments import Arguments, Like, Number, Vector
 from kernelworks.forms.norm import ROW, Norm
 
 __all__ = ["ARGUMENTS", "CONTRACT", "FORM"]
@@ -25,7 +25,7 @@ def operators(x: Any, residual: Any, weight: Any, bias: Any, eps: float) -> Any:
     return aten("layer_norm", s, (x.shape[-1],), weight, bias, eps, torch.backends.cudnn.enabled), s
 
 
-ARGUMENTS: dict[str, Argument] = {
+ARGUMENTS: Arguments = {
     "x": ROW,
     "residual": Like("x"),
     "weight": Vector("x"),
