@@ -31,7 +31,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 COMMIT = "57ed2ab"  # the last with hashes of format 1
 HASH = re.compile(r"\b[0-9a-f]{64}\b")
-READERS = (
+READERS = ("indexed", "launching", "reading", "scopes", "sources", "stripped")  # of ``build``; they read either tree
     "indexed",
     "launching",
     "reading",

@@ -31,10 +31,8 @@ NAME = __name__.split(".")[0]
 @functools.cache
 def _reader() -> bytes:
     """What the reading of a file hangs on beside its bytes."""
-    own = (
-        Path(reading.__file__),
-        *(Path(__file__).with_name(f"{name}.py") for name in ("scopes", "sources", "stripped")),
-    )
+    names = ("reading", "scopes", "sources", "stripped")
+    own = (Path(__file__).with_name(f"{name}.py") for name in names)
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in own)).digest()
 
 
