@@ -32,13 +32,6 @@ ROOT = Path(__file__).resolve().parent.parent
 COMMIT = "57ed2ab"  # the last with hashes of format 1
 HASH = re.compile(r"\b[0-9a-f]{64}\b")
 READERS = ("indexed", "launching", "reading", "scopes", "sources", "stripped")  # of ``build``; they read either tree
-    "indexed",
-    "launching",
-    "reading",
-    "scopes",
-    "sources",
-    "stripped",
-)  # modules of ``build`` that read either tree
 SAME = {"add_layer_norm.triton": "its arguments are named by a constant of the contract, not by the form"}
 
 
