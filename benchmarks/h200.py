@@ -31,6 +31,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -73,7 +74,11 @@ def unproved(code: int, said: Any) -> str:
     return f"NOT PROVED, {len(failures)} failures, {', '.join(checks)}: {first}"[:MOST_SAID]
 
 
-def proofs_part(only: set[str], again: bool) -> dict[str, Any]:
+def proofs_part(
+    only: set[str], again: bool, until: float, keep: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:  # fmt: skip
+    """Those of most cases begin first. What was proved by then is kept after each, with its certificates; a proof that
+    ``until`` (of the monotonic clock) cuts short, or leaves no time for, is named."""
     rows = [
         (op, row)
         for op, row in h200_sanitizer.gpu_rows()
@@ -81,24 +86,44 @@ def proofs_part(only: set[str], again: bool) -> dict[str, Any]:
         and (again or certificates.invalid(op, OPS[op].row(row)) is not None)
     ]
 
+    def made() -> list[dict[str, Any]]:
+        """The certificates that hold here, of these rows and of others."""
+        held = ((op, row, c) for op, row in h200_sanitizer.gpu_rows() for c in certificates.find(op, row, gpu().kind))
+        return [vars(c) for op, row, c in held if certificates.current(c, OPS[op].row(row))]
+
     def run(pair: tuple[str, str]) -> dict[str, Any]:
         command = [sys.executable, "-m", "kernelworks", "prove", ".".join(pair), "--jobs", str(JOBS), "--json"]
-        begin = time.perf_counter()
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        begin, left = time.perf_counter(), until - time.monotonic()
+        try:
+            if left < LEAST_S:
+                raise subprocess.TimeoutExpired(command, 0.0)
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=left)
+        except subprocess.TimeoutExpired:
+            print(f"{'.'.join(pair):32s} NO TIME", flush=True)
+            return {"op": pair[0], "row": pair[1], "exit": -1, "seconds": 0.0, "proof": {"stderr": "no time"}}
         seconds = time.perf_counter() - begin
         try:
             said = json.loads(done.stdout)
         except ValueError:
             said = {"stdout": done.stdout[-2000:], "stderr": done.stderr[-2000:]}
         print(f"{'.'.join(pair):32s} {unproved(done.returncode, said) or 'proved'} {seconds:6.1f} s", flush=True)
-        return {"op": pair[0], "row": pair[1], "exit": done.returncode, "seconds": seconds, "proof": said}
+        found = {"op": pair[0], "row": pair[1], "exit": done.returncode, "seconds": seconds, "proof": said}
+        with lock:
+            taken.append(found)
+            keep({"rows": list(taken), "certificates": made()})
+        return found
 
+    taken: list[dict[str, Any]] = []
+    lock = threading.Lock()
     if not rows:
         return {}
+    rows.sort(key=lambda pair: -max((c.cases for c in certificates.find(*pair, gpu().kind)), default=0))
     with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 4) // JOBS)) as pool:
         results = list(pool.map(run, rows))
-    found = [c for op, row in h200_sanitizer.gpu_rows() for c in certificates.find(op, row, gpu().kind)]
-    return {"rows": results, "certificates": [vars(c) for c in found]}
+    for at, found in enumerate(results):
+        if found["exit"] > 0:  # it may have had no memory beside others
+            results[at] = run((found["op"], found["row"]))
+    return {"rows": results, "certificates": made()}
 
 
 def machine_part() -> dict[str, Any]:
@@ -199,11 +224,14 @@ class Run:
 
     # ------------------------------------------------------------ all of it
 
+    def proved(self, found: dict[str, Any]) -> None:
+        written(self.file("proofs"), {**self.head, **found})
+
     def all(self) -> int:
         if "machine" in self.parts:
             self.alone("machine", machine_part)
         if "proofs" in self.parts:
-            self.alone("proofs", lambda: proofs_part(self.some, self.again))
+            self.alone("proofs", lambda: proofs_part(self.some, self.again, self.end, self.proved))
         if set(self.parts) & set(TIMED):
             self.timed()
         untimed: dict[str, Callable[[], dict[str, Any]]] = {

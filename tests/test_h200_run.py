@@ -158,3 +158,29 @@ def test_a_proof_that_fails_says_why_in_its_line(whole: ModuleType) -> None:
     assert whole.unproved(1, [failed]) == "NOT PROVED, 1 failures, parity: tiles: off by 3"
     died = whole.unproved(1, [{"failures": [], "checks": {"survived": False}}])
     assert died == "NOT PROVED, 0 failures, survived: no case was tried"
+
+
+def test_proofs_are_kept_one_by_one_until_the_time_is_up(whole: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that fails beside others is tried once more alone; what the time cuts short is no proof."""
+    said: list[str] = []
+    kept: list[int] = []
+
+    def run(command: list[str], **how: Any) -> Any:
+        name = command[command.index("prove") + 1]
+        said.append(name)
+        if name == "relu.triton":
+            raise subprocess.TimeoutExpired(command, how["timeout"])
+        failed = name == "gelu.triton" and said.count(name) == 1
+        return subprocess.CompletedProcess(command, int(failed), "[]", "")
+
+    rows = [("gelu", "triton"), ("relu", "triton"), ("sum", "triton")]
+    monkeypatch.setattr(whole.subprocess, "run", run)
+    monkeypatch.setattr(whole.h200_sanitizer, "gpu_rows", lambda: rows)
+    monkeypatch.setattr(whole.certificates, "invalid", lambda *args: "stale")
+    monkeypatch.setattr(whole.certificates, "find", lambda *args: [])
+    monkeypatch.setattr(whole, "gpu", lambda: type("Gpu", (), {"kind": "sm_90-x"}))
+    keep = lambda found: kept.append(len(found["rows"]))  # noqa: E731
+    found = whole.proofs_part(set(), False, whole.time.monotonic() + 100, keep)
+    assert {(r["op"], r["exit"]) for r in found["rows"]} == {("gelu", 0), ("relu", -1), ("sum", 0)}
+    assert sorted(said) == ["gelu.triton", "gelu.triton", "relu.triton", "sum.triton"] and kept == [1, 2, 3]
+    assert all(r["exit"] == -1 for r in whole.proofs_part(set(), False, whole.time.monotonic(), keep)["rows"])

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from kernelworks.build import cuda, triton
-from kernelworks.build.rows import _imported_kernels
+from kernelworks.build.indexed import FILES
+from kernelworks.build.launching import walked
 from kernelworks.contract import FLOATS, Case
 from kernelworks.op import OPS, Op, on_meta
 from kernelworks.prove import sanitized
@@ -97,7 +98,8 @@ def _every(op: Op, row: str) -> set[str]:
     assert source is not None
     if source.suffix == ".cu":
         return set(cuda.resources(source))
-    files = {f for f in _imported_kernels(source) if f.parent.name == "tile"} | set(source.parent.glob("*.py"))
+    reached = filter(None, (FILES.path_of(module) for module, _ in walked(op.row(row)).reached))
+    files = {f for f in reached if f.parent.name == "tile"} | set(source.parent.glob("*.py"))
     modules = [m for m in list(sys.modules.values()) if Path(vars(m).get("__file__") or "/") in files]
     kernels = [v for module in modules for v in vars(module).values() if isinstance(v, triton.Kernel)]
     return {kernel.function.__name__ for kernel in kernels}

@@ -16,13 +16,25 @@ import functools
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from kernelworks import environment
+from kernelworks.build.launching import FORMAT
 from kernelworks.contract import Row
 from kernelworks.layout import built, in_lines, read_json
 from kernelworks.machine import kind_of, machine
 
-__all__ = ["Certificate", "elsewhere", "find", "invalid", "shipped_kinds", "shipped_path", "write", "write_shipped"]
+__all__ = [
+    "Certificate",
+    "current",
+    "elsewhere",
+    "find",
+    "invalid",
+    "shipped_kinds",
+    "shipped_path",
+    "write",
+    "write_shipped",
+]
 
 SHIPPED = Path(__file__).resolve().parent / "certified"
 
@@ -39,6 +51,8 @@ class Certificate:
     mutants_rejected: int
     date: str
     proved_on: str = ""  # of a confirmation: the kind of machine on which all cases were tried
+    format: int = FORMAT  # of the hash; records that do not say it are of 1
+    carried_from: str = ""  # of one that was proved under another hash: that hash, and why the row is the same
 
 
 def shipped_path(kind: str) -> Path:
@@ -52,7 +66,7 @@ def _cached_path(kind: str, op: str, row: str) -> Path:
 @functools.cache
 def _shipped(kind: str) -> dict[tuple[str, str], Certificate]:
     try:
-        found = [built(Certificate, record) for record in read_json(shipped_path(kind))]
+        found = [_read(record) for record in read_json(shipped_path(kind))]
         return {(c.op, c.row): c for c in found}
     except (OSError, ValueError, TypeError):
         return {}
@@ -62,11 +76,16 @@ def _cached(kind: str, op: str, row: str) -> Certificate | str:
     """The certificate in the cache, or why it cannot be read; "" if there is none."""
     path = _cached_path(kind, op, row)
     try:
-        return built(Certificate, read_json(path))
+        return _read(read_json(path))
     except FileNotFoundError:
         return ""
     except (OSError, ValueError) as error:
         return f"its certificate cannot be read ({path}: {error})"
+
+
+def _read(record: Any) -> Certificate:
+    """A record as it was written; one that names no format is of the first. Raises ValueError if it is none."""
+    return built(Certificate, {"format": 1, **record} if isinstance(record, dict) else record)
 
 
 def find(op: str, row: str, kind: str | None = None) -> list[Certificate]:
@@ -88,13 +107,7 @@ def elsewhere(op: str, row: Row) -> Certificate | None:
         if kind == here.kind or not kind.startswith(f"{here.architecture}-"):
             continue
         held = _shipped(kind).get((op, row.name))
-        if (
-            held
-            and _within(held)
-            and not held.proved_on
-            and held.source_hash == row.hash()
-            and held.toolchain == row.toolchain()
-        ):
+        if held and _within(held) and not held.proved_on and current(held, row) and held.toolchain == row.toolchain():
             return held
     return None
 
@@ -128,14 +141,28 @@ def invalid(op: str, row: Row, kind: str | None = None) -> str | None:
         if held is not None:
             return f"proved on {held.kind}, not confirmed here yet; run `kernelworks prove {op}.{row.name} --missing`"
         return f"not proved on this kind of machine ({kind}); run `kernelworks prove {op}.{row.name}`"
-    current = row.hash()
-    same_source = [c for c in candidates if c.source_hash == current]
+    same_source = [c for c in candidates if current(c, row)]
     if not same_source:
-        return f"stale certificate: the source changed since it was proved; run `kernelworks prove {op}.{row.name}`"
+        return f"stale certificate: {_changed(candidates)}; run `kernelworks prove {op}.{row.name}`"
     toolchain = row.toolchain()
     if not any(c.toolchain == toolchain for c in same_source):
         return f"proved with {same_source[0].toolchain}, not with {toolchain}; run `kernelworks prove {op}.{row.name}`"
     return None
+
+
+def current(certificate: Certificate, row: Row) -> bool:
+    """Whether it speaks for a row as it is: its device code, and the code that launches that."""
+    return certificate.format == FORMAT and certificate.source_hash == row.hash()
+
+
+def _changed(held: list[Certificate]) -> str:
+    """Why none of a row's certificates speaks for it."""
+    if any(c.format == FORMAT for c in held):
+        return "the source changed since it was proved"
+    of = max(c.format for c in held)
+    if of < FORMAT:
+        return f"its hash is of format {of}, which left out the code that launches a row"
+    return f"its hash is of format {of}, which this version does not know"
 
 
 def _within(certificate: Certificate) -> bool:

@@ -236,6 +236,7 @@ class Row:
     ``guard(request)`` returns None, or the reason why this row declines. ``load(pass_)`` returns the callable for one
     pass, ``run(*args, out=None)``, building what must be built. ``source`` is the file that a certificate speaks for;
     rows without one (``torch``, ``reference``) need no certificate: they are what the user has today.
+    ``hashed(row)`` gives the hash of all that it runs: device code, and what ``load`` and ``prepare`` launch it with.
     ``differs()`` names an instruction of the row whose result is not the same on every maker's CPU; "" where it has
     none, and a proof speaks for every CPU of the architecture that confirms it.
     ``prepare(pass_, args)`` may give a quicker callable for calls whose arguments look like these (dtypes, shapes,
@@ -247,7 +248,7 @@ class Row:
     load: Callable[[str], Callable[..., Any]]
     guard: Callable[[Request], str | None] = lambda request: None
     source: Path | None = None
-    hash: Callable[[], str] = lambda: ""
+    hashed: Callable[[Row], str] = lambda row: ""
     toolchain: Callable[[], str] = lambda: ""
     device: str = "cpu"  # the type of device that a certificate of this row speaks for
     differs: Callable[[], str] = lambda: ""
@@ -255,6 +256,10 @@ class Row:
     prepare: Callable[[str, tuple[Any, ...]], Callable[..., Any] | None] | None = None
     passes: tuple[str, ...] = ("forward", "backward")
     notes: Mapping[str, str] = field(default_factory=dict)
+
+    def hash(self) -> str:
+        """What certificates, timings and records name this row as it is by; "" where it needs none."""
+        return self.hashed(self)
 
 
 # ---------------------------------------------------------------- checks that every room shares

@@ -133,7 +133,7 @@ def _row(op: Op, row: Row, kind: str, benches: Iterable[BenchResult]) -> MapRow:
     reason = _missing(op.name, row, kind) if kind else "not proved on any GPU"
     certificate, worst = "", None
     if row.source is not None and not reason:
-        held = next(c for c in certificates.find(op.name, row.name, kind) if c.source_hash == row.hash())
+        held = next(c for c in certificates.find(op.name, row.name, kind) if certificates.current(c, row))
         certificate, worst = held.date, held.worst
     elsewhere = row.device == "cuda" and not (has_gpu() and kind == kind_of("cuda"))
     shares, ratios, losses, best = [], [], [], Counter[str]()

@@ -29,7 +29,6 @@ import torch
 
 from kernelworks.bench.gpu import race_on_gpu
 from kernelworks.build.configs import Point, Watched, afresh, configs, reread, table_of, write_tuned
-from kernelworks.build.rows import triton_hash
 from kernelworks.contract import Case
 from kernelworks.machine import gpu, has_gpu
 from kernelworks.op import OPS, Op
@@ -243,18 +242,12 @@ def _kept(op: Op, row: str, source: Path, winners: Sequence[Tuned], progress: Pr
         if held is not made:  # another case of the same sizes
             held["measured"] += made["measured"]
     write_tuned(source, list(entries.values()))
-    _forget()
+    reread()
     proofs = prove(op.name, row, progress=progress)
     if not all(p.certified for p in proofs):
         write_tuned(source, before, replace=True)
-        _forget()
+        reread()
     return proofs
-
-
-def _forget() -> None:
-    """What was read of the tables before they changed."""
-    reread()
-    triton_hash.cache_clear()
 
 
 def _entry(tuned: Tuned) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from kernelworks.build.loading import loaded
 from kernelworks.build.sources import hash_of, with_includes
 
 __all__ = [
-    "DIFFERING", "SIMD", "TARGETS", "BuildError", "Target", "differs", "library", "source_hash", "stand_in",
+    "DIFFERING", "SIMD", "TARGETS", "BuildError", "Target", "differs", "flags_of", "library", "source_hash", "stand_in",
     "toolchain", "variant",
 ]  # fmt: skip
 
@@ -91,8 +91,12 @@ TARGETS = {
 def source_hash(source: Path, target: str) -> str:
     """SHA-256 over the source, the headers of ours that it includes, the target's flags, and what of them the room has
     otherwise (``constants``)."""
-    flags = (*COMMON_FLAGS, *TARGETS[target].flags, constants_of(source, target).text)
-    return hash_of(" ".join(filter(None, flags)), with_includes(source, SIMD))
+    return hash_of(" ".join(filter(None, flags_of(source, target))), with_includes(source, SIMD))
+
+
+def flags_of(source: Path, target: str) -> tuple[str, ...]:
+    """What a library is compiled with, and what of its sources the room has otherwise."""
+    return (*COMMON_FLAGS, *TARGETS[target].flags, constants_of(source, target).text)
 
 
 def _include_flags() -> list[str]:

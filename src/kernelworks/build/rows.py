@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
-import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +17,8 @@ import torch
 from kernelworks import environment
 from kernelworks.build import cuda, series, sharing
 from kernelworks.build.configs import configs
-from kernelworks.build.cpp import TARGETS, BuildError, built, differs, library, source_hash, toolchain
+from kernelworks.build.cpp import TARGETS, BuildError, built, differs, flags_of, library, toolchain
+from kernelworks.build.launching import Launches, Whole, row_hash
 from kernelworks.build.sharing import watch_forks
 from kernelworks.build.sources import hash_of
 from kernelworks.contract import Request, Row
@@ -27,6 +26,7 @@ from kernelworks.machine import machine
 from kernelworks.plain import leaves
 
 __all__ = [
+    "also_of",
     "as_float64",
     "cpp_rows",
     "cuda_row",
@@ -72,7 +72,7 @@ def cpp_rows(
                 load=functools.partial(_load, room / source, name, launches, bound),
                 guard=functools.partial(_decline, name, tuple(g for g in (guard, (guards or {}).get(name)) if g)),
                 source=room / source,
-                hash=functools.partial(source_hash, room / source, name),
+                hashed=functools.partial(row_hash, functools.partial(flags_of, room / source, name)),
                 toolchain=toolchain,
                 passes=tuple(launches),
                 differs=functools.partial(differs, room / source, name),
@@ -93,13 +93,13 @@ def with_libraries(row: Row, sources: Sequence[Path], *, forward: Launch, backwa
             list(pool.map(lambda path: built(path, row.target), needed))
         return functools.partial(launch, *(library(path, row.target) for path in needed))
 
-    def hashed() -> str:
-        return hashlib.sha256(" ".join(source_hash(path, row.target) for path in sources).encode()).hexdigest()
+    def made_of() -> tuple[Any, ...]:
+        return tuple((path, *flags_of(path, row.target)) for path in sources)
 
     def apart() -> str:
         return next(filter(None, (differs(path, row.target) for path in sources)), "")
 
-    return dataclasses.replace(row, load=load, hash=hashed, differs=apart)
+    return dataclasses.replace(row, load=load, hashed=functools.partial(row_hash, made_of), differs=apart)
 
 
 def _load(
@@ -138,21 +138,21 @@ def triton_row(
     ``prepare_forward(*args)`` may return what serves calls like this one with less work in Python (see ``Row``);
     without it a small call of one launch is recorded and replayed, but for an op that works ``in_place``. A room whose
     choices hang on no address says more ``launches``: calls of any size that make up to as many are replayed.
-    The module is imported when the row is loaded. Its hash covers triton.py, what it imports of ``tile/`` and of the
-    room's other ``triton_*.py``, and the row's configurations in tuning.toml.
+    The module is imported when the row is loaded. Its hash covers all of ours that these functions reach, kernels too,
+    and the row's configurations in tuning.toml.
     """
-    module = ".".join(("kernelworks", *room.resolve().relative_to(PACKAGE).parts, "triton"))
+    functions = Launches(_module(room, "triton"), passes)
     return Row(
         name=name,
         target="triton",
-        load=functools.partial(_load_triton, module),
+        load=functools.partial(_load_triton, functions),
         guard=functools.partial(_decline_gpu, guard),
         source=room / "triton.py",
-        hash=functools.partial(triton_hash, room / "triton.py", name),
+        hashed=functools.partial(row_hash, functools.partial(_configured, room / "triton.py", name)),
         toolchain=triton_toolchain,
         passes=passes,
         device="cuda",
-        prepare=functools.partial(_prepare_triton, module, in_place, launches),
+        prepare=functools.partial(_prepare_triton, functions, in_place, launches),
         inner=inner,
     )
 
@@ -170,21 +170,21 @@ def cuda_row(
 
     ``prepare_forward(*args)`` may return what serves calls like this one with less work in Python (see ``Row``);
     passes that are named in ``replays``, whose choices hang on no address but its alignment to 16 bytes, are recorded
-    and replayed (``series.py``). The hash covers the source and what it includes, ``NAME.py``, and the row's
-    configurations in tuning.toml.
+    and replayed (``series.py``). The hash covers the source and what it includes, all of ours that these functions
+    reach, and the row's configurations in tuning.toml.
     """
-    module = ".".join(("kernelworks", *room.resolve().relative_to(PACKAGE).parts, name))
+    functions = Launches(_module(room, name), passes)
     return Row(
         name=name,
         target="sm_90a",
-        load=functools.partial(_load_cuda, room / source, module),
+        load=functools.partial(_load_cuda, room / source, functions),
         guard=functools.partial(_decline_hopper, guard),
         source=room / source,
-        hash=functools.partial(cuda_hash, room / source, room / f"{name}.py", name),
+        hashed=functools.partial(row_hash, functools.partial(_configured, room / source, name, cuda.FLAGS)),
         toolchain=cuda.toolchain,
         passes=passes,
         device="cuda",
-        prepare=functools.partial(_prepare_cuda, module, replays),
+        prepare=functools.partial(_prepare_cuda, functions, replays),
     )
 
 
@@ -204,24 +204,30 @@ def with_forward_of(forward: Row, backward: Row) -> Row:
         passes=("forward", "backward"),
         load=lambda pass_: of(pass_).load(pass_),
         guard=lambda request: backward.guard(request) or forward.guard(request),
-        hash=lambda: hashlib.sha256(f"{forward.hash()} {backward.hash()}".encode()).hexdigest(),
+        hashed=functools.partial(row_hash, tuple),  # of both rows, which these functions hold
         toolchain=lambda: f"{forward.toolchain()}, {backward.toolchain()}",
         prepare=prepare,
     )
 
 
-def _load_cuda(source: Path, module: str, pass_: str) -> Callable[..., Any]:
+def also_of(row: Row, other: Row) -> Row:
+    """A row that runs some of another's kernels too: its certificate speaks for both."""
+    return dataclasses.replace(row, hashed=functools.partial(row_hash, lambda: (row, other)))
+
+
+def _module(room: Path, name: str) -> str:
+    return ".".join(("kernelworks", *room.resolve().relative_to(PACKAGE).parts, name))
+
+
+def _configured(source: Path, row: str, *flags: Any) -> tuple[Any, ...]:
+    """What kernels of a GPU are compiled and launched with: flags, and the row's configurations."""
+    return (source.suffix, flags, configs(source).text(row))
+
+
+def _load_cuda(source: Path, functions: Launches, pass_: str) -> Callable[..., Any]:
     cuda.cubin(source)
-    launch: Callable[..., Any] = getattr(importlib.import_module(module), pass_)
+    launch: Callable[..., Any] = getattr(importlib.import_module(functions.module), pass_)
     return launch
-
-
-@functools.cache
-def cuda_hash(source: Path, module: Path, row: str) -> str:
-    """SHA-256 over the device code, the launching module and the configurations of a row."""
-    digest = hashlib.sha256(configs(source).text(row).encode())
-    digest.update(cuda.source_hash(source).encode() + b"\0" + module.read_bytes())
-    return digest.hexdigest()
 
 
 @functools.cache
@@ -238,29 +244,6 @@ def _decline_hopper(guard: Guard | None, request: Request) -> str | None:
 
 
 @functools.cache
-def _imported_kernels(source: Path) -> tuple[Path, ...]:
-    """The source and the files of ours with device code that it imports, in a fixed order."""
-    found, queue = [], [source.resolve()]
-    while queue:
-        path = queue.pop(0)
-        if path in found:
-            continue
-        found.append(path)
-        for name in re.findall(r"^from kernelworks\.([\w.]+) import", path.read_text(encoding="utf-8"), re.M):
-            imported = PACKAGE / (name.replace(".", "/") + ".py")
-            device_code = imported.parent == PACKAGE / "tile" or imported.name.startswith("triton")
-            if device_code and imported.parent != PACKAGE / "build":
-                queue.append(imported)
-    return tuple(found)
-
-
-@functools.cache
-def triton_hash(source: Path, row: str) -> str:
-    """SHA-256 over the files with device code and the configurations of a row."""
-    return hash_of(configs(source).text(row), _imported_kernels(source))
-
-
-@functools.cache
 def triton_toolchain() -> str:
     """Triton's version; it carries its own assembler. Raises BuildError where it is not installed."""
     try:
@@ -269,37 +252,37 @@ def triton_toolchain() -> str:
         raise BuildError("no Triton: pip install triton (it comes with torch's CUDA builds)") from None
 
 
-def _load_triton(module: str, pass_: str) -> Callable[..., Any]:
+def _load_triton(functions: Launches, pass_: str) -> Callable[..., Any]:
     triton_toolchain()
-    launch: Callable[..., Any] = getattr(importlib.import_module(module), pass_)
+    launch: Callable[..., Any] = getattr(importlib.import_module(functions.module), pass_)
     return launch
 
 
-def _prepare(module: str, pass_: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
-    prepare = getattr(importlib.import_module(module), f"prepare_{pass_}", None)
+def _prepare(functions: Launches, pass_: str, args: tuple[Any, ...]) -> Callable[..., Any] | None:
+    prepare = getattr(importlib.import_module(functions.module), f"prepare_{pass_}", None)
     return prepare(*args) if prepare else None
 
 
 def _prepare_cuda(
-    module: str, replays: tuple[str, ...], pass_: str, args: tuple[Any, ...]
+    functions: Launches, replays: tuple[str, ...], pass_: str, args: tuple[Any, ...]
 ) -> Callable[..., Any] | None:  # fmt: skip
     """A replay of the call where it may be one, else what the room prepares."""
-    call = getattr(importlib.import_module(module), pass_) if pass_ in replays else None
-    return (series.replayed(call, args) if call else None) or _prepare(module, pass_, args)
+    call = getattr(importlib.import_module(functions.module), pass_) if pass_ in replays else None
+    return (series.replayed(call, args) if call else None) or _prepare(functions, pass_, args)
 
 
 def _prepare_triton(
-    module: str, in_place: bool, launches: int, pass_: str, args: tuple[Any, ...]
+    functions: Launches, in_place: bool, launches: int, pass_: str, args: tuple[Any, ...]
 ) -> Callable[..., Any] | None:
     """What the room prepares, else a replay of the call where its launches are few. Of one launch small tensors only:
     an extra run costs nothing there, and there the host's time is what a caller waits for."""
-    prepared = _prepare(module, pass_, args)
+    prepared = _prepare(functions, pass_, args)
     small = launches > 1 or all(a.numel() <= SMALL for a in args if isinstance(a, torch.Tensor))
     if prepared is not None or in_place or not small or environment.interpreting():
         return prepared
     from kernelworks.build.replay import replayed  # imports Triton
 
-    return replayed(_load_triton(module, pass_), args, most=launches)
+    return replayed(_load_triton(functions, pass_), args, most=launches)
 
 
 def _decline_gpu(guard: Guard | None, request: Request) -> str | None:
@@ -322,21 +305,20 @@ def searched_row(room: str, target: str) -> Row:
         load=functools.partial(_load_searched, source),
         guard=functools.partial(_decline, target, ()),
         source=source,
-        hash=functools.partial(_searched_hash, source),
+        hashed=functools.partial(row_hash, functools.partial(_read_whole, source)),
         toolchain=toolchain,
         passes=("forward",),
         differs=lambda: "what its compiler makes of this CPU",
     )
 
 
-@functools.cache
-def _searched_hash(source: Path) -> str:
-    return hash_of("", [source])
+def _read_whole(source: Path) -> tuple[Any, ...]:
+    return (Whole(str(source)),)
 
 
 @functools.cache
 def _load_searched(source: Path, pass_: str) -> Callable[..., Any]:
-    copy = environment.cache_dir("build") / f"searched-{_searched_hash(source)[:20]}" / source.name
+    copy = environment.cache_dir("build") / f"searched-{hash_of('', [source])[:20]}" / source.name
     environment.write_whole(copy, source.read_text(encoding="utf-8"), ".searched-")
     spec = importlib.util.spec_from_file_location(f"kernelworks_searched_{source.parent.name}", copy)
     assert spec is not None and spec.loader is not None

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-__all__ = ["hash_of", "with_includes"]
+__all__ = ["hash_of", "text_of", "with_includes"]
 
 
-def with_includes(source: Path, shared: Path) -> list[Path]:
+INCLUDED = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def with_includes(source: Path, shared: Path, text_of: Callable[[Path], str] = text_of) -> list[Path]:
     """The source and every file of ours that it includes, from its own folder or ``shared``, in a fixed order."""
-    found: list[Path] = []
-    queue = [source.resolve()]
+    found: dict[str, Path] = {}
+    queue = [os.path.realpath(source)]
+    folder = os.path.realpath(shared)
     while queue:
         path = queue.pop(0)
         if path in found:
             continue
-        found.append(path)
-        for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(encoding="utf-8"), re.M):
-            queue += [(folder / name).resolve() for folder in (path.parent, shared) if (folder / name).is_file()][:1]
-    return found
+        found[path] = Path(path)
+        for name in INCLUDED.findall(text_of(found[path])):
+            places = (os.path.normpath(os.path.join(place, name)) for place in (os.path.dirname(path), folder))
+            queue += [place for place in places if os.path.isfile(place)][:1]
+    return list(found.values())
 
 
 def hash_of(beside: str, files: Iterable[Path]) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
-from kernelworks.build.rows import cuda_row, python_row, triton_row
+from kernelworks.build.rows import also_of, cuda_row, python_row, triton_row
 from kernelworks.contract import Request, Row
 from kernelworks.op import Op, Pass
 from kernelworks.ops.attention.attention.torch_rows import as_new_output
@@ -129,7 +128,7 @@ def _triton() -> Row:
 def _hopper() -> Row:
     """Hopper's forward, over the lists that Triton's kernels make, whose hash is in its own."""
     row = cuda_row(ROOM, guard=sm90_guard)
-    return replace(row, inner="input", hash=lambda: sha256((row.hash() + _triton().hash()).encode()).hexdigest())
+    return also_of(replace(row, inner="input"), _triton())
 
 
 def _hopper_backward() -> Row:
@@ -137,7 +136,7 @@ def _hopper_backward() -> Row:
     row = cuda_row(
         ROOM, source="sm90_backward.cu", name="sm90_backward", guard=sm90_backward_guard, passes=("forward", "backward")
     )
-    return replace(row, inner="input", hash=lambda: sha256((row.hash() + _triton().hash()).encode()).hexdigest())
+    return also_of(replace(row, inner="input"), _triton())
 
 
 # ---------------------------------------------------------------- torch.library

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks.aten import aten
-from kernelworks.forms.arguments import Like, Number, Vector
+from kernelworks.forms.arguments import Arguments, Like, Number, Vector
 from kernelworks.forms.norm import ROW, Norm
 
-__all__ = ["CONTRACT", "FORM"]
+__all__ = ["ARGUMENTS", "CONTRACT", "FORM"]
 
 
 def function(x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
@@ -25,11 +25,18 @@ def operators(x: Any, residual: Any, weight: Any, bias: Any, eps: float) -> Any:
     return aten("layer_norm", s, (x.shape[-1],), weight, bias, eps, torch.backends.cudnn.enabled), s
 
 
+ARGUMENTS: Arguments = {
+    "x": ROW,
+    "residual": Like("x"),
+    "weight": Vector("x"),
+    "bias": Vector("x"),
+    "eps": Number(),
+}
 FORM = Norm(
     room=__file__,
     formula="output = (s - mean(s, -1)) / sqrt(mean((s - mean)^2, -1) + eps) * weight + bias, with s = x + residual",
     source="Ba, Kiros and Hinton, Layer Normalization, 2016 (arXiv:1607.06450)",
-    arguments={"x": ROW, "residual": Like("x"), "weight": Vector("x"), "bias": Vector("x"), "eps": Number()},
+    arguments=ARGUMENTS,
     centred=True,
     function=function,
     aten=operators,
