@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from kernelworks import environment
@@ -40,6 +40,7 @@ class Certificate:
     mutants_rejected: int
     date: str
     proved_on: str = ""  # of a confirmation: the kind of machine on which all cases were tried
+    worst_by_dtype: dict[str, dict[str, float]] = field(default_factory=dict)  # and by output; none of exact ones
 
 
 def shipped_path(kind: str) -> Path:
