@@ -180,7 +180,8 @@ def test_a_reason_excuses_a_bound_and_is_refused_where_none_is_needed() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["float32", "float32 grad x", "float64 output", "output", "float32 gradient of eps", "float32 output in int8"]
+    "key",
+    ["float32", "float32 grad x", "float64 output", "output", "float32 gradient of eps", "float32 output in int8"],
 )
 def test_a_reason_that_speaks_of_nothing_is_refused(key: str) -> None:
     contract = dataclasses.replace(OPS["layer_norm"].contract, loose={key: REASON})

@@ -1,4 +1,4 @@
-"""The bounds are judged too: an answer that leaves one is refused, and one that no right kernel comes near is too loose.
+"""The bounds are judged too: what leaves one is refused, and one that no right kernel comes near is too loose.
 
 Two questions, asked of every output and gradient in every dtype. Is an answer refused that is off by two or eight
 bounds, in all elements or in one? And does the best right kernel at hand reach a fiftieth of the bound anywhere, over
@@ -151,7 +151,9 @@ def loose(contract: Contract, shares: Mapping[str, Mapping[str, float]]) -> list
                     f"it, and {least:g} is asked" + (" of one with a reason" if reason else "")
                 )
             elif reason and share >= LEAST:
-                wrong.append(f"the bound of {name} in {dtype} needs no reason: a right kernel reaches {share:.2g} of it")
+                wrong.append(
+                    f"the bound of {name} in {dtype} needs no reason: a right kernel reaches {share:.2g} of it"
+                )
     return wrong
 
 

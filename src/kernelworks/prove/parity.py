@@ -137,7 +137,7 @@ def _gradients(op: Op, row: str, expected: Truth, *, at_end: bool) -> Judged:
             walks = (True, False) if "training" in op.row(row).passes else (False,)
             found: list[tuple[str, Tensor]] = []
             for keep in walks:
-                walked = torch.autograd.grad(
+                walked: tuple[Tensor | None, ...] = torch.autograd.grad(
                     outputs, list(leaves.values()), grads, allow_unused=True, retain_graph=keep
                 )
                 made = zip(leaves.items(), walked, strict=True)

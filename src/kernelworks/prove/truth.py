@@ -105,7 +105,9 @@ def _truth(
         found: tuple[Tensor | None, ...] = torch.autograd.grad(
             used, leaves, [g.double() for g in grads], allow_unused=True
         )
-    gradients = {n: torch.zeros_like(exact[n]) if g is None else g.detach() for n, g in zip(differentiable, found, strict=True)}
+    gradients = {
+        n: torch.zeros_like(exact[n]) if g is None else g.detach() for n, g in zip(differentiable, found, strict=True)
+    }
     plain = {n: v.detach() if isinstance(v, Tensor) else v for n, v in exact.items()}
     with torch.no_grad():
         limits = contract.gradient_bound(plain, tuple(g.double() for g in grads), gradients, dtype, **rows)
