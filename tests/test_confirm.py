@@ -80,7 +80,7 @@ def test_a_row_that_is_wrong_here_is_not_confirmed(nowhere: None, monkeypatch: p
 
     def wrong(rows: object, progress: object) -> dict[str, object]:
         failure = Parity(OP.name, "avx2", "forward", "c", "float32", 2.0, False, "element 0 is off")
-        said = {"op": OP.name, "row": "avx2", "cases": 3, "worst": 2.0, "worst_case": "c", "seconds": 0.1}
+        said = {"op": OP.name, "row": "avx2", "cases": 3, "worst": 2.0, "worst_case": "c", "shares": {}, "seconds": 0.1}
         said["failures"] = [dataclasses.asdict(failure)]
         return {f"{OP.name}.avx2": carried._proof(said)}
 

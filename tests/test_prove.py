@@ -109,6 +109,9 @@ def test_a_proof_certifies_this_source_and_only_it(tmp_path: Path, monkeypatch: 
     assert not partial.certified  # one case is not a proof
     (proof,) = prove("rms_norm", "scalar")
     assert proof.certified and proof.mutants_rejected == proof.mutants
+    (kept,) = certificates.find("rms_norm", "scalar")
+    assert kept.worst_by_dtype == proof.worst_by_dtype and set(kept.worst_by_dtype["float32"]) >= {"output", "sum"}
+    assert max(share for outputs in kept.worst_by_dtype.values() for share in outputs.values()) == kept.worst
     assert certificates.invalid("rms_norm", row) is None
     monkeypatch.setattr(cpp, "COMMON_FLAGS", (*cpp.COMMON_FLAGS, "-DANOTHER"))
     cpp.source_hash.cache_clear()

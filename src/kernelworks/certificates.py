@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ class Certificate:
     proved_on: str = ""  # of a confirmation: the kind of machine on which all cases were tried
     format: int = FORMAT  # of the hash; records that do not say it are of 1
     carried_from: str = ""  # of one that was proved under another hash: that hash, and why the row is the same
+    worst_by_dtype: dict[str, dict[str, float]] = field(default_factory=dict)  # and by output; none of exact ones
 
 
 def shipped_path(kind: str) -> Path:

@@ -189,6 +189,8 @@ class Contract:
     - ``switches`` names optional numbers that make another computation of a call where they are given, however large:
       timings tell the two apart.
     - ``limits`` says of an argument of integers what they are indices of: another argument and its dimension.
+    - ``loose`` gives a reason where no right kernel comes near a bound: by dtype and output, or the gradient's name,
+      ``{"float32 gradient of x": "..."}``. A proof refuses a bound that is that loose without one (prove/bounds.py).
     """
 
     name: str
@@ -216,6 +218,7 @@ class Contract:
     switches: tuple[str, ...] = ()
     limits: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     values: Values | None = None
+    loose: Mapping[str, str] = field(default_factory=dict)
 
     def assumed(self, request: Request) -> str:
         """What the cost of a request takes to be so of values that nobody has counted; "" where it counts all."""

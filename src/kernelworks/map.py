@@ -132,9 +132,11 @@ def _calls(op: Op) -> tuple[str, ...]:
 def _row(op: Op, row: Row, kind: str, benches: Iterable[BenchResult]) -> MapRow:
     reason = _missing(op.name, row, kind) if kind else "not proved on any GPU"
     certificate, worst = "", None
+    by_dtype: dict[str, float] = {}
     if row.source is not None and not reason:
         held = next(c for c in certificates.find(op.name, row.name, kind) if certificates.current(c, row))
         certificate, worst = held.date, held.worst
+        by_dtype = {dtype: max(outputs.values()) for dtype, outputs in held.worst_by_dtype.items() if outputs}
     elsewhere = row.device == "cuda" and not (has_gpu() and kind == kind_of("cuda"))
     shares, ratios, losses, best = [], [], [], Counter[str]()
     for result in () if elsewhere else benches:
@@ -156,5 +158,5 @@ def _row(op: Op, row: Row, kind: str, benches: Iterable[BenchResult]) -> MapRow:
         share_of_bound=statistics.median(shares) if shares else None,
         ratio=statistics.median(ratios) if ratios else None,
         baseline=best.most_common(1)[0][0] if best else "",
-        kind=kind, losses=tuple(losses),
+        kind=kind, losses=tuple(losses), worst_by_dtype=by_dtype,
     )  # fmt: skip

@@ -139,6 +139,7 @@ class Parity:
     ok: bool
     message: str = ""  # empty, or what went wrong
     reproduce: str = ""  # one shell line that shows it again
+    shares: dict[str, float] = field(default_factory=dict)  # the same by output, of those that may be off at all
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,7 @@ class Proof(Record):
     seconds: float
     certified: bool
     proved_on: str = ""  # of a confirmation: the kind of CPU whose proof it carries over
+    worst_by_dtype: dict[str, dict[str, float]] = field(default_factory=dict)  # and by output; none of exact ones
 
 
 # ---------------------------------------------------------------- choices
@@ -311,6 +313,7 @@ class MapRow:
     ratio: float | None = None  # best baseline's time / this row's time, median over the same benches
     baseline: str = ""  # the baseline that was best most often
     kind: str = ""  # of machine that the certificate is for: this CPU or its GPU, where it has none a GPU's that ships
+    worst_by_dtype: dict[str, float] = field(default_factory=dict)  # the certificate's, in each dtype over its outputs
     losses: tuple[str, ...] = ()  # the cases of those benches in which a baseline was faster by over 3%
 
 

@@ -67,6 +67,11 @@ def chain(n: int) -> float:
     return min(n, PIECE) / 32 + 12
 
 
+def chain_of_gradients(n: int) -> float:
+    """The same of two accumulators, as a row's gradients may have: twice the additions, the rest as it was."""
+    return min(n, PIECE) / 16 + 12
+
+
 def centred_error(z: Tensor, scale: Tensor, n: int) -> Tensor:
     """The mean is off by c u of the spread, which moves z by c u; 1/spread by less than c u, which moves it c u |z|."""
     return chain(n) * (z.abs() + 1.0) * scale + 2.0**-149 / U32 * scale
@@ -83,8 +88,7 @@ def centred_gradient_bound(form: Norm, args: dict[str, Any], grads: tuple[Tensor
     def mean(terms: Tensor) -> Tensor:
         return terms.mean(-1, keepdim=True)
 
-    # The sums here may have two accumulators where the forward's have four: twice the chain.
-    terms = rstd * (c * gw + 6.0 * 2.0 * c * wide * mean(gw * wide))
+    terms = rstd * (c * gw + 6.0 * chain_of_gradients(x.shape[-1]) * wide * mean(gw * wide))
     terms = terms + rstd * (mean(z.abs() * moved) * (gw + mean(gw)) + wide * mean(gw * moved) + moved * mean(gw * wide))
     flows = terms if len(grads) < 2 else terms + grads[1].abs()
     down = min(rows, BLOCK) + 8

@@ -19,6 +19,7 @@ from kernelworks.contract import Request, Row
 from kernelworks.handed import Records
 from kernelworks.machine import has_gpu, kind_of, machine
 from kernelworks.op import OPS, Op
+from kernelworks.prove import bounds
 from kernelworks.prove.carried import confirm
 from kernelworks.records import Parity, Proof
 
@@ -120,6 +121,8 @@ def prove(
     shards = jobs or (min(8, max(1, (os.cpu_count() or 1) // 2)) if any(r.device == "cuda" for r in rows) else 1)
     while names:
         done, died = _shared(found, names, case, dtype, progress, shards)
+        if done and not (case or dtype):
+            _judge_bounds(found, done, progress)
         proofs += [_proof(found, result, partial=bool(case or dtype), write=write) for result in done]
         if died is None:
             break
@@ -145,6 +148,30 @@ def prove_missing(rows: Sequence[tuple[str, str]], *, progress: Progress | None 
     with concurrent.futures.ThreadPoolExecutor(max(1, min(4, machine().cores))) as pool:
         whole = list(pool.map(lambda op: prove(op, by_op[op], progress=progress), by_op))
     return [*confirmed, *(proof for proofs in whole for proof in proofs)]
+
+
+def _judge_bounds(op: Op, done: list[dict[str, Any]], progress: Progress | None) -> None:
+    """Refuses all that was found of an op's rows where a bound of its contract is too loose.
+
+    The rows just tried say how near a right kernel comes. Where that is not near, the op's others for this CPU may.
+    Torch's function is asked of no op: where it is off by some bounds (it rounds in between), one that is wider by a
+    hundred would look tight.
+    """
+    for inner in sorted({op.row(said["row"]).inner for said in done}):
+        those = [said for said in done if op.row(said["row"]).inner == inner]
+        shares = bounds.merged(said["shares"] for said in those)
+        wrong = bounds.loose(op.contract, shares)
+        if wrong:
+            own = [row.name for row in provable(op)[0] if row.device == "cpu"]
+            more = [name for name in own if name not in {said["row"] for said in those}]
+            tried = _work(op, more, None, None, progress, 0, 1, inner=inner)[0] if more else []
+            nearest = bounds.merged((shares, *(said["shares"] for said in tried)))
+            wrong = bounds.loose(op.contract, {d: {n: nearest[d][n] for n in outputs} for d, outputs in shares.items()})
+        for said in those if wrong else ():
+            line = f"python -m kernelworks prove {op.name}.{said['row']}"
+            parity = Parity(op.name, said["row"], "check", "bound", "", float("inf"), False, "; ".join(wrong), line)
+            said["failures"].append(asdict(parity))
+            said["checks"]["bound"] = False
 
 
 Worked = tuple[list[dict[str, Any]], tuple[str, str, str, str] | None]
@@ -173,7 +200,8 @@ def _joined(op: Op, parts: list[dict[str, Any]], *, partial: bool) -> dict[str, 
     joined = {
         **parts[0], "cases": sum(part["cases"] for part in parts), "worst": worst["worst"],
         "worst_case": worst["worst_case"], "failures": [f for part in parts for f in part["failures"]],
-        "seconds": sum(part["seconds"] for part in parts),
+        "seconds": sum(part["seconds"] for part in parts), "shares": bounds.merged(part["shares"] for part in parts),
+        "checks": {name: all(part["checks"].get(name, True) for part in parts) for name in parts[0]["checks"]},
     }  # fmt: skip
     if op.row(joined["row"]).device == "cuda" and not partial:
         missed = set.intersection(*(set(part["missed"]) for part in parts))
@@ -187,12 +215,15 @@ def _joined(op: Op, parts: list[dict[str, Any]], *, partial: bool) -> dict[str, 
 
 
 def _work(
-    op: Op, rows: list[str], case: str | None, dtype: str | None, progress: Progress | None, shard: int, shards: int
-) -> Worked:
-    """One worker process: the rows it finished, and (row, case, dtype, how it died) where it did not."""
+    op: Op, rows: list[str], case: str | None, dtype: str | None, progress: Progress | None, shard: int, shards: int,
+    inner: str = "",
+) -> Worked:  # fmt: skip
+    """One worker process: the rows it finished, and (row, case, dtype, how it died) where it did not. With ``inner``
+    it tries no more than how near they come to the bounds for such rows."""
     command = [*WORKER, op.name, ",".join(rows), f"--shard={shard}/{shards}"]
     command += [f"--case={case}"] if case is not None else []
     command += [f"--dtype={dtype}"] if dtype is not None else []
+    command += [f"--bounds={inner}"] if inner else []
     finished: list[dict[str, Any]] = []
     at = [rows[0], "start", ""]
     with subprocess.Popen(
@@ -232,14 +263,14 @@ def _proof(op: Op, said: dict[str, Any], *, partial: bool, write: bool) -> Proof
             certificates.Certificate(
                 op=op.name, row=row.name, source_hash=row.hash(), toolchain=row.toolchain(), kind=kind,
                 cases=said["cases"], worst=said["worst"], mutants_rejected=said["rejected"],
-                date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+                date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), worst_by_dtype=said["shares"],
             )
         )  # fmt: skip
     return Proof(
         op=op.name, row=row.name, kind=kind, cases=said["cases"], worst=said["worst"], worst_case=said["worst_case"],
         failures=failures, mutants_rejected=said["rejected"], mutants=said["mutants"],
         checks={"parity": not any(f.pass_ != "check" for f in failures), **said["checks"]},
-        seconds=said["seconds"], certified=certified,
+        seconds=said["seconds"], certified=certified, worst_by_dtype=said["shares"],
     )  # fmt: skip
 
 

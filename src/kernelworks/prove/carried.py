@@ -25,6 +25,7 @@ from kernelworks import certificates, environment
 from kernelworks.contract import Case
 from kernelworks.machine import machine
 from kernelworks.op import OPS, Op
+from kernelworks.prove.bounds import Shares, merged
 from kernelworks.prove.buffers import poisoned_memory
 from kernelworks.prove.parity import parities
 from kernelworks.records import Parity, Proof, to_json
@@ -87,13 +88,14 @@ def _proof(said: dict[str, Any]) -> Proof:
                 op=op.name, row=row.name, source_hash=held.source_hash, toolchain=held.toolchain, kind=machine().kind,
                 cases=said["cases"], worst=said["worst"], mutants_rejected=held.mutants_rejected,
                 date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), proved_on=held.kind,
+                worst_by_dtype=said["shares"],
             )
         )  # fmt: skip
     return Proof(
         op=op.name, row=row.name, kind=machine().kind, cases=said["cases"], worst=said["worst"],
         worst_case=said["worst_case"], failures=failures, mutants_rejected=0, mutants=0,
         checks={"proved_elsewhere": held is not None}, seconds=said["seconds"], certified=right,
-        proved_on=held.kind if held else "",
+        proved_on=held.kind if held else "", worst_by_dtype=said["shares"],
     )  # fmt: skip
 
 
@@ -109,17 +111,19 @@ def _spread(cases: Sequence[Case]) -> list[Case]:
 def _confirmed(op: Op, row: str) -> dict[str, Any]:
     started, cases, worst, worst_case = time.perf_counter(), 0, 0.0, ""
     failures: list[Parity] = []
+    shares: Shares = {}
     for case in _spread(op.contract.cases):
         for dtype in case.dtypes:
             for parity in parities(op, row, case, dtype):
                 cases += 1
+                shares = merged((shares, {parity.dtype: parity.shares}))
                 if parity.worst > worst:
                     worst, worst_case = parity.worst, f"{parity.pass_} {parity.case} {parity.dtype}"
                 if not parity.ok:
                     failures.append(parity)
     return {
         "op": op.name, "row": row, "cases": cases, "worst": worst, "worst_case": worst_case,
-        "failures": json.loads(to_json(failures)), "seconds": time.perf_counter() - started,
+        "shares": shares, "failures": json.loads(to_json(failures)), "seconds": time.perf_counter() - started,
     }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -19,7 +19,10 @@ from kernelworks.prove.compare import compare
 from kernelworks.prove.truth import Truth, device_of, flat_outputs, truth
 from kernelworks.records import Parity
 
-__all__ = ["judge", "makes_gradients", "parities", "reproduce"]
+__all__ = ["judge", "judge_gradients", "judged", "makes_gradients", "parities", "reproduce"]
+
+# The worst share of the bound by output, those left out that are exact and must be; and what is wrong.
+Judged = tuple[dict[str, float], str]
 
 
 def reproduce(op: Op, row: str, case: Case, dtype: torch.dtype) -> str:
@@ -30,17 +33,39 @@ def reproduce(op: Op, row: str, case: Case, dtype: torch.dtype) -> str:
 
 def judge(result: Any, expected: Truth) -> tuple[float, str]:
     """The worst share of the bound over all outputs, and what is wrong."""
+    shares, message = judged(result, expected)
+    return max(shares.values(), default=0.0), message
+
+
+def judged(result: Any, expected: Truth) -> Judged:
+    """The same by output. One that comes in another dtype than the case's is told apart: its roundings are others."""
     outputs = flat_outputs(result)
     if len(outputs) < len(expected.outputs):
-        return float("inf"), f"returned {len(outputs)} outputs, expected {len(expected.outputs)}"
-    worst, message = 0.0, ""
+        text = f"returned {len(outputs)} outputs, expected {len(expected.outputs)}"
+        return {"output": float("inf")}, text
+    shares: dict[str, float] = {}
+    message = ""
     for i, (want, bound) in enumerate(zip(expected.outputs, expected.bounds, strict=True)):
         share, wrong = compare(outputs[i], want, bound)
         if expected.dtypes and not wrong and outputs[i].dtype != expected.dtypes[i]:
             share, wrong = float("inf"), f"dtype {outputs[i].dtype}, expected {expected.dtypes[i]}"
-        worst = max(worst, share)
+        if share or bool((bound > 0).any()):
+            name = expected.label(i, outputs[i]) if isinstance(outputs[i], Tensor) else expected.names[i]
+            shares[name] = max(shares.get(name, 0.0), share)
         message = message or (f"output {i}: {wrong}" if wrong else "")
-    return worst, message
+    return shares, message
+
+
+def judge_gradients(found: Iterable[tuple[str, Tensor]], expected: Truth) -> Judged:
+    """The worst share of the bound by gradient, and what is wrong."""
+    shares: dict[str, float] = {}
+    message = ""
+    for name, value in found:
+        share, wrong = compare(value, expected.gradients[name], expected.gradient_bounds[name])
+        if share or bool((expected.gradient_bounds[name] > 0).any()):
+            shares[f"gradient of {name}"] = max(shares.get(f"gradient of {name}", 0.0), share)
+        message = message or (f"gradient of {name}: {wrong}" if wrong else "")
+    return shares, message
 
 
 def _same_bits(a: Any, b: Any) -> bool:
@@ -76,7 +101,7 @@ def _poisoned_out(op: Op, case_args: tuple[Any, ...], memory: Arena) -> Any:
     return made if isinstance(shapes, tuple) else made[0]
 
 
-def _forward(op: Op, row: str, expected: Truth, layout: str, *, at_end: bool) -> tuple[float, str]:
+def _forward(op: Op, row: str, expected: Truth, layout: str, *, at_end: bool) -> Judged:
     names = op.passes["forward"].names
     with arena(at_end=at_end, device=device_of(op, row)) as memory, torch.no_grad():
         args = tuple(memory.place(a, layout) for a in expected.positional(op))
@@ -86,7 +111,7 @@ def _forward(op: Op, row: str, expected: Truth, layout: str, *, at_end: bool) ->
         result = op(*args, out=out, row=row) if out is not None else op(*args, row=row)
         if op.contract.mutates:
             result = [args[names.index(n)] for n in op.contract.mutates]
-        worst, message = judge(result, expected)
+        shares, message = judged(result, expected)
         inputs = [i for i, n in enumerate(names) if n not in op.contract.mutates]
         before = expected.positional(op)
         if not message and not all(_same_bits(args[i], before[i]) for i in inputs):
@@ -94,10 +119,10 @@ def _forward(op: Op, row: str, expected: Truth, layout: str, *, at_end: bool) ->
         if not message and not memory.slack_untouched():
             message = "memory beside a tensor was written to"
         del args, out, result
-    return worst, message
+    return shares, message
 
 
-def _gradients(op: Op, row: str, expected: Truth, *, at_end: bool) -> tuple[float, str]:
+def _gradients(op: Op, row: str, expected: Truth, *, at_end: bool) -> Judged:
     names = op.passes["forward"].names
     with arena(at_end=at_end, device=device_of(op, row)) as memory:
         args = [memory.place(a) for a in expected.positional(op)]
@@ -110,23 +135,19 @@ def _gradients(op: Op, row: str, expected: Truth, *, at_end: bool) -> tuple[floa
             grads = [memory.place(g) for g in expected.grad_outputs]
             # A row that makes gradients with its forward gives them away at the last walk; others take its backward.
             walks = (True, False) if "training" in op.row(row).passes else (False,)
-            found: list[tuple[str, Tensor | None]] = []
+            found: list[tuple[str, Tensor]] = []
             for keep in walks:
-                walked = torch.autograd.grad(
+                walked: tuple[Tensor | None, ...] = torch.autograd.grad(
                     outputs, list(leaves.values()), grads, allow_unused=True, retain_graph=keep
                 )
-                found += zip(leaves, walked, strict=True)
-            del walked
-        worst, message = 0.0, ""
-        for name, gradient in found:
-            value = torch.zeros_like(leaves[name]) if gradient is None else gradient
-            share, wrong = compare(value, expected.gradients[name], expected.gradient_bounds[name])
-            worst = max(worst, share)
-            message = message or (f"gradient of {name}: {wrong}" if wrong else "")
+                made = zip(leaves.items(), walked, strict=True)
+                found += [(name, torch.zeros_like(leaf) if g is None else g) for (name, leaf), g in made]
+            del walked, made
+        shares, message = judge_gradients(found, expected)
         if not message and not memory.slack_untouched():
             message = "memory beside a tensor was written to"
         del args, leaves, outputs, grads, found
-    return worst, message
+    return shares, message
 
 
 @contextlib.contextmanager
@@ -142,11 +163,13 @@ def _alone(device: str, layout: str) -> Iterator[None]:
         yield
 
 
-def parities(op: Op, row: str, case: Case, dtype: torch.dtype, seed: int = 0) -> Iterator[Parity]:
+def parities(
+    op: Op, row: str, case: Case, dtype: torch.dtype, seed: int = 0, inner: str | None = None
+) -> Iterator[Parity]:  # fmt: skip
     """Every comparison of one case. A row that raises fails with what it raised; a case that a row declines, as it
-    may decline a user's call, gives none."""
+    may decline a user's call, gives none. ``inner`` asks for other bounds than the row's own."""
     device = device_of(op, row)
-    expected = truth(op, case, dtype, seed, device, op.row(row).inner)
+    expected = truth(op, case, dtype, seed, device, inner or op.row(row).inner)
     positional = expected.positional(op)
     if _declines(op, row, positional):
         return
@@ -160,13 +183,14 @@ def parities(op: Op, row: str, case: Case, dtype: torch.dtype, seed: int = 0) ->
         try:
             if pass_ == "forward":
                 with _alone(device, layout):
-                    worst, message = _forward(op, row, expected, layout, at_end=at_end)
+                    shares, message = _forward(op, row, expected, layout, at_end=at_end)
             else:
-                worst, message = _gradients(op, row, expected, at_end=at_end)
+                shares, message = _gradients(op, row, expected, at_end=at_end)
+            worst = max(shares.values(), default=0.0)
         except _Declined:
             continue
         except Exception as error:
-            worst, message = float("inf"), f"raised {type(error).__name__}: {error}"
+            shares, worst, message = {}, float("inf"), f"raised {type(error).__name__}: {error}"
         label = case.name if layout == "contiguous" else f"{case.name} ({layout})"
         line = reproduce(op, row, case, dtype) if message else ""
-        yield Parity(op.name, row, pass_, label, name, worst, not message, message, line)
+        yield Parity(op.name, row, pass_, label, name, worst, not message, message, line, shares)

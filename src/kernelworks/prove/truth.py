@@ -27,6 +27,13 @@ class Truth:
     gradients: dict[str, Tensor]
     gradient_bounds: dict[str, Tensor]
     dtypes: tuple[torch.dtype, ...] = ()  # of what a row returns; none where it works in place
+    names: tuple[str, ...] = ()  # of the outputs, as the contract has them
+    dtype: torch.dtype = torch.float32  # of the case
+
+    def label(self, place: int, output: Tensor) -> str:
+        """What an output's share is kept under: its name, and its dtype where that is another than the case's."""
+        own = "" if output.dtype == self.dtype else f" in {str(output.dtype).removeprefix('torch.')}"
+        return self.names[place] + own
 
     def positional(self, op: Op) -> tuple[Any, ...]:
         return tuple(self.args.get(name) for name in op.passes["forward"].names)
@@ -76,15 +83,17 @@ def _truth(
     contract = op.contract
     exact = {name: as_float64(value) for name, value in args.items()}
     with torch.no_grad():
-        outputs = flat_outputs(contract.reference(**exact))
+        made = contract.reference(**exact)
+        outputs = flat_outputs(made)
+        names = tuple(n for n, part in zip(contract.outputs, made, strict=False) for _ in flat_outputs(part))
         bounds = flat_outputs(contract.bound(exact, outputs, dtype, **rows))
         promised = op.forward_shapes(tuple(args.get(name) for name in op.passes["forward"].names))
     dtypes = () if promised is None else tuple(t.dtype for t in flat_outputs(promised))
     if contract.gradient_bound is None or not case.gradients or not contract.differentiable:
-        return Truth(args, outputs, bounds, (), {}, {}, dtypes)
-    names = [n for n in contract.differentiable if isinstance(exact.get(n), Tensor)]
+        return Truth(args, outputs, bounds, (), {}, {}, dtypes, names, dtype)
+    differentiable = [n for n in contract.differentiable if isinstance(exact.get(n), Tensor)]
     with torch.enable_grad():
-        for name in names:
+        for name in differentiable:
             exact[name] = exact[name].clone().requires_grad_()
         results = flat_outputs(contract.reference(**exact))
         drawn = (torch.randn(o.shape, generator=generator, device="cpu") for o in results if o.requires_grad)
@@ -92,12 +101,14 @@ def _truth(
             (g if case.flow is None else torch.full_like(g, case.flow)).to(dtype).to(results[0].device) for g in drawn
         )
         used = [o for o in results if o.requires_grad]
-        leaves = [exact[n] for n in names]
+        leaves = [exact[n] for n in differentiable]
         found: tuple[Tensor | None, ...] = torch.autograd.grad(
             used, leaves, [g.double() for g in grads], allow_unused=True
         )
-    gradients = {n: torch.zeros_like(exact[n]) if g is None else g.detach() for n, g in zip(names, found, strict=True)}
+    gradients = {
+        n: torch.zeros_like(exact[n]) if g is None else g.detach() for n, g in zip(differentiable, found, strict=True)
+    }
     plain = {n: v.detach() if isinstance(v, Tensor) else v for n, v in exact.items()}
     with torch.no_grad():
         limits = contract.gradient_bound(plain, tuple(g.double() for g in grads), gradients, dtype, **rows)
-    return Truth(args, outputs, bounds, grads, gradients, limits, dtypes)
+    return Truth(args, outputs, bounds, grads, gradients, limits, dtypes, names, dtype)

@@ -14,10 +14,13 @@ from typing import Any
 import torch
 
 from kernelworks.build.configs import configs
+from kernelworks.contract import Case
 from kernelworks.op import OPS, Op
+from kernelworks.prove.bounds import Shares, accepted, merged, shares_of
 from kernelworks.prove.buffers import poisoned_memory
 from kernelworks.prove.checks import bad_inputs, checks_for, surviving_mutants
 from kernelworks.prove.parity import parities
+from kernelworks.prove.truth import device_of, truth
 from kernelworks.records import Parity, to_json
 
 __all__ = ["main"]
@@ -33,11 +36,13 @@ class _Tally:
         self.failures: list[Parity] = []
         self.checks: dict[str, bool] = {}
         self.seconds = 0.0
+        self.shares: Shares = {}  # of the bound, the largest by dtype and output
 
     def add(self, parity: Parity) -> None:
         self.cases += 1
         if parity.worst > self.worst:
             self.worst, self.worst_case = parity.worst, f"{parity.pass_} {parity.case} {parity.dtype}"
+        self.shares = merged((self.shares, {parity.dtype: parity.shares}))
         if not parity.ok and len(self.failures) < MOST_FAILURES:
             self.failures.append(parity)
 
@@ -78,7 +83,27 @@ def _prove(op: Op, rows: list[str], only_case: str | None, only_dtype: str | Non
                 for parity in parities(op, tally.row, case, dtype):
                     tally.add(parity)
                 tally.seconds += time.perf_counter() - started
+            _judge_the_bound(op, tallies, case, dtype, turn)
     return tallies
+
+
+def _judge_the_bound(op: Op, tallies: list[_Tally], case: Case, dtype: torch.dtype, turn: int) -> None:
+    """Answers that leave the bound, put to the comparison that has just passed the rows' own."""
+    asked: dict[tuple[str, str], list[_Tally]] = {}
+    for tally in tallies:
+        asked.setdefault((device_of(op, tally.row), op.row(tally.row).inner), []).append(tally)
+    for (device, inner), those in asked.items():
+        if case in op.contract.device_bench_cases or (device == "cpu" and case not in op.contract.cases):
+            continue
+        expected, threads = truth(op, case, dtype, 0, device, inner), torch.get_num_threads()
+        torch.set_num_threads(1)  # small operators: waking another thread takes longer than each
+        try:
+            passed = accepted(op, expected, turn)
+        finally:
+            torch.set_num_threads(threads)
+        for tally in those if passed else ():
+            if tally.checks.get("bound", True):  # the first such case says enough
+                tally.check(op, "bound", f"{case.name} {dtype}: let pass: {'; '.join(passed[:3])}")
 
 
 def main() -> None:
@@ -88,11 +113,16 @@ def main() -> None:
     parser.add_argument("--case")
     parser.add_argument("--dtype")
     parser.add_argument("--shard", default="0/1", help="which part of the cases, of how many")
+    parser.add_argument("--bounds", help="no more than how near the rows come to the bounds for such rows")
     args = parser.parse_args()
     from kernelworks import ops  # fills OPS
 
     poisoned_memory()
     op = OPS[args.op]
+    if args.bounds:
+        for row in args.rows.split(","):
+            _say(row=row, shares=shares_of(op, row, op.contract.cases, args.bounds))
+        return
     if not args.shard.endswith("/1"):
         torch.set_num_threads(2)  # processes beside this one need the cores too
     tallies = _prove(op, args.rows.split(","), args.case, args.dtype, args.shard)
@@ -107,6 +137,7 @@ def main() -> None:
             tally.check(op, "bad_inputs", wrong[0] if wrong else "")
             tally.check(op, "mutants", f"no case rejects {', '.join(survivors)}" if survivors else "")
     for tally in tallies:
+        tally.checks.setdefault("bound", True)
         _say(
             row=tally.row,
             cases=tally.cases,
@@ -117,6 +148,7 @@ def main() -> None:
             mutants=len(op.mutants),
             rejected=len(op.mutants) - len(survivors),
             seconds=tally.seconds,
+            shares=tally.shares,
             missed=configs(op.room / "tuning.toml").missed(tally.row),
         )
 

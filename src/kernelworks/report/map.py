@@ -64,7 +64,8 @@ def _standing(row: MapRow) -> Text:
         words = words.replace("on this kind of machine", on.strip()) if on and "this kind" in words else words + on
         return Text.assemble((words, "yellow"), losses)
     if row.certificate:
-        worst = "" if row.worst is None else f", worst error {row.worst:.2f} of its bound"
+        each = ", ".join(f"{share:.2f} in {dtype}" for dtype, share in row.worst_by_dtype.items())
+        worst = "" if row.worst is None else f", worst error {each or format(row.worst, '.2f')} of its bound"
         return Text.assemble((f"proved {row.certificate}{on}{worst}", "green"), losses)
     return Text.assemble(("plain torch, needs no certificate", "dim"), losses)
 

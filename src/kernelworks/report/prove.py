@@ -42,7 +42,7 @@ def proofs(records: Sequence[Proof]) -> RenderableType:
         table.add_row(
             f"{proof.op}.{proof.row}",
             str(proof.cases),
-            f"{proof.worst:.3f}",
+            _worst(proof),
             proof.worst_case,
             "" if proof.proved_on else f"{proof.mutants_rejected} of {proof.mutants}",
             _checks(proof),
@@ -55,6 +55,12 @@ def proofs(records: Sequence[Proof]) -> RenderableType:
     for proof in records:
         lines += _failures(proof)
     return Group(*lines)
+
+
+def _worst(proof: Proof) -> str:
+    """The worst error of all, then of each dtype."""
+    each = (f"{dtype} {max(outputs.values()):.3f}" for dtype, outputs in proof.worst_by_dtype.items() if outputs)
+    return "\n".join((f"{proof.worst:.3f}", *each))
 
 
 def _checks(proof: Proof) -> Text:

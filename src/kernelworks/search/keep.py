@@ -284,7 +284,7 @@ def _proved(op: str, change: Change, say: Say) -> tuple[Proof, certificates.Cert
     return proof, certificates.Certificate(
         op=op, row=change.row, source_hash=str(said["hash"]), toolchain=str(said["toolchain"]), kind=proof.kind,
         cases=proof.cases, worst=proof.worst, mutants_rejected=proof.mutants_rejected,
-        date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), worst_by_dtype=proof.worst_by_dtype,
     )  # fmt: skip
 
 

@@ -207,7 +207,8 @@ class _Terms:
             self.largest = self.largest.maximum(self.sinks.abs()[:, None, None])
         weight_error = self.score_error + U32 * (4 * self.largest + 4 + 5 * (self.tiles + 1))
         self.x = torch.expm1(weight_error) * self.seen
-        self.sums = (2 * self.cut * (TILE + self.tiles) + 8 + self.parts) * U32
+        addends = min(keys + (self.sinks is not None), TILE)  # where there are fewer, a tile's others are 0: exact
+        self.sums = (2 * self.cut * (addends + self.tiles) + 8 + self.parts) * U32
         self.y = (self.p * self.x).sum(-1, keepdim=True) + self.sums  # of the softmax's denominator
         if self.sinks is not None:  # whose own score is exact, but for what all weights have
             own = torch.expm1(U32 * (4 * self.largest + 4 + 5 * (self.tiles + 1)))
@@ -281,8 +282,8 @@ def gradient_bound(
     if t.softcap is not None:
         ds_error = t.slope * ds_error + (t.slope_error + U32) * (ds.abs() + ds_error)
         ds = t.slope * ds
-    keys_chain = (t.cut * (TILE + t.tiles) + 6 + t.parts) * U32
-    rows_chain = (t.cut * (TILE + groups * queries / TILE) + 8 + t.parts) * U32
+    keys_chain = (t.cut * (min(t.k.shape[2], TILE) + t.tiles) + 6 + t.parts) * U32
+    rows_chain = (t.cut * (min(groups * queries, TILE) + groups * queries / TILE) + 8 + t.parts) * U32
     ds_error = ds_error + t.u_inner * (ds.abs() + ds_error) + t.tiny_inner * t.seen
     p_error = t.p * x + t.u_inner * t.p * (1 + x) + (t.tiny_inner + t.flushed) * t.seen
     ds_keys, ds_rows = ds_error + keys_chain * ds.abs(), ds_error + rows_chain * ds.abs()

@@ -75,6 +75,11 @@ def _special(name: str, tensor: str, value: float) -> Case:
 
 
 CASES = (
+    # few roundings of many elements: here a right row comes nearest to the bound
+    *(
+        _case(f"few pairs, D={d}", heads=(64, 64), lengths=(2, d + 1), dim=d, batch=32, seen="all", with_lse=True)
+        for d in (1, 2)
+    ),
     *(
         _case(f"small {seen}{', causal' if causal else ''}", heads=(h, 1), lengths=lengths, dim=dim, seen=seen,
               is_causal=causal, with_lse=True)

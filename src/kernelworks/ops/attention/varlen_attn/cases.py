@@ -72,6 +72,8 @@ def drawn(count: int, most: int, seed: int = 0) -> Lengths:
 
 
 CASES = (
+    # few roundings of many elements: here a right row comes nearest to the bound
+    *(_case(f"few pairs, D={d}", heads=(64, 64), lengths=((2, d + 1),) * 32, dim=d, with_lse=True) for d in (1, 2)),
     # head_dim around the vector widths
     *(
         _case(f"D={d}", heads=(2, 2), lengths=((3, 4), (5, 5), (2, 7 if d < 8 else 17)), dim=d)
