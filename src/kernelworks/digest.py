@@ -18,7 +18,7 @@ from kernelworks.build import TARGETS, library
 from kernelworks.machine import machine
 from kernelworks.plain import is_plain, version_of
 
-__all__ = ["Contents", "Mark", "readable", "there"]
+__all__ = ["Contents", "Mark", "look", "readable", "there"]
 
 SOURCE = Path(__file__).with_name("digest.cpp")
 BLOCK = 1 << 16  # bytes, as digest.cpp has it
