@@ -16,9 +16,9 @@ from torch import Tensor
 
 from kernelworks.build import TARGETS, library
 from kernelworks.machine import machine
-from kernelworks.plain import is_plain, version_of
+from kernelworks.plain import PLAIN, is_plain, version_of
 
-__all__ = ["Contents", "Mark", "look", "readable", "there"]
+__all__ = ["Contents", "look", "readable", "seen", "there"]
 
 SOURCE = Path(__file__).with_name("digest.cpp")
 BLOCK = 1 << 16  # bytes, as digest.cpp has it
@@ -48,6 +48,8 @@ def readable(tensors: Sequence[Tensor]) -> bool:
 
 def look(t: Tensor) -> tuple[Any, ...]:
     """What says which numbers the bytes of a tensor are."""
+    if t.layout is not torch.strided or t.__class__ not in PLAIN:
+        return t.shape, t.dtype, t.layout
     return t.data_ptr(), t.shape, t.stride(), t.dtype, t.untyped_storage().nbytes()
 
 
@@ -78,18 +80,9 @@ class Contents:
         return tuple(map(look, tensors)) == self.looks and self._digest() == self.digest
 
 
-class Mark:
-    """What one tensor holds at one moment, for what is noted on the tensor itself: its storage is held, it is not.
-
-    Where the host cannot read the bytes without waiting for a device, the version tells.
-    """
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.version = version_of(tensor)
-        self.look, self.storage = look(tensor), tensor.untyped_storage()
-        self.contents = Contents([tensor]) if readable([tensor]) and there() else None
-
-    def holds(self, tensor: Tensor) -> bool:
-        if self.contents is not None:
-            return readable([tensor]) and self.contents.same([tensor])
-        return look(tensor) == self.look and version_of(tensor) == self.version
+def seen(tensor: Tensor) -> tuple[Any, ...]:
+    """What tells two moments of one tensor apart: where it lies and what it holds. Where the host cannot read the bytes
+    without waiting for a device, its version stands for them."""
+    if readable([tensor]) and there():
+        return look(tensor), Contents([tensor]).digest
+    return look(tensor), version_of(tensor)

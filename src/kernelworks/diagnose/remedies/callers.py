@@ -12,7 +12,7 @@ import ast
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -107,7 +107,7 @@ def of_site(function: FunctionType, code: CodeType, site: Any) -> FunctionType:
     return made
 
 
-def placed_in(module: nn.Module, methods: dict[str, tuple[Any, Callable[..., Any]]]) -> Callable[[], None]:
+def placed_in(module: nn.Module, methods: Mapping[str, tuple[Any, Callable[..., Any]]]) -> Callable[[], None]:
     """Puts functions in the place of a module's methods, each with the one that it stands for; returns what takes them
     out. Where the class has another one by now, that one runs."""
     entries = Installed(module)

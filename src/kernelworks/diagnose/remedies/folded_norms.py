@@ -213,7 +213,9 @@ def places_of(root: nn.Module, pairs: Iterable[tuple[str, str]]) -> tuple[list[P
 
 def foldable(product: Any, norm: Any) -> bool:
     """Whether the modules are torch's own, unwatched, and the norm has statistics of as many channels."""
-    if not as_shipped(product) or not as_shipped(norm) or type(norm) is not DIMS.get(type(product), (None,))[0]:
+    if not as_shipped(product) or not as_shipped(norm):
+        return False
+    if not isinstance(norm, NORMS) or type(norm) is not DIMS[type(product)][0]:
         return False
     channels: int = product.out_features if isinstance(product, nn.Linear) else product.out_channels
     transposed = isinstance(product, nn.modules.conv._ConvTransposeNd)

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from kernelworks.diagnose.remedies import callers
 from kernelworks.diagnose.remedies.derived import as_shipped, own_memory, plainly, wanted
 from kernelworks.diagnose.remedies.folded_norms import below, installed
+from kernelworks.diagnose.remedies.held import Itself
 from kernelworks.diagnose.remedies.remedy import Change, Impossible, Offer, Promise, Scene
 from kernelworks.diagnose.remedies.trial import raced
 from kernelworks.digest import look
@@ -201,6 +202,7 @@ def places_of(root: nn.Module, groups: Sequence[Sequence[str]]) -> tuple[list[Pl
     return places, left
 
 
+Straight = tuple[list[tuple[str, ast.Call]], tuple[str, ...]]
 Found = dict[int, tuple[tuple[str, ...], tuple[str, ...]]]  # by number of a group: its order, and what is between
 
 
@@ -231,9 +233,7 @@ class _Reading:
         code = function.__code__
         self.variables = set(code.co_varnames) - set(code.co_cellvars)
 
-    def straight(
-        self, node: ast.FunctionDef, group: Sequence[str]
-    ) -> tuple[list[tuple[str, ast.Call]], tuple[str, ...]] | None:
+    def straight(self, node: ast.FunctionDef, group: Sequence[str]) -> Straight | None:
         """The calls of a group's parts in their order, and the other parts that are called in the same statements."""
         if any(len([n for n in ast.walk(node) if self._part(n) == name]) != 1 for name in group):
             return None
@@ -245,7 +245,7 @@ class _Reading:
                         return found
         return None
 
-    def _in_block(self, block: list[ast.stmt], group: Sequence[str]) -> Any:
+    def _in_block(self, block: list[ast.stmt], group: Sequence[str]) -> Straight | None:
         calls = [[c for c in _in_order(statement) if callers.called_on(c, self.owner) in group] for statement in block]
         at = [i for i, each in enumerate(calls) if each]
         found = [call for each in calls for call in each]
@@ -261,7 +261,8 @@ class _Reading:
             last = number == len(statements) - 1
             if not self._quiet(statement, between) or (not last and x in _stored(statement)):
                 return None
-        return [(callers.called_on(call, self.owner), call) for call in found], tuple(sorted(between - set(group)))
+        order = [(callers.called_on(call, self.owner), call) for call in found]
+        return order, tuple(sorted(between - set(group)))
 
     def _part(self, node: ast.AST) -> str:
         """The attribute of ``self`` that an expression is, or ""."""
@@ -385,20 +386,8 @@ class Merged:
         ]
 
 
-class _Same:
-    """An object, equal to itself alone."""
-
-    def __init__(self, of: Any) -> None:
-        self.of = of
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.of is self.of
-
-    __hash__ = None  # type: ignore[assignment]
-
-
 def _lies(parameter: Any) -> tuple[Any, ...]:
-    return _Same(parameter), look(parameter) if isinstance(parameter, Tensor) else None
+    return Itself(parameter), look(parameter) if isinstance(parameter, Tensor) else None
 
 
 def _silent(module: Any) -> bool:
