@@ -26,7 +26,14 @@ def tensors() -> list[Tensor]:
     """Sizes round the lanes and blocks of the digest; one that is transposed, one that starts inside its storage."""
     sizes = (1, 63, 64, 65, 16384, 16385, 50001)
     made = [torch.arange(n, dtype=torch.float32) + 1 for n in sizes]
-    return [*made, torch.rand(30, 50).t(), torch.rand(99)[7:], torch.rand(33).bfloat16(), torch.rand(9, 9), torch.empty(0)]
+    return [
+        *made,
+        torch.rand(30, 50).t(),
+        torch.rand(99)[7:],
+        torch.rand(33).bfloat16(),
+        torch.rand(9, 9),
+        torch.empty(0),
+    ]
 
 
 def swapped(t: Tensor) -> None:

@@ -104,11 +104,13 @@ def plainly() -> bool:
     if torch.compiler.is_compiling() or transformed():
         return True
     of_torch: Any = torch._C
-    functions = (of_torch._get_function_stack_at(i) for i in range(of_torch._len_torch_function_stack()))
-    operators = (of_torch._get_dispatch_stack_at(i) for i in range(of_torch._len_torch_dispatch_stack()))
-    return any(type(mode) is not DeviceContext and not _looks_on(mode) for mode in functions) or any(
-        not _looks_on(mode) for mode in operators
-    )
+    functions, operators = of_torch._len_torch_function_stack(), of_torch._len_torch_dispatch_stack()
+    if not functions and not operators:
+        return False
+    return any(
+        type(mode) is not DeviceContext and not _looks_on(mode)
+        for mode in map(of_torch._get_function_stack_at, range(functions))
+    ) or any(not _looks_on(mode) for mode in map(of_torch._get_dispatch_stack_at, range(operators)))
 
 
 def _looks_on(mode: Any) -> bool:
