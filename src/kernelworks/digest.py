@@ -24,6 +24,8 @@ SOURCE = Path(__file__).with_name("digest.cpp")
 BLOCK = 1 << 16  # bytes, as digest.cpp has it
 GRAIN = 1 << 21  # bytes that are worth a thread
 
+_keys = torch._C._dispatch_keys
+
 
 @functools.cache
 def _digest() -> Any:
@@ -47,10 +49,12 @@ def readable(tensors: Sequence[Tensor]) -> bool:
 
 
 def look(t: Tensor) -> tuple[Any, ...]:
-    """What says which numbers the bytes of a tensor are."""
-    if t.layout is not torch.strided or t.__class__ not in PLAIN:
-        return t.shape, t.dtype, t.layout
-    return t.data_ptr(), t.shape, t.stride(), t.dtype, t.untyped_storage().nbytes()
+    """What says which numbers the bytes of a tensor are. The keys have its device, and what is to be done with them
+    first (negated, conjugated)."""
+    kind = t.__class__
+    if kind not in PLAIN or t.layout is not torch.strided:
+        return kind, t.shape, t.dtype, t.layout
+    return kind, t.data_ptr(), t.shape, t.stride(), t.dtype, _keys(t).raw_repr()
 
 
 class Contents:

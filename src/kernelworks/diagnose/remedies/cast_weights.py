@@ -29,7 +29,7 @@ from kernelworks.diagnose.remedies.derived import (
 from kernelworks.diagnose.remedies.folded_norms import CALLS, installed
 from kernelworks.diagnose.remedies.remedy import EVERYWHERE, Change, Impossible, Offer, Promise, Scene
 from kernelworks.diagnose.remedies.trial import raced
-from kernelworks.digest import there
+from kernelworks.digest import readable, there
 from kernelworks.models.install import Installed
 from kernelworks.plain import is_plain
 
@@ -115,13 +115,17 @@ class CastOnce:
         if not torch.is_autocast_enabled("cpu") or type(module).forward is not FORWARDS[type(module)]:
             return None
         held = [t for t in (module.weight, module.bias) if t is not None]
-        if not all(isinstance(t, Tensor) and t.device.type == "cpu" for t in (x, *held)):
+        if not all(isinstance(t, Tensor) for t in (x, *held)) or not is_plain(x) or wanted(held) or plainly():
             return None
-        if x.dtype not in NARROW or any(t.dtype is not torch.float32 for t in held):
+        if x.device.type != "cpu" or x.dtype not in NARROW:
             return None  # autocast leaves float64 as it is
-        if wanted(held) or not is_plain(x, *held) or plainly():
-            return None
-        weight, *bias = self.cast.of(held, torch.get_autocast_dtype("cpu"))
+        dtype = torch.get_autocast_dtype("cpu")
+        found = self.cast.kept(held, dtype)
+        if found is None:
+            if not readable(held) or any(t.dtype is not torch.float32 for t in held):
+                return None
+            found = self.cast.of(held, dtype)
+        weight, *bias = found
         return CALLS[type(module)](module, x, weight, bias[0] if bias else None)
 
 

@@ -1,10 +1,10 @@
 """What is derived from a module's tensors, attributes and structure, and when it no longer holds.
 
 A folded weight, a weight in another dtype, an int8 weight: each is made of tensors that a program may change at any
-time, by ways that no counter sees. So each call asks for it (``Derived.of``), and gets what was made before only where
-the very same tensors hold the same bytes and every plain attribute that was read is what it was. Bytes are read on a
-CPU alone. On a GPU the host would wait for them, so there nothing is kept: it is made in each call, of what the tensors
-hold when the device comes to it, also when a captured graph is replayed. What that costs is in the race.
+time, by ways that no counter sees. So each call asks for it (``Derived.kept``), and gets what was made before only
+where the very same tensors hold the same bytes and every plain attribute that was read is what it was. Bytes are read
+on a CPU alone. On a GPU the host would wait for them, so there nothing is kept: it is made in each call, of what the
+tensors hold when the device comes to it, also when a captured graph is replayed. What that costs is in the race.
 
 A call is the module's own (``plainly``, ``as_shipped``) where somebody wants to see what torch computes: hooks, modes,
 transforms, tracers and compilers.
@@ -64,35 +64,30 @@ class _Record(NamedTuple, Generic[T]):
 
 
 class Derived(Generic[T]):
-    """What ``make(tensors, attributes)`` makes, as long as it holds."""
+    """What ``make(tensors, attributes)`` makes, as long as it holds. ``attributes`` are all else that it is made of."""
 
     def __init__(self, make: Callable[[Sequence[Tensor], Any], T]) -> None:
         self._make = make
         self._record: _Record[T] | None = None
 
-    def of(self, tensors: Sequence[Tensor], attributes: Hashable) -> T:
-        """``tensors`` are plain memory; ``attributes`` all else that it is made of, types and layout included."""
-        if not readable(tensors):
-            return self._made(tensors, attributes)
+    def kept(self, tensors: Sequence[Any], attributes: Hashable) -> T | None:
+        """What was made before, where it holds. That these are plain tensors that fit each other was asked then."""
         record = self._record
-        if (
-            record is not None
-            and len(record.tensors) == len(tensors)
-            and all(t is own for t, own in zip(tensors, record.tensors, strict=True))
-            and record.attributes == attributes
-            and record.contents.same(tensors)
-        ):
-            return record.value
-        contents = Contents(tensors)
-        value = self._made(tensors, attributes)
-        if contents.same(tensors):  # nobody wrote meanwhile
+        if record is None or len(record.tensors) != len(tensors) or record.attributes != attributes:
+            return None
+        for tensor, own in zip(tensors, record.tensors, strict=True):
+            if tensor is not own:
+                return None
+        return record.value if record.contents.same(record.tensors) else None
+
+    def of(self, tensors: Sequence[Tensor], attributes: Hashable) -> T:
+        """Made anew, of tensors that are plain memory; kept where their bytes can be read."""
+        contents = Contents(tensors) if readable(tensors) else None
+        with torch.inference_mode(False), torch.no_grad():  # in no mode of the caller's: a later one may want gradients
+            value = self._make(tensors, attributes)
+        if contents is not None and contents.same(tensors):  # nobody wrote meanwhile
             self._record = _Record(tuple(tensors), attributes, contents, value)
         return value
-
-    def _made(self, tensors: Sequence[Tensor], attributes: Any) -> T:
-        """In no mode of the caller's: a later caller may want gradients through it."""
-        with torch.inference_mode(False), torch.no_grad():
-            return self._make(tensors, attributes)
 
     def forget(self) -> None:
         self._record = None

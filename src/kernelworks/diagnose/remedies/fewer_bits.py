@@ -157,11 +157,16 @@ class Quantised:
         if torch.is_grad_enabled() or nn.Linear.forward is not FORWARDS[nn.Linear]:
             return None
         held = [t for t in (module.weight, module.bias) if t is not None]
-        if not all(isinstance(t, Tensor) and t.dtype is torch.float32 for t in (x, *held)) or not readable((x, *held)):
+        if not all(isinstance(t, Tensor) and t.dtype is torch.float32 for t in (x, *held)) or not readable((x,)):
             return None
-        if torch.is_autocast_enabled("cpu") or plainly() or x.shape[-1:] != module.weight.shape[1:]:
+        if torch.is_autocast_enabled("cpu") or plainly() or x.shape[-1:] != held[0].shape[1:]:
             return None
-        made: Tensor = torch.ops.quantized.linear_dynamic(x, self.packed.of(held, len(held)), True)
+        packed = self.packed.kept(held, len(held))
+        if packed is None:
+            if not readable(held):
+                return None
+            packed = self.packed.of(held, len(held))
+        made: Tensor = torch.ops.quantized.linear_dynamic(x, packed, True)
         return made
 
 

@@ -397,35 +397,29 @@ class Pair:
             return None
         if x.dim() != DIMS[type(product)][1] or not x.numel():
             return None  # the norm refuses it
-        held = self._held()
-        if held is None or not is_plain(*held) or wanted(held):
-            return None
-        weight = held[0]
-        if any(t.dtype is not weight.dtype or t.device != x.device for t in held):
-            return None
-        dtype = _computed_in(x, weight)
-        if dtype is None:
-            return None
         transposed = isinstance(product, nn.modules.conv._ConvTransposeNd)
-        channels = weight.shape[1 if transposed else 0]
-        if any(t.shape != (channels,) for t in held[1:]) or (transposed and product.groups != 1):
+        if transposed and product.groups != 1:
             return None
-        there = tuple(t is not None for t in (product.bias, norm.weight, norm.bias))
-        attributes = dtype, norm.eps, transposed, there
-        return CALLS[type(product)](product, x, *self.folded.of(held, attributes))
-
-    def _held(self) -> list[Tensor] | None:
-        product, norm = self.product, self.norm
-        least = product.weight, norm.running_mean, norm.running_var
-        maybe = product.bias, norm.weight, norm.bias
-        if not all(isinstance(t, Tensor) for t in least) or not all(t is None or isinstance(t, Tensor) for t in maybe):
+        maybe = product.weight, norm.running_mean, norm.running_var, product.bias, norm.weight, norm.bias
+        held = [t for t in maybe if t is not None]
+        if not all(isinstance(t, Tensor) for t in (*maybe[:3], *held)) or wanted(held):
             return None
-        return [t for t in (*least, *maybe) if t is not None]
+        dtype = _computed_in(x, held[0])
+        there = tuple([t is not None for t in maybe[3:]])
+        attributes = dtype, x.device, norm.eps, transposed, there
+        found = self.folded.kept(held, attributes)
+        if found is None:
+            channels = held[0].shape[1 if transposed else 0]
+            alike = all(t.dtype is held[0].dtype and t.device == x.device for t in held)
+            if dtype is None or not alike or not is_plain(*held) or any(t.shape != (channels,) for t in held[1:]):
+                return None
+            found = self.folded.of(held, attributes)
+        return CALLS[type(product)](product, x, *found)
 
 
 def _folded(tensors: Sequence[Tensor], attributes: Any) -> tuple[Tensor, Tensor]:
     """The weight and the bias that do both, computed in float64."""
-    dtype, eps, transposed, there = attributes
+    dtype, _, eps, transposed, there = attributes
     weight, mean, var, *rest = tensors
     bias, gamma, beta = (rest.pop(0) if held else None for held in there)
     scale = torch.rsqrt(var.double() + eps)
