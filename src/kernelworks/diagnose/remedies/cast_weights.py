@@ -119,6 +119,8 @@ class CastOnce:
             return None
         if x.device.type != "cpu" or x.dtype not in NARROW:
             return None  # autocast leaves float64 as it is
+        if isinstance(module, nn.modules.conv._ConvTransposeNd) and module.padding_mode != "zeros":
+            return None  # which it refuses
         dtype = torch.get_autocast_dtype("cpu")
         found = self.cast.kept(held, dtype)
         if found is None:

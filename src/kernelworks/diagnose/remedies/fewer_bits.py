@@ -159,6 +159,8 @@ class Quantised:
         held = [t for t in (module.weight, module.bias) if t is not None]
         if not all(isinstance(t, Tensor) and t.dtype is torch.float32 for t in (x, *held)) or not readable((x,)):
             return None
+        if not x.numel():
+            return None
         if torch.is_autocast_enabled("cpu") or plainly() or x.shape[-1:] != held[0].shape[1:]:
             return None
         packed = self.packed.kept(held, len(held))
