@@ -102,12 +102,7 @@ class CastOnce:
         setattr(forward, SAME_VALUES, True)
         entries = Installed(self.module)
         entries.set("forward", MethodType(forward, self.module))
-
-        def back() -> None:
-            entries.remove()
-            self.cast.forget()
-
-        return back
+        return entries.remove
 
     def called(self, module: Any, x: Any) -> Tensor | None:
         """What the module gives of weights that were cast before; None where autocast would not cast them, or a

@@ -145,12 +145,7 @@ class Quantised:
 
         entries = Installed(self.module)
         entries.set("forward", MethodType(forward, self.module))
-
-        def back() -> None:
-            entries.remove()
-            self.packed.forget()
-
-        return back
+        return entries.remove
 
     def called(self, module: Any, x: Any) -> Tensor | None:
         """What the module gives in int8; None where its own product is to be computed."""

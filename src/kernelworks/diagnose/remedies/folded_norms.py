@@ -346,14 +346,7 @@ class Folding:
             name: (plain, self._chain if code is None else callers.of_site(plain, code, self))
             for name, (plain, code) in self.place.methods.items()
         }
-        remove = callers.placed_in(self.place.caller, ours)
-
-        def back() -> None:
-            remove()
-            for pair in self.pairs:
-                pair.folded.forget()
-
-        return back
+        return callers.placed_in(self.place.caller, ours)
 
     def begin(self, product: Any, x: Any) -> Any:
         """``product(x)``, put off where computing it is all that a call of it does."""
