@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
+from kernelworks import environment, plans, timings
 from kernelworks.aten import program
 from kernelworks.autograd import recipe
-from kernelworks.build import native
+from kernelworks.build import BuildError, native
+from kernelworks.machine import place_of
+from kernelworks.passthrough import NAMES
+from kernelworks.plain import PLAIN, transformed
 from kernelworks.plans import Dictionary
 
 __all__ = ["Entry"]
 
 # Written out for the op's arguments. Dynamo is told apart here; other compilers are modes, which are asked for behind.
 # Whoever keeps this function goes where calls go now.
+# Torch's own function is called from here, not from another function: each one costs what a small test does.
 _CALL = """
 def call({arguments}, out=None, row=None):
     if is_compiling():
         return through_torch(({arguments},), out, row)
+    if quick and out is row is None:
+        try:
+            if {tests} and (large is None or not large(({arguments},))):
+                return {torchs}
+        except Exception:
+            pass  # said in the op's words below
     return enter({arguments}, out, row)
 """
+
+# How long the way to a plan in Python takes, forward and where gradients are recorded. A row that is taken that way has
+# to run so long that this is a hundredth.
+PYTHON_US = {"forward": 10.0, "training": 20.0}
+WORTH = 100.0
+
+_get_threads, _grad_enabled = torch.get_num_threads, torch.is_grad_enabled
 
 
 @functools.cache
@@ -56,9 +74,18 @@ class Entry:
         self._scope: dict[str, Any] = {
             "is_compiling": torch.compiler.is_dynamo_compiling,
             "through_torch": op._through_torch,
+            "quick": False,
+            "large": None,
         }
-        exec(_CALL.format(arguments=", ".join(names)), self._scope)
+        self._direct = op.passthrough
+        tests, torchs = "False", "None"
+        if self._direct is not None:
+            tests, torchs = self._direct.tests, self._direct.call
+            self._scope |= NAMES | self._direct.names
+        exec(_CALL.format(arguments=", ".join(names), tests=tests, torchs=torchs), self._scope)
         self._op, self._miss, self._names = op, op._miss, names
+        self._left: set[Any] = set()  # kinds of calls that are torch's function's while calls go through Python
+        self._hurried = False
         self._free = tuple(free.get(name) for name in names)
         self._written = tuple(names.index(name) for name in op.contract.mutates)
         self._module: Any = None
@@ -86,11 +113,11 @@ class Entry:
 
     def _through(self, module: Any) -> None:
         self._made = []  # before there are others
+        self.slow()
         if module is None:
-            miss = self._miss
             self._op.plans.lie_in(Dictionary())
             self._op.call, self._op.known = self._scope["call"], _unknown
-            self._scope["enter"] = lambda *given: miss(given[:-2], given[-2], given[-1])
+            self._scope["enter"] = self._in_python
         else:
             table = module.Table()
             self._op.plans.lie_in(table)
@@ -103,6 +130,44 @@ class Entry:
         self._module, self._recipe = module, None
         self._asked = True
         self._show()
+
+    # ------------------------------------------------------------ until C++ is there
+
+    def hurry(self) -> None:
+        """From now on torch's own function takes calls at once, until C++ is there: without it a call finds its plan
+        some microseconds after torch would have ended a small one. Not where the list's order chooses, nor while
+        somebody is told of calls."""
+        if self._hurried or self._module is not None or self._op.contract.mutates or environment.choosing() != "timed":
+            return
+        large = _large(self._op.name, self._names)
+        with plans.hurrying() as allowed:
+            if allowed:
+                self._scope["large"], self._scope["quick"], self._hurried = large, self._direct is not None, True
+
+    def slow(self) -> None:
+        """Undoes ``hurry``."""
+        self._scope["quick"] = self._hurried = False
+        self._left = set()
+
+    def leaves(self, choice: Any, pass_: str) -> bool:
+        """Whether a call is torch's function's though a row was chosen: the way to it would take too long."""
+        if not self._hurried or choice.native or choice.timing is None:
+            return False
+        return not _worth(choice.timing, pass_)
+
+    def left(self, args: tuple[Any, ...]) -> None:
+        """Notes that calls like this one are torch's function's."""
+        kind = _kind(args) if self._hurried else None
+        if kind is not None and len(self._left) < plans.MOST_PLANS:
+            self._left.add(kind)
+
+    def _in_python(self, *given: Any) -> Any:
+        args = given[:-2]
+        if self._left and given[-1] is given[-2] is None and _kind(args) in self._left and not transformed():
+            return self._op.at_once(*args)
+        return self._miss(args, given[-2], given[-1])
+
+    # ------------------------------------------------------------
 
     def face(self, function: Any, absent: object) -> None:
         """Has calls of the op's public function that are the op's own go straight to it; ``absent`` is a default that
@@ -163,3 +228,63 @@ def _parameters(op: Any, function: Any, absent: object) -> tuple[int, tuple[tupl
             "?" if name in ("out", "row") else KINDS[bare], bare != kind,
         ))  # fmt: skip
     return code.co_argcount, tuple(found)
+
+
+# ---------------------------------------------------------------- what torch's function takes at once
+
+
+def _kind(args: tuple[Any, ...]) -> Any:
+    """What a contract looks at, and autograd: None where there is more to it than that."""
+    key: list[Any] = [_grad_enabled()]
+    for a in args:
+        kind = a.__class__
+        if kind in PLAIN:
+            key += (a.dtype, a.shape, a.device, a.requires_grad)
+        elif kind in _VALUES:
+            key += (kind, a)
+        else:
+            return None
+    return tuple(key)
+
+
+_VALUES = frozenset({int, float, bool, str, type(None)})
+
+
+def _worth(timing: timings.Timing, pass_: str) -> bool:
+    """Whether a timing says that a row is quicker by more than the way to it takes, which is next to nothing of it."""
+    raced, way = timing.whole, PYTHON_US["training" if pass_ == "training" else "forward"]
+    return raced.torch_us >= WORTH * way and raced.ours_us + way <= raced.torch_us / timings.MARGIN
+
+
+def _large(name: str, names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], bool] | None:
+    """Whether a row of ours may be worth the way to it; None where no call of the op may be, on this machine."""
+    least = [found for place in _places() if (found := _least(timings.at(name, place), names))]
+    if not least:
+        return None
+
+    def large(args: tuple[Any, ...]) -> bool:
+        return any(args[i].numel() >= size for i, size in least)
+
+    return large
+
+
+def _places() -> list[str]:
+    found = []
+    for device in ("cpu", *(("cuda",) if torch.cuda.is_initialized() else ())):
+        try:
+            found.append(place_of(device))
+        except (RuntimeError, BuildError):
+            continue
+    return found
+
+
+def _least(records: Iterable[timings.Timing], names: tuple[str, ...]) -> tuple[int, int] | None:
+    """The argument that tells large calls best, by its place, and how many elements it has at least: half of what was
+    raced, since what was is to speak for its neighbours."""
+    least: dict[str, int] = {}
+    for record in records:
+        if record.won and _worth(record, record.pass_):
+            for name, size in timings.elements(record.call).items():
+                least[name] = min(size, least.get(name, size))
+    sizes = [(size // 2, names.index(name)) for name, size in least.items() if name in names]
+    return max(sizes)[::-1] if sizes else None

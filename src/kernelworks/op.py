@@ -26,6 +26,7 @@ from kernelworks.choose import OR_TORCH, Broken, Choice, broke, choose, mended
 from kernelworks.contract import Contract, Mutant, Request, Row, TensorSpec, describe, spec, unread
 from kernelworks.entry import Entry
 from kernelworks.flops import known_to_counters
+from kernelworks.passthrough import Passthrough
 from kernelworks.plain import (
     LISTED,
     MEMORY,
@@ -106,6 +107,7 @@ class Op:
         aten: Callable[..., Any] | None = None,
         to_torch: Callable[..., Any] | None = None,
         from_torch: Callable[..., Any] | None = None,
+        passthrough: Passthrough | None = None,
         to_record: Callable[..., tuple[Any, ...]] | None = None,
     ) -> None:
         """``composite(*args)`` is the forward in torch's own functions, as a user would write it: what autograd,
@@ -113,6 +115,7 @@ class Op:
         ``native(*args)`` is what runs where no row of ours is taken (``as_written``, without what ``Op.native`` adds);
         by default ``composite``, from which it differs where torch's own function has no second derivative.
         ``aten(*args)`` says the operators that ``native`` calls (``aten.py``), or None.
+        ``passthrough`` says how that is called at once, where there is one function of torch's for it.
         ``pointwise`` says that no element of the output needs one of the inputs elsewhere, so that ``out`` may be an
         input. ``to_torch(result, *args)`` and ``from_torch(result, *args)`` turn what rows return into what the schema
         says and back, where the two differ (an optional second output, say). ``to_record(*args)`` gives the arguments
@@ -128,6 +131,8 @@ class Op:
         self.differentiable = bool(backward or contract.mutates)  # else there is nothing that autograd could record
         self._composite = composite or self.row("torch").load("forward")
         self.as_written, self._aten = native or self._composite, aten
+        self.at_once = _own_dtype(self.as_written)
+        self.passthrough = passthrough
         self.pointwise = pointwise
         self.form: Any = None  # the form that made most of this, where one did, and that tells what (forms/)
         self._to_torch, self._from_torch, self._to_record = to_torch, from_torch, to_record
@@ -146,6 +151,7 @@ class Op:
         self.call: Any = None  # call(*args, out, row); set by what is entered through
         self.known: Any = None  # known(*args): the same where C++ has a plan, else NotImplemented; not for compilers
         self.entry = Entry(self, in_cpp)
+        self.plans.slow = self.entry.slow
         register(self)
         OPS.add(self.name, self)
 
@@ -174,6 +180,8 @@ class Op:
     def _miss(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
         """A call that C++ found no plan for: the first of its kind, one that is not plain, or any without C++."""
         self.entry.settle()
+        if row is None:
+            self.entry.hurry()
         if self.misread is not None and self.misread.taken(args):
             return self.misread.reread(args, out, row)
         if not transformed() and not observed():
@@ -183,6 +191,8 @@ class Op:
                 if plan is None and self._plain(args, out):
                     plan = self._training(args, row, wanted) if wanted else self.planned("forward", args, out, row)
                 if plan is not None:
+                    if plan.kind == NATIVE and out is row is None:
+                        self.entry.left(args)
                     return self._run_plan(plan, args, out)
         if foreign((*args, out)):
             return self._through_tensors(args, out, row)
@@ -329,7 +339,7 @@ class Op:
                 check_out(self.name, self.forward_shapes(args), out, args)
             tell(self, pass_, args, row)
         now = generation()
-        choice, loaded = self._loaded(self.request(pass_, args), row)
+        choice, loaded = self._loaded(self.request(pass_, args), row, out is None)
         if choice.native:
             plan = self._torchs(args)
         else:
@@ -364,10 +374,15 @@ class Op:
         call = self.entry.program(self._aten, args) if self._aten else None
         return Plan(NATIVE, call or self.as_written, _own_dtype(self.as_written))
 
-    def _loaded(self, request: Request, row: str | None) -> tuple[Choice, tuple[Callable[..., Any], ...]]:
-        """The choice for a request and what it runs, loaded. What cannot be loaded is left out of the next choice."""
+    def _loaded(
+        self, request: Request, row: str | None, at_once: bool = True
+    ) -> tuple[Choice, tuple[Callable[..., Any], ...]]:
+        """The choice for a request and what it runs, loaded. What cannot be loaded is left out of the next choice.
+        ``at_once``: torch's function could take the call before it is looked at."""
         while True:
             choice = choose(self, request, row)
+            if at_once and row is None and self.entry.leaves(choice, request.pass_):
+                return dataclasses.replace(choice, row=self.row("torch"), native=True, backward=None), ()
             if choice.native:
                 self._warn_of_build_failure(choice)
                 return choice, ()

@@ -16,6 +16,7 @@ from kernelworks.build.sharing import shared
 from kernelworks.op import Op, Pass
 from kernelworks.ops.lookup.embedding.contract import CONTRACT
 from kernelworks.ops.lookup.embedding.mutants import MUTANTS
+from kernelworks.passthrough import Passthrough, floats
 from kernelworks.spelling import ABSENT, Array, Spelling, two_names
 
 __all__ = ["OP", "embedding"]
@@ -145,6 +146,11 @@ OP = Op(
     ),
     composite=_composite,
     aten=_aten,
+    # torch's function looks at the dtype of ids, and at the number of weight's dimensions.
+    passthrough=Passthrough(
+        "embedding(weight, ids)", ("ids.__class__ in PLAIN", floats("weight")), {"embedding": torch.embedding},
+        operators=("embedding",),
+    ),
     mutants=MUTANTS,
 )
 

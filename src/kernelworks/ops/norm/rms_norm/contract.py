@@ -9,7 +9,8 @@ from torch import Tensor
 
 from kernelworks.aten import aten
 from kernelworks.forms.arguments import Like, Number, Vector
-from kernelworks.forms.norm import ROW, Norm, over_rows, root_mean_square
+from kernelworks.forms.norm import PLAINLY, ROW, Norm, over_rows, root_mean_square
+from kernelworks.passthrough import Passthrough
 
 __all__ = ["CONTRACT", "FORM"]
 
@@ -51,6 +52,9 @@ FORM = Norm(
     centred=False,
     function=function,
     aten=operators,
+    passthrough=Passthrough(
+        "rms_norm(x, x.shape[-1:], weight, eps)", (*PLAINLY, "residual is None"), {"rms_norm": torch.rms_norm}
+    ),
     error=error,
     gradient_bound=gradient_bound,
     flop=(4.0, 11.0),
