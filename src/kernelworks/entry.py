@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,7 +14,7 @@ from kernelworks.aten import program
 from kernelworks.autograd import recipe
 from kernelworks.build import BuildError, native
 from kernelworks.machine import place_of
-from kernelworks.passthrough import NAMES
+from kernelworks.passthrough import ASKED, Kind, Passthrough, kind_of, never, preface, reads
 from kernelworks.plain import PLAIN, transformed
 from kernelworks.plans import Dictionary
 
@@ -21,26 +22,22 @@ __all__ = ["Entry"]
 
 # Written out for the op's arguments. Dynamo is told apart here; other compilers are modes, which are asked for behind.
 # Whoever keeps this function goes where calls go now.
-# Torch's own function is called from here, not from another function: each one costs what a small test does.
 _CALL = """
 def call({arguments}, out=None, row=None):
     if is_compiling():
         return through_torch(({arguments},), out, row)
-    if quick and out is row is None:
-        try:
-            if {tests} and (large is None or not large(({arguments},))):
-                return {torchs}
-        except Exception:
-            pass  # said in the op's words below
+{at_once}
     return enter({arguments}, out, row)
 """
+
+MOST_KINDS = 8  # of an op's calls that are told apart while torch's function takes them at once
 
 # How long the way to a plan in Python takes, forward and where gradients are recorded. A row that is taken that way has
 # to run so long that this is a hundredth.
 PYTHON_US = {"forward": 10.0, "training": 20.0}
 WORTH = 100.0
 
-_get_threads, _grad_enabled = torch.get_num_threads, torch.is_grad_enabled
+_grad_enabled, _autocasting = torch.is_grad_enabled, torch._C._is_any_autocast_enabled
 
 
 @functools.cache
@@ -74,17 +71,18 @@ class Entry:
         self._scope: dict[str, Any] = {
             "is_compiling": torch.compiler.is_dynamo_compiling,
             "through_torch": op._through_torch,
-            "quick": False,
-            "large": None,
         }
-        self._direct = op.passthrough
-        tests, torchs = "False", "None"
+        self._direct: Passthrough | None = op.passthrough
+        self._scopes = [(self._scope, dict)]  # of what calls torch's function at once, and how it names things
+        at_once = ""
         if self._direct is not None:
-            tests, torchs = self._direct.tests, self._direct.call
-            self._scope |= NAMES | self._direct.names
-        exec(_CALL.format(arguments=", ".join(names), tests=tests, torchs=torchs), self._scope)
+            self._scope |= self._direct.names
+            self._set(dict.fromkeys(ASKED, never) | {"large": None, "is_compiling": torch.compiler.is_dynamo_compiling})
+            at_once = self._direct.written(names, "out is row is None")
+        exec(_CALL.format(arguments=", ".join(names), at_once=at_once), self._scope)
         self._op, self._miss, self._names = op, op._miss, names
-        self._left: set[Any] = set()  # kinds of calls that are torch's function's while calls go through Python
+        self._left: set[Any] = set()  # calls that are torch's function's while calls go through Python
+        self._kinds: dict[bool, list[Kind]] = {False: [], True: []}  # of their tensors; of those without optional ones
         self._hurried = False
         self._free = tuple(free.get(name) for name in names)
         self._written = tuple(names.index(name) for name in op.contract.mutates)
@@ -93,6 +91,7 @@ class Entry:
         self._recipe: Any = None
         self._function: Any = None
         self._absent: object = None
+        self._codes: tuple[types.CodeType, ...] = ()
         self._faced: Any = None  # the extension that the function's calls go through
         self._through(None)
         self._asked = False  # an import asks for nothing
@@ -142,12 +141,19 @@ class Entry:
         large = _large(self._op.name, self._names)
         with plans.hurrying() as allowed:
             if allowed:
-                self._scope["large"], self._scope["quick"], self._hurried = large, self._direct is not None, True
+                self._set({"large": large})
+                self._hurried = True
 
     def slow(self) -> None:
         """Undoes ``hurry``."""
-        self._scope["quick"] = self._hurried = False
-        self._left = set()
+        self._hurried = False
+        self._left, self._kinds = set(), {False: [], True: []}
+        if self._direct is not None:
+            self._set(dict.fromkeys(("kind", "other", "bare", "other_bare"), never))
+
+    def _set(self, values: dict[str, Any]) -> None:
+        for scope, named in self._scopes:
+            scope.update(named(values))
 
     def leaves(self, choice: Any, pass_: str) -> bool:
         """Whether a call is torch's function's though a row was chosen: the way to it would take too long."""
@@ -157,13 +163,33 @@ class Entry:
 
     def left(self, args: tuple[Any, ...]) -> None:
         """Notes that calls like this one are torch's function's."""
-        kind = _kind(args) if self._hurried else None
-        if kind is not None and len(self._left) < plans.MOST_PLANS:
-            self._left.add(kind)
+        key = _key(args) if self._hurried and not _autocasting() else None
+        if key is None:
+            return
+        with plans.hurrying() as allowed:
+            if allowed and self._hurried:
+                if len(self._left) < plans.MOST_PLANS:
+                    self._left.add(key)
+                self._meet(args, True)
+
+    def _meet(self, args: tuple[Any, ...], make: bool = False) -> None:
+        """The kind of these arguments is the first that is asked for from now on."""
+        given = self._direct.given(dict(zip(self._names, args, strict=True))) if self._direct is not None else None
+        if given is None:
+            return
+        tensors, bare = given
+        kinds = self._kinds[bare]
+        kind = next((k for k in kinds if k(*tensors)), None) or (kind_of(tensors) if make else never)
+        if kind is never or (kinds and kind is kinds[0]):
+            return
+        kinds[:] = [kind, *(k for k in kinds if k is not kind)][:MOST_KINDS]
+        first, second = (*kinds, never)[:2]
+        self._set({"bare": first, "other_bare": second} if bare else {"kind": first, "other": second})
 
     def _in_python(self, *given: Any) -> Any:
         args = given[:-2]
-        if self._left and given[-1] is given[-2] is None and _kind(args) in self._left and not transformed():
+        if self._left and given[-1] is given[-2] is None and _key(args) in self._left and not transformed():
+            self._meet(args)
             return self._op.at_once(*args)
         return self._miss(args, given[-2], given[-1])
 
@@ -177,12 +203,25 @@ class Entry:
             str(a.type).startswith("List[") for a in torch._C.parse_schema(self._op.passes["forward"].schema).arguments
         ):
             return
-        self._function, self._absent = function, absent
+        if self._function is None:
+            self._function, self._absent, self._codes = function, absent, (function.__code__, function.__code__)
+            if self._direct is not None:
+                self._preface(function)
         self._show()
+
+    def _preface(self, function: Any) -> None:
+        """Has the function call torch's by itself, where that may be done at once."""
+        self._codes = (function.__code__, preface(function, self._direct, self._names))
+        as_written = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
+        as_written.__kwdefaults__ = function.__kwdefaults__
+        function.__globals__.update(reads(self._direct.names | {n: self._scope[n] for n in ASKED}))
+        function.__globals__.update(reads({"as_written": as_written}))
+        self._scopes.append((function.__globals__, reads))
 
     def _show(self) -> None:
         if self._function is None:
             return
+        self._function.__code__ = self._codes[self._module is None]
         if self._module is not None:
             self._module.faced(self._function, self._op.call, *_parameters(self._op, self._function, self._absent))
         elif self._faced is not None:
@@ -233,7 +272,7 @@ def _parameters(op: Any, function: Any, absent: object) -> tuple[int, tuple[tupl
 # ---------------------------------------------------------------- what torch's function takes at once
 
 
-def _kind(args: tuple[Any, ...]) -> Any:
+def _key(args: tuple[Any, ...]) -> Any:
     """What a contract looks at, and autograd: None where there is more to it than that."""
     key: list[Any] = [_grad_enabled()]
     for a in args:

@@ -25,7 +25,7 @@ from kernelworks.forms.room import Room
 from kernelworks.forms.rows import python_rows
 from kernelworks.forms.traced import aten_of, text
 from kernelworks.op import Op, Pass
-from kernelworks.passthrough import Passthrough, floats, same
+from kernelworks.passthrough import Passthrough
 
 __all__ = ["BF16", "F32", "Bench", "Pointwise", "Work"]
 
@@ -246,17 +246,15 @@ class Pointwise(Room):
         op = Op(
             contract, rows, room=self.room, forward=forward, backward=backward, composite=composed, native=composite,
             aten=aten or aten_of(composite), pointwise=True, mutants=every,
-            passthrough=passthrough and replace(passthrough, when=self._plainly()),
+            passthrough=passthrough and replace(passthrough, tensors=self.tensors, when=self._plainly()),
         )  # fmt: skip
         op.form = self
         return op
 
     def _plainly(self) -> tuple[str, ...]:
-        """What torch's functions would take and the contract does not; they refuse words themselves, not what can be
-        spread, nor a scalar of another device."""
+        """What torch's functions would take and the contract does not: they spread tensors."""
         first, *others = self.tensors
-        alike = (f"{same(name, first)} and (size := {first}.shape) == {name}.shape and size" for name in others)
-        return (floats(first), *alike)
+        return tuple(f"{first}.shape == {name}.shape" for name in others)
 
     def told(self, op: Op) -> dict[str, str]:
         """What this form alone makes (``derived.py`` tells the rest)."""

@@ -27,7 +27,7 @@ from kernelworks.forms.layout import as_rows
 from kernelworks.forms.mutants import VECTOR
 from kernelworks.forms.room import Room
 from kernelworks.op import Op, Pass
-from kernelworks.passthrough import Passthrough, floats, same
+from kernelworks.passthrough import Passthrough
 from kernelworks.spelling import Spelling
 
 __all__ = ["X", "Product", "bucket", "drawn", "gamma", "gradients_like"]
@@ -39,13 +39,6 @@ SMALLEST = 2.0**-149  # of float32's subnormals
 X = Floats(least=1, which=", the one that is multiplied")
 ARGUMENTS: Arguments = {"x": X, "weight": Matrix("x"), "bias": Vector("weight", 0)}
 RETURNS = ("x", "weight", "bias")
-
-# torch's function compares the sizes of x and weight, but takes a vector for the weight and whatever can be spread over
-# the result for the bias, of any dtype where it adds it by itself.
-PLAINLY = (
-    floats("x"), "weight.__class__ in PLAIN and weight.ndim == 2",
-    f"(bias is None or {same('bias', 'x')} and bias.ndim == 1 and bias.numel() > 1)",
-)  # fmt: skip
 
 Sizes = tuple[int, int, int]  # M, N, K
 Gradients = tuple[Tensor, Tensor, Tensor]
@@ -217,7 +210,11 @@ class Product(Room):
             ),
             composite=lambda x, weight, bias: composite(x, weight, bias),
             aten=lambda x, weight, bias: aten(self.aten, x, weight, bias),
-            passthrough=Passthrough("function(x, weight, bias)", PLAINLY, {"function": self.function}),
+            # torch's function spreads a bias of one element, and compares what else there is to compare.
+            passthrough=Passthrough(
+                "function(x, weight, bias)", ("x", "weight"), ("(bias is None or bias.numel() > 1)",),
+                {"function": self.function}, ("bias",),
+            ),
             mutants=(*self._mutants(), *mutants),
         )
         op.form = self

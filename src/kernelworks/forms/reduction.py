@@ -29,7 +29,7 @@ from kernelworks.forms.mutants import VECTOR, shifted, stale_end
 from kernelworks.forms.room import Room
 from kernelworks.lines import lines
 from kernelworks.op import Op, Pass
-from kernelworks.passthrough import Passthrough, floats
+from kernelworks.passthrough import Passthrough
 from kernelworks.spelling import Spelling
 
 __all__ = ["Reduction", "triton_forward"]
@@ -204,7 +204,8 @@ class Reduction(Room):
             aten=lambda x, dim, keepdim: aten(self.aten, x, dim if dim is None or self.dtype else (dim,), keepdim),
             passthrough=Passthrough(
                 "function(x, dim, keepdim)",
-                (floats("x"), "(dim is None or dim.__class__ is int)", "keepdim.__class__ is bool"),
+                ("x",),
+                ("(dim is None or dim.__class__ is int)", "keepdim.__class__ is bool"),
                 {"function": self.function},
             ),
         )

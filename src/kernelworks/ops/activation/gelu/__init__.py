@@ -47,7 +47,7 @@ OP = FORM.op(
     CONTRACT,
     lambda x, approximate: F.gelu(x, approximate=approximate),
     mutants=MUTANTS,
-    passthrough=Passthrough("gelu(x, approximate=approximate)", (), {"gelu": F.gelu}, operators=("gelu",)),
+    passthrough=Passthrough("gelu(x, approximate=approximate)", (), names={"gelu": F.gelu}),
 )
 
 SPELLING = Spelling(

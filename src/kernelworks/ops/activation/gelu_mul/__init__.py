@@ -39,8 +39,7 @@ OP = FORM.op(
     CONTRACT,
     lambda gate, up, approximate: F.gelu(gate, approximate=approximate) * up,
     passthrough=Passthrough(
-        "mul(gelu(gate, approximate=approximate), up)", (), {"mul": torch.mul, "gelu": F.gelu},
-        operators=("mul.Tensor", "gelu"),
+        "mul(gelu(gate, approximate=approximate), up)", (), names={"mul": torch.mul, "gelu": F.gelu}
     ),
-)  # fmt: skip
+)
 GATE = Gate(OP, F.gelu, approximate=("none", "tanh"))

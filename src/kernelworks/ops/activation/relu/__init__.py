@@ -40,7 +40,7 @@ def relu(x: Any = ABSENT, inplace: Any = False, *, out: Any = None, row: str | N
 
 
 OP = FORM.op(
-    CONTRACT, F.relu, mutants=MUTANTS, passthrough=Passthrough("relu(x)", (), {"relu": torch.relu}, operators=("relu",))
+    CONTRACT, F.relu, mutants=MUTANTS, passthrough=Passthrough("relu(x)", (), names={"relu": torch.relu})
 )
 
 

@@ -37,8 +37,6 @@ OP = FORM.op(
     CONTRACT,
     lambda gate, up: F.silu(gate) * up,
     mutants=MUTANTS,
-    passthrough=Passthrough(
-        "mul(silu(gate), up)", (), {"mul": torch.mul, "silu": torch._C._nn.silu}, operators=("mul.Tensor", "silu")
-    ),
+    passthrough=Passthrough("mul(silu(gate), up)", (), names={"mul": torch.mul, "silu": torch._C._nn.silu}),
 )
 GATE = Gate(OP, F.silu)

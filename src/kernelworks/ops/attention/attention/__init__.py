@@ -13,6 +13,7 @@ from typing import Any, Literal, overload
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from kernelworks.build.rows import cpp_rows, cuda_row, python_row, triton_row, with_libraries
 from kernelworks.build.sharing import shared
@@ -35,8 +36,7 @@ from kernelworks.ops.attention.attention.torch_rows import (
     torch_backward,
 )
 from kernelworks.ops.layout import new_output
-from kernelworks.passthrough import Passthrough, floats
-from kernelworks.plain import TRANSFORMED
+from kernelworks.passthrough import Passthrough
 from kernelworks.spelling import ABSENT, Array, Spelling, two_names
 
 __all__ = ["OP", "attention", "new_output", "readable"]
@@ -334,15 +334,16 @@ OP = Op(
     aten=in_aten,
     passthrough=Passthrough(
         "sdpa(q, k, v, None, 0.0, causal is not None, scale=scale, enable_gqa=to[1] != of[1])",
+        ("q", "k", "v"),
         (
             "(causal is None or causal == 'top_left') and mask is window is softcap is sinks is None",
             "with_lse is False and (scale is None or scale.__class__ is float and isfinite(scale))",
-            floats("q"), "k.__class__ in PLAIN and v.__class__ in PLAIN", "(of := k.shape) == v.shape and len(to := q.shape) == 4",
-            f"len(of) == 4 and to[0] == of[0] and 0 < to[3] == of[3] and to[3] <= {MAX_DIM}",
+            "(of := k.shape) == v.shape and (to := q.shape)[0] == of[0]",
+            f"0 < to[3] == of[3] and to[3] <= {MAX_DIM}",
             "(to[1] == of[1] > 0 or to[1] % of[1] == 0)",
-            f"not ({TRANSFORMED})",  # which differentiates the formula, not a kernel
+            "forward_ad._current_level < 0",  # which differentiates the formula, not a kernel
         ),
-        {"sdpa": F.scaled_dot_product_attention, "isfinite": math.isfinite},
+        {"sdpa": F.scaled_dot_product_attention, "isfinite": math.isfinite, "forward_ad": forward_ad},
     ),
     mutants=MUTANTS,
     # torch wants a fixed number of outputs, laid out as _fake says: without lse the second one is empty.

@@ -16,7 +16,7 @@ from kernelworks.build.sharing import shared
 from kernelworks.op import Op, Pass
 from kernelworks.ops.lookup.embedding.contract import CONTRACT
 from kernelworks.ops.lookup.embedding.mutants import MUTANTS
-from kernelworks.passthrough import Passthrough, floats
+from kernelworks.passthrough import Passthrough
 from kernelworks.spelling import ABSENT, Array, Spelling, two_names
 
 __all__ = ["OP", "embedding"]
@@ -146,11 +146,7 @@ OP = Op(
     ),
     composite=_composite,
     aten=_aten,
-    # torch's function looks at the dtype of ids, and at the number of weight's dimensions.
-    passthrough=Passthrough(
-        "embedding(weight, ids)", ("ids.__class__ in PLAIN", floats("weight")), {"embedding": torch.embedding},
-        operators=("embedding",),
-    ),
+    passthrough=Passthrough("embedding(weight, ids)", ("ids", "weight"), names={"embedding": torch.embedding}),
     mutants=MUTANTS,
 )
 

@@ -14,7 +14,7 @@ from kernelworks.contract import FLOATS, Case
 from kernelworks.forms.arguments import Number, Vector
 from kernelworks.forms.norm import PLAINLY, ROW, Norm
 from kernelworks.forms.rowwise import sized
-from kernelworks.passthrough import Passthrough, vector
+from kernelworks.passthrough import Passthrough
 
 __all__ = ["CONTRACT", "FORM"]
 
@@ -52,8 +52,8 @@ FORM: Norm = Norm(
     function=function,
     aten=operators,
     passthrough=Passthrough(
-        "layer_norm(x, x.shape[-1:], weight, bias, eps)", (*PLAINLY, vector("bias", "x")),
-        {"layer_norm": torch.layer_norm},
+        "layer_norm(x, x.shape[-1:], weight, bias, eps)", ("x",), (PLAINLY,), {"layer_norm": torch.layer_norm},
+        ("weight", "bias"),
     ),
     flop=(8.0, 17.0),
     eps=EPS,

@@ -53,7 +53,8 @@ FORM = Norm(
     function=function,
     aten=operators,
     passthrough=Passthrough(
-        "rms_norm(x, x.shape[-1:], weight, eps)", (*PLAINLY, "residual is None"), {"rms_norm": torch.rms_norm}
+        "rms_norm(x, x.shape[-1:], weight, eps)", ("x",), (PLAINLY, "residual is None"),
+        {"rms_norm": torch.rms_norm}, ("weight",),
     ),
     error=error,
     gradient_bound=gradient_bound,

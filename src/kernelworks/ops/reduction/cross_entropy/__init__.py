@@ -19,7 +19,7 @@ from kernelworks.ops.layout import as_rows
 from kernelworks.ops.reduction.cross_entropy import sm90
 from kernelworks.ops.reduction.cross_entropy.contract import ARGUMENTS, CONTRACT, REDUCTIONS, reference
 from kernelworks.ops.reduction.cross_entropy.mutants import MUTANTS
-from kernelworks.passthrough import Passthrough, floats
+from kernelworks.passthrough import Passthrough
 from kernelworks.spelling import ABSENT, Array, Spelling, two_names
 
 __all__ = ["OP", "cross_entropy"]
@@ -191,14 +191,11 @@ OP = Op(
     ),
     composite=_composite,
     aten=_aten,
-    # torch's function takes probabilities too, and compares the numbers of rows.
     passthrough=Passthrough(
         "loss(logits, target, None, NUMBERS[reduction], ignore_index, 0.0)",
-        (
-            floats("logits"), "target.__class__ in PLAIN and target.dtype is int64", "logits.ndim == 2",
-            "logits.numel() > 0", "ignore_index.__class__ is int",
-        ),
-        {"loss": torch._C._nn.cross_entropy_loss, "NUMBERS": NUMBERS, "int64": torch.int64},
+        ("logits", "target"),
+        ("logits.numel() > 0", "ignore_index.__class__ is int"),
+        {"loss": torch._C._nn.cross_entropy_loss, "NUMBERS": NUMBERS},
     ),
     mutants=MUTANTS,
 )
