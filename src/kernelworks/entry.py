@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from kernelworks import environment, plans, timings
 from kernelworks.aten import program
@@ -15,7 +16,7 @@ from kernelworks.autograd import recipe
 from kernelworks.build import BuildError, native
 from kernelworks.machine import place_of
 from kernelworks.passthrough import ASKED, Kind, Passthrough, kind_of, never, preface, reads
-from kernelworks.plain import PLAIN, transformed
+from kernelworks.plain import PLAIN
 from kernelworks.plans import Dictionary
 
 __all__ = ["Entry"]
@@ -38,6 +39,7 @@ PYTHON_US = {"forward": 10.0, "training": 20.0}
 WORTH = 100.0
 
 _grad_enabled, _autocasting = torch.is_grad_enabled, torch._C._is_any_autocast_enabled
+_functorch, _tracing = torch._C._are_functorch_transforms_active, torch._C._is_tracing
 
 
 @functools.cache
@@ -81,7 +83,7 @@ class Entry:
             at_once = self._direct.written(names, "out is row is None")
         exec(_CALL.format(arguments=", ".join(names), at_once=at_once), self._scope)
         self._op, self._miss, self._names = op, op._miss, names
-        self._left: set[Any] = set()  # calls that are torch's function's while calls go through Python
+        self._left: dict[Any, bool] = {}  # calls that are torch's function's while calls go through Python
         self._kinds: dict[bool, list[Kind]] = {False: [], True: []}  # of their tensors; of those without optional ones
         self._hurried = False
         self._free = tuple(free.get(name) for name in names)
@@ -147,7 +149,7 @@ class Entry:
     def slow(self) -> None:
         """Undoes ``hurry``."""
         self._hurried = False
-        self._left, self._kinds = set(), {False: [], True: []}
+        self._left, self._kinds = {}, {False: [], True: []}
         if self._direct is not None:
             self._set(dict.fromkeys(("kind", "other", "bare", "other_bare"), never))
 
@@ -167,31 +169,34 @@ class Entry:
         if key is None:
             return
         with plans.hurrying() as allowed:
-            if allowed and self._hurried:
-                if len(self._left) < plans.MOST_PLANS:
-                    self._left.add(key)
-                self._meet(args, True)
+            if allowed and self._hurried and len(self._left) < plans.MOST_PLANS:
+                self._left[key] = self._meet(args, True)
 
-    def _meet(self, args: tuple[Any, ...], make: bool = False) -> None:
-        """The kind of these arguments is the first that is asked for from now on."""
+    def _meet(self, args: tuple[Any, ...], make: bool = False) -> bool:
+        """The kind of these arguments is the first that is asked for from now on; whether it was not."""
         given = self._direct.given(dict(zip(self._names, args, strict=True))) if self._direct is not None else None
         if given is None:
-            return
+            return False
         tensors, bare = given
         kinds = self._kinds[bare]
         kind = next((k for k in kinds if k(*tensors)), None) or (kind_of(tensors) if make else never)
         if kind is never or (kinds and kind is kinds[0]):
-            return
+            return False  # other arguments keep such calls from torch's function
         kinds[:] = [kind, *(k for k in kinds if k is not kind)][:MOST_KINDS]
         first, second = (*kinds, never)[:2]
         self._set({"bare": first, "other_bare": second} if bare else {"kind": first, "other": second})
+        return True
 
     def _in_python(self, *given: Any) -> Any:
-        args = given[:-2]
-        if self._left and given[-1] is given[-2] is None and _key(args) in self._left and not transformed():
-            self._meet(args)
-            return self._op.at_once(*args)
-        return self._miss(args, given[-2], given[-1])
+        args, out, row = given[:-2], given[-2], given[-1]
+        if out is row is None and self._left and not (_functorch() or _tracing() or forward_ad._current_level >= 0):
+            key = _key(args)
+            met = self._left.get(key)
+            if met is not None and not _autocasting():
+                if met:
+                    self._left[key] = self._meet(args)
+                return self._op.as_written(*args)
+        return self._miss(args, out, row)
 
     # ------------------------------------------------------------
 
@@ -276,17 +281,18 @@ def _key(args: tuple[Any, ...]) -> Any:
     """What a contract looks at, and autograd: None where there is more to it than that."""
     key: list[Any] = [_grad_enabled()]
     for a in args:
-        kind = a.__class__
-        if kind in PLAIN:
-            key += (a.dtype, a.shape, a.device, a.requires_grad)
-        elif kind in _VALUES:
-            key += (kind, a)
+        if a is None:
+            key.append(a)
+        elif a.__class__ in PLAIN:
+            key += a.dtype, a.shape, a.device, a.requires_grad
+        elif a.__class__ in _VALUES:
+            key += a.__class__, a
         else:
             return None
     return tuple(key)
 
 
-_VALUES = frozenset({int, float, bool, str, type(None)})
+_VALUES = frozenset({int, float, bool, str})
 
 
 def _worth(timing: timings.Timing, pass_: str) -> bool:

@@ -131,7 +131,6 @@ class Op:
         self.differentiable = bool(backward or contract.mutates)  # else there is nothing that autograd could record
         self._composite = composite or self.row("torch").load("forward")
         self.as_written, self._aten = native or self._composite, aten
-        self.at_once = _own_dtype(self.as_written)
         self.passthrough = passthrough
         self.pointwise = pointwise
         self.form: Any = None  # the form that made most of this, where one did, and that tells what (forms/)

@@ -111,6 +111,7 @@ fits_registers = up_to(65536)  # as it came; what a program keeps of longer rows
 fits_tile = up_to(16384)  # in float32, with the sums of the backward (tile/norm.py)
 
 
+SHAPE = "x.shape[-1:] if weight is None else weight.shape"  # the weight's is at hand
 PLAINLY = "eps.__class__ is float and eps >= 0.0"  # what torch's norms of the last dimension do not ask themselves
 
 

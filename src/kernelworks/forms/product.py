@@ -39,6 +39,7 @@ SMALLEST = 2.0**-149  # of float32's subnormals
 X = Floats(least=1, which=", the one that is multiplied")
 ARGUMENTS: Arguments = {"x": X, "weight": Matrix("x"), "bias": Vector("weight", 0)}
 RETURNS = ("x", "weight", "bias")
+BIAS = "(bias is None or bias.numel() > 1)"  # torch's function spreads one of one element
 
 Sizes = tuple[int, int, int]  # M, N, K
 Gradients = tuple[Tensor, Tensor, Tensor]
@@ -210,9 +211,8 @@ class Product(Room):
             ),
             composite=lambda x, weight, bias: composite(x, weight, bias),
             aten=lambda x, weight, bias: aten(self.aten, x, weight, bias),
-            # torch's function spreads a bias of one element, and compares what else there is to compare.
             passthrough=Passthrough(
-                "function(x, weight, bias)", ("x", "weight"), ("(bias is None or bias.numel() > 1)",),
+                "function(x, weight, bias)", ("x", "weight"), (BIAS,),
                 {"function": self.function}, ("bias",),
             ),
             mutants=(*self._mutants(), *mutants),

@@ -12,7 +12,7 @@ from kernelworks.aten import aten
 from kernelworks.cases import normal
 from kernelworks.contract import FLOATS, Case
 from kernelworks.forms.arguments import Number, Vector
-from kernelworks.forms.norm import PLAINLY, ROW, Norm
+from kernelworks.forms.norm import PLAINLY, ROW, SHAPE, Norm
 from kernelworks.forms.rowwise import sized
 from kernelworks.passthrough import Passthrough
 
@@ -52,7 +52,7 @@ FORM: Norm = Norm(
     function=function,
     aten=operators,
     passthrough=Passthrough(
-        "layer_norm(x, x.shape[-1:], weight, bias, eps)", ("x",), (PLAINLY,), {"layer_norm": torch.layer_norm},
+        f"layer_norm(x, {SHAPE}, weight, bias, eps)", ("x",), (PLAINLY,), {"layer_norm": torch.layer_norm},
         ("weight", "bias"),
     ),
     flop=(8.0, 17.0),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernelworks.aten import aten
 from kernelworks.forms.arguments import Like, Number, Vector
-from kernelworks.forms.norm import PLAINLY, ROW, Norm, over_rows, root_mean_square
+from kernelworks.forms.norm import PLAINLY, ROW, SHAPE, Norm, over_rows, root_mean_square
 from kernelworks.passthrough import Passthrough
 
 __all__ = ["CONTRACT", "FORM"]
@@ -53,7 +53,7 @@ FORM = Norm(
     function=function,
     aten=operators,
     passthrough=Passthrough(
-        "rms_norm(x, x.shape[-1:], weight, eps)", ("x",), (PLAINLY, "residual is None"),
+        f"rms_norm(x, {SHAPE}, weight, eps)", ("x",), (PLAINLY, "residual is None"),
         {"rms_norm": torch.rms_norm}, ("weight",),
     ),
     error=error,
