@@ -19,7 +19,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from kernelworks.build import cuda, triton
 from kernelworks.build.rows import _imported_kernels
 from kernelworks.contract import FLOATS, Case
-from kernelworks.op import OPS, Op, on_meta
+from kernelworks.dataless import on_meta
+from kernelworks.op import OPS, Op
 from kernelworks.prove import sanitized
 from kernelworks.prove.truth import flat_outputs
 

@@ -217,7 +217,9 @@ class Entry:
     def _preface(self, function: Any) -> None:
         """Has the function call torch's by itself, where that may be done at once."""
         self._codes = (function.__code__, preface(function, self._direct, self._names))
-        as_written = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
+        as_written = types.FunctionType(
+            function.__code__, function.__globals__, function.__name__, function.__defaults__
+        )
         as_written.__kwdefaults__ = function.__kwdefaults__
         function.__globals__.update(reads(self._direct.names | {n: self._scope[n] for n in ASKED}))
         function.__globals__.update(reads({"as_written": as_written}))

@@ -24,6 +24,7 @@ from kernelworks.autograd import derivative, readers, recorded, trained
 from kernelworks.build import BuildError
 from kernelworks.choose import OR_TORCH, Broken, Choice, broke, choose, mended
 from kernelworks.contract import Contract, Mutant, Request, Row, TensorSpec, describe, spec, unread
+from kernelworks.dataless import on_meta, without_data
 from kernelworks.entry import Entry
 from kernelworks.flops import known_to_counters
 from kernelworks.passthrough import Passthrough
@@ -50,7 +51,7 @@ from kernelworks.torch_library import OPS, in_cpp, register
 from kernelworks.watching import stop_at, tell
 from kernelworks.written import announce, as_tuple, check_out, overlap, put, refuse_crossed, same_place
 
-__all__ = ["OPS", "Op", "Pass", "on_meta"]
+__all__ = ["OPS", "Op", "Pass"]
 
 FREE = "*"  # in a key, for a number that no choice depends on; native/key.hpp knows it
 
@@ -302,7 +303,7 @@ class Op:
         args = tuple(training.args[name] for name in forward.names)
         args = self._to_record(*args) if self._to_record else args
         with unseen():
-            made = forward.fake(*(_without_data(a) for a in args))
+            made = forward.fake(*(without_data(a) for a in args))
             given = as_tuple(self._from_torch(made, *args) if self._from_torch else made)
         have = dict(zip(forward.names, args, strict=True))
         for place, (name, value) in enumerate(zip(self.contract.outputs, as_tuple(made), strict=False)):
@@ -495,19 +496,3 @@ def _own_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
 def _handing_out(function: Callable[..., Any], *args: Any, out: Any = None) -> Any:
     result = function(*args)
     return result if out is None else put(result, out)
-
-
-# ---------------------------------------------------------------- tensors without data
-
-
-def _without_data(value: Any) -> Any:
-    if isinstance(value, TensorSpec):
-        return torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device="meta")
-    return [_without_data(v) for v in value] if isinstance(value, tuple) else value
-
-
-def on_meta(value: Any) -> Any:
-    """A tensor (or a list of them) without its data; anything else as it is."""
-    if isinstance(value, Tensor):
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-    return [on_meta(v) for v in value] if isinstance(value, (list, tuple)) else value

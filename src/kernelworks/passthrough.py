@@ -113,7 +113,12 @@ def preface(function: types.FunctionType, direct: Passthrough, arguments: Sequen
         signature.insert(code.co_posonlyargcount, "/")
     signature += [f"*{rest}"] * bool(rest) or ["*"] * bool(named)
     signature += [f"{name}=0" for name in named] + [f"**{others}"] * bool(others)
-    handed = [*places, *[f"*{rest}"] * bool(rest), *(f"{name}={name}" for name in named), *[f"**{others}"] * bool(others)]
+    handed = [
+        *places,
+        *[f"*{rest}"] * bool(rest),
+        *(f"{name}={name}" for name in named),
+        *[f"**{others}"] * bool(others),
+    ]
     none = "".join(f" and not {name}" for name in (rest, others) if name)
     source = f"""
 def {function.__name__}({", ".join(signature)}):

@@ -212,8 +212,11 @@ class Product(Room):
             composite=lambda x, weight, bias: composite(x, weight, bias),
             aten=lambda x, weight, bias: aten(self.aten, x, weight, bias),
             passthrough=Passthrough(
-                "function(x, weight, bias)", ("x", "weight"), (BIAS,),
-                {"function": self.function}, ("bias",),
+                "function(x, weight, bias)",
+                ("x", "weight"),
+                (BIAS,),
+                {"function": self.function},
+                ("bias",),
             ),
             mutants=(*self._mutants(), *mutants),
         )

@@ -39,9 +39,7 @@ def relu(x: Any = ABSENT, inplace: Any = False, *, out: Any = None, row: str | N
     return OP.call(x, out, row)
 
 
-OP = FORM.op(
-    CONTRACT, F.relu, mutants=MUTANTS, passthrough=Passthrough("relu(x)", (), names={"relu": torch.relu})
-)
+OP = FORM.op(CONTRACT, F.relu, mutants=MUTANTS, passthrough=Passthrough("relu(x)", (), names={"relu": torch.relu}))
 
 
 def _torchs(input: Any, inplace: bool = False) -> tuple[Any, ...] | str:

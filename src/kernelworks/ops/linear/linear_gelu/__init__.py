@@ -54,7 +54,10 @@ OP = FORM.op(
     ahead=[cuda_row(Path(__file__).parent, guard=guard)],
     mutants=MUTANTS,
     passthrough=Passthrough(
-        "gelu(linear(x, weight, bias), approximate=approximate)", ("x", "weight"), (BIAS,),
-        {"gelu": F.gelu, "linear": F.linear}, ("bias",),
+        "gelu(linear(x, weight, bias), approximate=approximate)",
+        ("x", "weight"),
+        (BIAS,),
+        {"gelu": F.gelu, "linear": F.linear},
+        ("bias",),
     ),
 )

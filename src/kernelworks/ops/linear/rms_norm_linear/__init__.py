@@ -53,8 +53,11 @@ OP = FORM.op(
     ahead=[cuda_row(Path(__file__).parent, guard=guard)],
     mutants=MUTANTS,
     passthrough=Passthrough(
-        "linear(rms_norm(x, x.shape[-1:], None, eps), weight, bias)", ("x", "weight"), (BIAS, PLAINLY),
-        {"rms_norm": torch.rms_norm, "linear": F.linear}, ("bias",),
+        "linear(rms_norm(x, x.shape[-1:], None, eps), weight, bias)",
+        ("x", "weight"),
+        (BIAS, PLAINLY),
+        {"rms_norm": torch.rms_norm, "linear": F.linear},
+        ("bias",),
     ),
     # Torch has operators for both; of the norm's it calls the inner one, which returns the scale as well.
     aten=lambda x, weight, bias, eps: aten("linear", aten("rms_norm", x, (x.shape[-1],), None, eps), weight, bias),

@@ -35,8 +35,11 @@ FORM = Norm(
     function=function,
     aten=operators,
     passthrough=Passthrough(
-        f"(layer_norm((s := add(x, residual)), {SHAPE}, weight, bias, eps), s)", ("x", "residual"),
-        (PLAINLY, "x.shape == residual.shape"), {"layer_norm": torch.layer_norm, "add": torch.add}, ("weight", "bias"),
+        f"(layer_norm((s := add(x, residual)), {SHAPE}, weight, bias, eps), s)",
+        ("x", "residual"),
+        (PLAINLY, "x.shape == residual.shape"),
+        {"layer_norm": torch.layer_norm, "add": torch.add},
+        ("weight", "bias"),
     ),
     flop=(8.0, 17.0),
     eps=1e-5,

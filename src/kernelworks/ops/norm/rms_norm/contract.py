@@ -53,8 +53,11 @@ FORM = Norm(
     function=function,
     aten=operators,
     passthrough=Passthrough(
-        f"rms_norm(x, {SHAPE}, weight, eps)", ("x",), (PLAINLY, "residual is None"),
-        {"rms_norm": torch.rms_norm}, ("weight",),
+        f"rms_norm(x, {SHAPE}, weight, eps)",
+        ("x",),
+        (PLAINLY, "residual is None"),
+        {"rms_norm": torch.rms_norm},
+        ("weight",),
     ),
     error=error,
     gradient_bound=gradient_bound,
