@@ -75,7 +75,8 @@ class Entry:
             "through_torch": op._through_torch,
         }
         self._direct: Passthrough | None = op.passthrough
-        self._scopes = [(self._scope, dict)]  # of what calls torch's function at once, and how it names things
+        # of what calls torch's function at once, and how it names things
+        self._scopes: list[tuple[dict[str, Any], Callable[[dict[str, Any]], dict[str, Any]]]] = [(self._scope, dict)]
         at_once = ""
         if self._direct is not None:
             self._scope |= self._direct.names
@@ -211,17 +212,17 @@ class Entry:
         if self._function is None:
             self._function, self._absent, self._codes = function, absent, (function.__code__, function.__code__)
             if self._direct is not None:
-                self._preface(function)
+                self._preface(function, self._direct)
         self._show()
 
-    def _preface(self, function: Any) -> None:
+    def _preface(self, function: Any, direct: Passthrough) -> None:
         """Has the function call torch's by itself, where that may be done at once."""
-        self._codes = (function.__code__, preface(function, self._direct, self._names))
+        self._codes = (function.__code__, preface(function, direct, self._names))
         as_written = types.FunctionType(
             function.__code__, function.__globals__, function.__name__, function.__defaults__
         )
         as_written.__kwdefaults__ = function.__kwdefaults__
-        function.__globals__.update(reads(self._direct.names | {n: self._scope[n] for n in ASKED}))
+        function.__globals__.update(reads({**direct.names, **{n: self._scope[n] for n in ASKED}}))
         function.__globals__.update(reads({"as_written": as_written}))
         self._scopes.append((function.__globals__, reads))
 
@@ -283,12 +284,13 @@ def _key(args: tuple[Any, ...]) -> Any:
     """What a contract looks at, and autograd: None where there is more to it than that."""
     key: list[Any] = [_grad_enabled()]
     for a in args:
+        kind: Any = a.__class__
         if a is None:
             key.append(a)
-        elif a.__class__ in PLAIN:
+        elif kind in PLAIN:
             key += a.dtype, a.shape, a.device, a.requires_grad
-        elif a.__class__ in _VALUES:
-            key += a.__class__, a
+        elif kind in _VALUES:
+            key += kind, a
         else:
             return None
     return tuple(key)

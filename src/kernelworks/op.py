@@ -23,7 +23,7 @@ from kernelworks.arrays import borrowed, foreign, given_back
 from kernelworks.autograd import derivative, readers, recorded, trained
 from kernelworks.build import BuildError
 from kernelworks.choose import OR_TORCH, Broken, Choice, broke, choose, mended
-from kernelworks.contract import Contract, Mutant, Request, Row, TensorSpec, describe, spec, unread
+from kernelworks.contract import Contract, Mutant, Request, Row, describe, spec, unread
 from kernelworks.dataless import on_meta, without_data
 from kernelworks.entry import Entry
 from kernelworks.flops import known_to_counters

@@ -4,11 +4,11 @@ Until the way in through C++ is built (``native/``), finding a plan in Python ta
 Torch's function is then what runs. An op says the call as text, and as text what that function would take and its
 contract does not, of tensors of kinds that it does; ``entry.py`` writes both into the code that takes calls.
 
-The **kind** of a call's tensors is their classes, dtypes, devices, numbers of dimensions, whether gradients are recorded
-for them, and dispatch keys as they stand in the thread: no transform, mode, autocast or bit besides. The guard by which
-compiled programs of torch's ask that in C++ takes a tenth of a microsecond. It is asked alone: the contract has accepted
-such tensors before. What torch's function raises is caught, and the call goes the ordinary way, whose errors are the
-contract's.
+The **kind** of a call's tensors is their classes, dtypes, devices, numbers of dimensions, whether gradients are
+recorded for them, and dispatch keys as they stand in the thread: no transform, mode, autocast or bit besides. The guard
+by which compiled programs of torch's ask that takes a tenth of a microsecond. It is asked alone: the contract has
+accepted such tensors before. What torch's function raises is caught, and the call goes the ordinary way, whose errors
+are the contract's.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def kind_of(tensors: Sequence[Tensor]) -> Kind:
 _PREFIX = "_at_once_"  # of what the code reads among the globals of the function's own module
 
 
-def reads(values: Mapping[str, Any]) -> dict[str, Any]:
+def reads(values: dict[str, Any]) -> dict[str, Any]:
     """Values by the names that a function with a preface reads them by."""
     return {f"{_PREFIX}{name}": value for name, value in values.items()}
 

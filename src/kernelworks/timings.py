@@ -31,9 +31,9 @@ from kernelworks.layout import in_lines
 from kernelworks.machine import place_of
 
 __all__ = [
-    "MARGIN", "NEARBY", "NOISY", "NONE", "Raced", "Timing", "Verdict", "alike", "among", "at", "bucket_of",
-    "call_of", "elements", "faults", "held", "remember", "reread", "settles", "shipped", "shipped_path", "sized", "sources_of", "threads_of",
-    "torch_version", "verdict", "write", "write_shipped",
+    "MARGIN", "NEARBY", "NOISY", "NONE", "Raced", "Timing", "Verdict", "alike", "among", "at", "bucket_of", "call_of",
+    "elements", "faults", "held", "remember", "reread", "settles", "shipped", "shipped_path", "sized", "sources_of",
+    "threads_of", "torch_version", "verdict", "write", "write_shipped",
 ]  # fmt: skip
 
 SHIPPED = Path(__file__).resolve().parent / "timed"
