@@ -20,7 +20,8 @@ from kernelworks.build import cuda, triton
 from kernelworks.build.indexed import FILES
 from kernelworks.build.launching import walked
 from kernelworks.contract import FLOATS, Case
-from kernelworks.op import OPS, Op, on_meta
+from kernelworks.dataless import on_meta
+from kernelworks.op import OPS, Op
 from kernelworks.prove import sanitized
 from kernelworks.prove.truth import flat_outputs
 

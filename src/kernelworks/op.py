@@ -23,9 +23,11 @@ from kernelworks.arrays import borrowed, foreign, given_back
 from kernelworks.autograd import derivative, readers, recorded, trained
 from kernelworks.build import BuildError
 from kernelworks.choose import OR_TORCH, Broken, Choice, broke, choose, mended
-from kernelworks.contract import Contract, Mutant, Request, Row, TensorSpec, describe, spec, unread
+from kernelworks.contract import Contract, Mutant, Request, Row, describe, spec, unread
+from kernelworks.dataless import on_meta, without_data
 from kernelworks.entry import Entry
 from kernelworks.flops import known_to_counters
+from kernelworks.passthrough import Passthrough
 from kernelworks.plain import (
     LISTED,
     MEMORY,
@@ -49,7 +51,7 @@ from kernelworks.torch_library import OPS, in_cpp, register
 from kernelworks.watching import stop_at, tell
 from kernelworks.written import announce, as_tuple, check_out, overlap, put, refuse_crossed, same_place
 
-__all__ = ["OPS", "Op", "Pass", "on_meta"]
+__all__ = ["OPS", "Op", "Pass"]
 
 FREE = "*"  # in a key, for a number that no choice depends on; native/key.hpp knows it
 
@@ -106,6 +108,7 @@ class Op:
         aten: Callable[..., Any] | None = None,
         to_torch: Callable[..., Any] | None = None,
         from_torch: Callable[..., Any] | None = None,
+        passthrough: Passthrough | None = None,
         to_record: Callable[..., tuple[Any, ...]] | None = None,
     ) -> None:
         """``composite(*args)`` is the forward in torch's own functions, as a user would write it: what autograd,
@@ -113,6 +116,7 @@ class Op:
         ``native(*args)`` is what runs where no row of ours is taken (``as_written``, without what ``Op.native`` adds);
         by default ``composite``, from which it differs where torch's own function has no second derivative.
         ``aten(*args)`` says the operators that ``native`` calls (``aten.py``), or None.
+        ``passthrough`` says how that is called at once, where there is one function of torch's for it.
         ``pointwise`` says that no element of the output needs one of the inputs elsewhere, so that ``out`` may be an
         input. ``to_torch(result, *args)`` and ``from_torch(result, *args)`` turn what rows return into what the schema
         says and back, where the two differ (an optional second output, say). ``to_record(*args)`` gives the arguments
@@ -128,6 +132,7 @@ class Op:
         self.differentiable = bool(backward or contract.mutates)  # else there is nothing that autograd could record
         self._composite = composite or self.row("torch").load("forward")
         self.as_written, self._aten = native or self._composite, aten
+        self.passthrough = passthrough
         self.pointwise = pointwise
         self.form: Any = None  # the form that made most of this, where one did, and that tells what (forms/)
         self._to_torch, self._from_torch, self._to_record = to_torch, from_torch, to_record
@@ -146,6 +151,7 @@ class Op:
         self.call: Any = None  # call(*args, out, row); set by what is entered through
         self.known: Any = None  # known(*args): the same where C++ has a plan, else NotImplemented; not for compilers
         self.entry = Entry(self, in_cpp)
+        self.plans.slow = self.entry.slow
         register(self)
         OPS.add(self.name, self)
 
@@ -174,6 +180,8 @@ class Op:
     def _miss(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
         """A call that C++ found no plan for: the first of its kind, one that is not plain, or any without C++."""
         self.entry.settle()
+        if row is None:
+            self.entry.hurry()
         if self.misread is not None and self.misread.taken(args):
             return self.misread.reread(args, out, row)
         if not transformed() and not observed():
@@ -183,6 +191,8 @@ class Op:
                 if plan is None and self._plain(args, out):
                     plan = self._training(args, row, wanted) if wanted else self.planned("forward", args, out, row)
                 if plan is not None:
+                    if plan.kind == NATIVE and out is row is None:
+                        self.entry.left(args)
                     return self._run_plan(plan, args, out)
         if foreign((*args, out)):
             return self._through_tensors(args, out, row)
@@ -293,7 +303,7 @@ class Op:
         args = tuple(training.args[name] for name in forward.names)
         args = self._to_record(*args) if self._to_record else args
         with unseen():
-            made = forward.fake(*(_without_data(a) for a in args))
+            made = forward.fake(*(without_data(a) for a in args))
             given = as_tuple(self._from_torch(made, *args) if self._from_torch else made)
         have = dict(zip(forward.names, args, strict=True))
         for place, (name, value) in enumerate(zip(self.contract.outputs, as_tuple(made), strict=False)):
@@ -329,7 +339,7 @@ class Op:
                 check_out(self.name, self.forward_shapes(args), out, args)
             tell(self, pass_, args, row)
         now = generation()
-        choice, loaded = self._loaded(self.request(pass_, args), row)
+        choice, loaded = self._loaded(self.request(pass_, args), row, out is None)
         if choice.native:
             plan = self._torchs(args)
         else:
@@ -364,10 +374,15 @@ class Op:
         call = self.entry.program(self._aten, args) if self._aten else None
         return Plan(NATIVE, call or self.as_written, _own_dtype(self.as_written))
 
-    def _loaded(self, request: Request, row: str | None) -> tuple[Choice, tuple[Callable[..., Any], ...]]:
-        """The choice for a request and what it runs, loaded. What cannot be loaded is left out of the next choice."""
+    def _loaded(
+        self, request: Request, row: str | None, at_once: bool = True
+    ) -> tuple[Choice, tuple[Callable[..., Any], ...]]:
+        """The choice for a request and what it runs, loaded. What cannot be loaded is left out of the next choice.
+        ``at_once``: torch's function could take the call before it is looked at."""
         while True:
             choice = choose(self, request, row)
+            if at_once and row is None and self.entry.leaves(choice, request.pass_):
+                return dataclasses.replace(choice, row=self.row("torch"), native=True, backward=None), ()
             if choice.native:
                 self._warn_of_build_failure(choice)
                 return choice, ()
@@ -481,19 +496,3 @@ def _own_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
 def _handing_out(function: Callable[..., Any], *args: Any, out: Any = None) -> Any:
     result = function(*args)
     return result if out is None else put(result, out)
-
-
-# ---------------------------------------------------------------- tensors without data
-
-
-def _without_data(value: Any) -> Any:
-    if isinstance(value, TensorSpec):
-        return torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device="meta")
-    return [_without_data(v) for v in value] if isinstance(value, tuple) else value
-
-
-def on_meta(value: Any) -> Any:
-    """A tensor (or a list of them) without its data; anything else as it is."""
-    if isinstance(value, Tensor):
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-    return [on_meta(v) for v in value] if isinstance(value, (list, tuple)) else value

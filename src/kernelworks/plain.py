@@ -26,7 +26,8 @@ from torch.autograd import forward_ad, profiler
 from torch.utils._device import DeviceContext
 
 __all__ = [
-    "LISTED", "MEMORY", "MEMORY_KEYS", "NAMES", "OTHER", "PLAIN", "RESOLVABLE", "TRACED", "TRANSFORM", "WATCHED",
+    "LISTED", "MEMORY", "MEMORY_KEYS", "NAMES", "OTHER", "PLAIN", "RESOLVABLE", "TRACED", "TRANSFORM", "TRANSFORMED",
+    "WATCHED",
     "is_plain", "key_of", "leaves", "observed", "overridden", "resolved", "standing", "transformed",
     "uncompiled", "unseen", "untraced", "version_of",
 ]  # fmt: skip

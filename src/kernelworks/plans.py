@@ -8,9 +8,10 @@ Plans lie in a dictionary, or in the table of ``native/``, where the way in thro
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,10 @@ import torch
 
 from kernelworks.plain import key_of
 
-__all__ = ["KERNEL", "MOST_PLANS", "NATIVE", "RECORDED", "Dictionary", "Plan", "Plans", "forget_all", "generation"]
+__all__ = [
+    "KERNEL", "MOST_PLANS", "NATIVE", "RECORDED", "Dictionary", "Plan", "Plans", "forget_all", "generation",
+    "hurrying", "unhurried",
+]  # fmt: skip
 
 MOST_PLANS = 4096  # a decode loop meets a new length at every token; beyond this many the plans are dropped
 
@@ -55,6 +59,32 @@ def forget_all() -> None:
         plans.forget()
 
 
+_haste = threading.RLock()
+_looking = 0  # how many are told of calls, in all threads
+
+
+@contextlib.contextmanager
+def unhurried() -> Iterator[None]:
+    """Within, no call of any thread is torch's function's before it is looked at."""
+    global _looking
+    with _haste:
+        _looking += 1
+        for plans in list(_every):
+            plans.slow()
+    try:
+        yield
+    finally:
+        with _haste:
+            _looking -= 1
+
+
+@contextlib.contextmanager
+def hurrying() -> Iterator[bool]:
+    """Whether calls may be torch's function's before they are looked at; that stands within."""
+    with _haste:
+        yield not _looking
+
+
 class Plans:
     """The plans of one op, and what else is settled by the arguments of a call.
 
@@ -65,6 +95,7 @@ class Plans:
     def __init__(self) -> None:
         self._table: Any = Dictionary()
         self._lock = threading.Lock()
+        self.slow: Callable[[], None] = _nothing  # set by what calls go through
         _every.add(self)
 
     def __len__(self) -> int:
@@ -87,6 +118,7 @@ class Plans:
             self._table.keep(what, wanted, args, out, row, plan)
 
     def forget(self) -> None:
+        self.slow()
         with self._lock:
             self._table.clear()
 
@@ -94,6 +126,10 @@ class Plans:
         """From now on plans lie there; those that there are, are forgotten."""
         with self._lock:
             self._table = table
+
+
+def _nothing() -> None:
+    pass
 
 
 class Dictionary:

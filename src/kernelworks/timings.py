@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -29,9 +30,9 @@ from kernelworks.layout import in_lines, read_json
 from kernelworks.machine import place_of
 
 __all__ = [
-    "MARGIN", "NEARBY", "NOISY", "NONE", "Raced", "Timing", "Verdict", "alike", "among", "bucket_of", "call_of",
-    "faults", "held", "remember", "reread", "settles", "shipped", "shipped_path", "sized", "sources_of", "threads_of",
-    "torch_version", "verdict", "write", "write_shipped",
+    "MARGIN", "NEARBY", "NOISY", "NONE", "Raced", "Timing", "Verdict", "alike", "among", "at", "bucket_of", "call_of",
+    "elements", "faults", "held", "remember", "reread", "settles", "shipped", "shipped_path", "sized", "sources_of",
+    "threads_of", "torch_version", "verdict", "write", "write_shipped",
 ]  # fmt: skip
 
 SHIPPED = Path(__file__).resolve().parent / "timed"
@@ -278,6 +279,26 @@ def _in_bucket(bucket: str, dtype: torch.dtype, sizes: Mapping[str, int]) -> boo
         return False
     said = {name: size for name, mark, size in (word.partition("~") for word in words) if mark}
     return all(said.get(name, str(size.bit_length())) == str(size.bit_length()) for name, size in sizes.items())
+
+
+def at(name: str, place: str) -> tuple[Timing, ...]:
+    """All timings of an op on a kind of machine by this torch, whatever has become of its rows since."""
+    known = _indexed(_folder(place), shipped_path(place), name)
+    return tuple(t for several in known.values() for t in several if t.torch == torch_version())
+
+
+def elements(call: str) -> dict[str, int]:
+    """How many elements the tensors of a call have, where it names each."""
+    found = {}
+    for word in call.split("; "):
+        name, _, rest = word.partition(" ")
+        sizes = _SIZES.match(rest)
+        if sizes:
+            found[name] = math.prod(int(n) for n in sizes[1].split(",") if n)
+    return found
+
+
+_SIZES = re.compile(r"\w+\[([\d,]*)\]( by |$)")
 
 
 def verdict(

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelworks.plans import forget_all
+from kernelworks.plans import forget_all, unhurried
 
 __all__ = ["reached", "stop_at", "stop_for", "tell", "watched", "watching"]
 
@@ -34,9 +34,10 @@ def watched(watcher: Watcher) -> Iterator[None]:
     """
     before = _local.watchers
     _local.watchers = (*before, watcher)
-    forget_all()
     try:
-        yield
+        with unhurried():
+            forget_all()
+            yield
     finally:
         _local.watchers = before
         forget_all()
@@ -86,7 +87,7 @@ def reached(call: Callable[[], Any]) -> tuple[Any, tuple[Any, ...], str | None] 
     """
     before, _local.stops = _local.stops, True
     try:
-        with _Watching():
+        with unhurried(), _Watching():
             call()
     except _Reached as found:
         return found.op, found.asked, found.row

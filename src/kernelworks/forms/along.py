@@ -27,6 +27,7 @@ from kernelworks.forms.mutants import generic
 from kernelworks.forms.room import Room
 from kernelworks.forms.rowwise import BENCH, DEVICE_BENCH, TARGETS, altered, case, sized
 from kernelworks.op import Op, Pass
+from kernelworks.passthrough import Passthrough
 from kernelworks.spelling import Spelling
 
 __all__ = ["Along", "chain", "distances"]
@@ -220,6 +221,7 @@ class Along(Room):
             ),
             composite=lambda x, dim: self.function(x, dim),
             aten=lambda x, dim: aten(self.aten, x, dim),
+            passthrough=Passthrough("function(x, dim)", ("x",), ("dim.__class__ is int",), {"function": self.function}),
             mutants=(*self._mutants(), *mutants),
         )
         op.form = self

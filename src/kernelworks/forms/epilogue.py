@@ -25,6 +25,7 @@ from kernelworks.forms.room import Room
 from kernelworks.forms.rows import python_rows
 from kernelworks.forms.traced import aten_of
 from kernelworks.op import Op, Pass
+from kernelworks.passthrough import Passthrough
 
 __all__ = ["FLUSHED", "SMALLEST", "Epilogue", "moved", "product"]
 
@@ -216,7 +217,7 @@ class Epilogue(Room):
 
     def op(
         self, contract: Contract, composite: Callable[..., Any], *, ahead: Sequence[Row] = (),
-        mutants: Sequence[Mutant] = (), aten: Callable[..., Any] | None = None,
+        mutants: Sequence[Mutant] = (), aten: Callable[..., Any] | None = None, passthrough: Passthrough | None = None,
     ) -> Op:  # fmt: skip
         """The op: ``composite(*args)`` is how a user writes it in torch, ``ahead`` are its rows on other devices, best
         first; ``mutants`` are the room's own, ``aten`` its operators where calling it does not tell."""
@@ -228,7 +229,7 @@ class Epilogue(Room):
         op = Op(
             contract, [*ahead, *python_rows(contract, forward, backward, composed, lambda: op)], room=self.room,
             forward=forward, backward=backward, composite=composed, native=composite,
-            aten=aten or aten_of(composite), mutants=(*self._mutants(), *mutants),
+            aten=aten or aten_of(composite), mutants=(*self._mutants(), *mutants), passthrough=passthrough,
         )  # fmt: skip
         op.form = self
         return op

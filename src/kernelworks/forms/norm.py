@@ -29,6 +29,7 @@ from kernelworks.forms.room import Room
 from kernelworks.forms.rows import python_rows
 from kernelworks.forms.rowwise import BENCH, DEVICE_BENCH, TARGETS, Total, altered, case, sized, total
 from kernelworks.op import Op, Pass
+from kernelworks.passthrough import Passthrough
 
 __all__ = ["ROW", "Norm", "fits_registers", "fits_tile", "over_rows", "root_mean_square"]
 
@@ -114,6 +115,10 @@ fits_registers = up_to(65536)  # as it came; what a program keeps of longer rows
 fits_tile = up_to(16384)  # in float32, with the sums of the backward (tile/norm.py)
 
 
+SHAPE = "x.shape[-1:] if weight is None else weight.shape"  # the weight's is at hand
+PLAINLY = "eps.__class__ is float and eps >= 0.0"  # what torch's norms of the last dimension do not ask themselves
+
+
 def over_rows(terms: Tensor) -> Tensor:
     """The sum over all dimensions but the last."""
     return terms.sum(tuple(range(terms.dim() - 1))) if terms.dim() > 1 else terms
@@ -147,6 +152,7 @@ class Norm(Room):
     device_cases: tuple[Case, ...] = ()
     small: tuple[int, int, tuple[torch.dtype, ...]] = (128, 1024, (torch.bfloat16,))  # a bench case between the others
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    passthrough: Passthrough | None = None
 
     @property
     def residual(self) -> Argument | None:
@@ -359,6 +365,7 @@ class Norm(Room):
             backward=backward,
             composite=self.function,
             aten=self.aten,
+            passthrough=self.passthrough,
             mutants=(*self.mutants(), *mutants),
             # torch wants a fixed number of outputs: without a residual the second one is empty.
             to_torch=(lambda result, x, *args: result if isinstance(result, tuple) else (result, x.new_empty(0)))

@@ -25,6 +25,7 @@ from kernelworks.forms.room import Room
 from kernelworks.forms.rows import python_rows
 from kernelworks.forms.traced import aten_of, text
 from kernelworks.op import Op, Pass
+from kernelworks.passthrough import Passthrough
 
 __all__ = ["BF16", "F32", "Bench", "Pointwise", "Work"]
 
@@ -231,8 +232,10 @@ class Pointwise(Room):
         *,
         mutants: Sequence[Mutant] = (),
         aten: Callable[..., Any] | None = None,
+        passthrough: Passthrough | None = None,
     ) -> Op:
-        """The op: ``composite(*args)`` is how a user writes it in torch, ``mutants`` are the room's own."""
+        """The op: ``composite(*args)`` is how a user writes it in torch, ``mutants`` are the room's own. What there is
+        to ask before a ``passthrough`` follows from the arguments."""
         forward, backward = self.passes()
 
         def composed(*args: Any, **named: Any) -> Any:  # by name too, whatever torch calls its arguments
@@ -243,9 +246,15 @@ class Pointwise(Room):
         op = Op(
             contract, rows, room=self.room, forward=forward, backward=backward, composite=composed, native=composite,
             aten=aten or aten_of(composite), pointwise=True, mutants=every,
+            passthrough=passthrough and replace(passthrough, tensors=self.tensors, when=self._plainly()),
         )  # fmt: skip
         op.form = self
         return op
+
+    def _plainly(self) -> tuple[str, ...]:
+        """What torch's functions would take and the contract does not: they spread tensors."""
+        first, *others = self.tensors
+        return tuple(f"{first}.shape == {name}.shape" for name in others)
 
     def told(self, op: Op) -> dict[str, str]:
         """What this form alone makes (``derived.py`` tells the rest)."""

@@ -27,6 +27,7 @@ from kernelworks.forms.layout import as_rows
 from kernelworks.forms.mutants import VECTOR
 from kernelworks.forms.room import Room
 from kernelworks.op import Op, Pass
+from kernelworks.passthrough import Passthrough
 from kernelworks.spelling import Spelling
 
 __all__ = ["X", "Product", "bucket", "drawn", "gamma", "gradients_like"]
@@ -38,6 +39,7 @@ SMALLEST = 2.0**-149  # of float32's subnormals
 X = Floats(least=1, which=", the one that is multiplied")
 ARGUMENTS: Arguments = {"x": X, "weight": Matrix("x"), "bias": Vector("weight", 0)}
 RETURNS = ("x", "weight", "bias")
+BIAS = "(bias is None or bias.numel() > 1)"  # torch's function spreads one of one element
 
 Sizes = tuple[int, int, int]  # M, N, K
 Gradients = tuple[Tensor, Tensor, Tensor]
@@ -209,6 +211,13 @@ class Product(Room):
             ),
             composite=lambda x, weight, bias: composite(x, weight, bias),
             aten=lambda x, weight, bias: aten(self.aten, x, weight, bias),
+            passthrough=Passthrough(
+                "function(x, weight, bias)",
+                ("x", "weight"),
+                (BIAS,),
+                {"function": self.function},
+                ("bias",),
+            ),
             mutants=(*self._mutants(), *mutants),
         )
         op.form = self

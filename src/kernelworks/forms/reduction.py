@@ -29,6 +29,7 @@ from kernelworks.forms.mutants import VECTOR, shifted, stale_end
 from kernelworks.forms.room import Room
 from kernelworks.lines import lines
 from kernelworks.op import Op, Pass
+from kernelworks.passthrough import Passthrough
 from kernelworks.spelling import Spelling
 
 __all__ = ["Reduction", "triton_forward"]
@@ -201,6 +202,12 @@ class Reduction(Room):
             mutants=(*self._mutants(), *(self._of_sums() if self.dtype is None else self._of_numbers()), *mutants),
             composite=lambda x, dim, keepdim: self.function(x, dim, keepdim),
             aten=lambda x, dim, keepdim: aten(self.aten, x, dim if dim is None or self.dtype else (dim,), keepdim),
+            passthrough=Passthrough(
+                "function(x, dim, keepdim)",
+                ("x",),
+                ("(dim is None or dim.__class__ is int)", "keepdim.__class__ is bool"),
+                {"function": self.function},
+            ),
         )
         op.form = self
         return op

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import TensorSpec
-from kernelworks.op import OPS, on_meta
+from kernelworks.dataless import on_meta
+from kernelworks.op import OPS
 from kernelworks.prove.truth import flat_outputs
 
 __all__ = ["declined", "main", "resources"]

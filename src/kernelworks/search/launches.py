@@ -23,9 +23,10 @@ import torch
 from kernelworks.build.cache import BuildError
 from kernelworks.build.configs import Configs, Point, Watched, afresh, configs
 from kernelworks.contract import Row
+from kernelworks.dataless import on_meta
 from kernelworks.judge.formats import rooms
 from kernelworks.judge.problem import Problem
-from kernelworks.op import OPS, on_meta
+from kernelworks.op import OPS
 from kernelworks.prove.resources import declined
 from kernelworks.search.space import Space, space_in
 

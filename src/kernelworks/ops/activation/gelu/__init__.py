@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from kernelworks.ops.activation.gelu.contract import CONTRACT, FORM
 from kernelworks.ops.activation.gelu.mutants import MUTANTS
+from kernelworks.passthrough import Passthrough
 from kernelworks.spelling import ABSENT, Array, Spelling
 
 __all__ = ["OP", "gelu"]
@@ -42,7 +43,12 @@ def gelu(x: Any = ABSENT, *, approximate: str = "none", out: Any = None, row: st
     return OP.call(x, approximate, out, row)
 
 
-OP = FORM.op(CONTRACT, lambda x, approximate: F.gelu(x, approximate=approximate), mutants=MUTANTS)
+OP = FORM.op(
+    CONTRACT,
+    lambda x, approximate: F.gelu(x, approximate=approximate),
+    mutants=MUTANTS,
+    passthrough=Passthrough("gelu(x, approximate=approximate)", (), names={"gelu": F.gelu}),
+)
 
 SPELLING = Spelling(
     OP, F.gelu, lambda input, *, approximate="none": (input, approximate), {"input": "x"},

@@ -1,8 +1,10 @@
 """The gate of a gated MLP: gelu of one tensor times another."""
 
+import torch
 import torch.nn.functional as F
 
 from kernelworks.ops.activation.gelu_mul.contract import CONTRACT, FORM
+from kernelworks.passthrough import Passthrough
 from kernelworks.spelling import Array, Gate
 
 __all__ = ["OP", "gelu_mul"]
@@ -33,5 +35,11 @@ def gelu_mul(
     return output
 
 
-OP = FORM.op(CONTRACT, lambda gate, up, approximate: F.gelu(gate, approximate=approximate) * up)
+OP = FORM.op(
+    CONTRACT,
+    lambda gate, up, approximate: F.gelu(gate, approximate=approximate) * up,
+    passthrough=Passthrough(
+        "mul(gelu(gate, approximate=approximate), up)", (), names={"mul": torch.mul, "gelu": F.gelu}
+    ),
+)
 GATE = Gate(OP, F.gelu, approximate=("none", "tanh"))

@@ -2,10 +2,12 @@
 
 from typing import Any, overload
 
+import torch
 import torch.nn.functional as F
 
 from kernelworks.ops.activation.relu.contract import CONTRACT, FORM
 from kernelworks.ops.activation.relu.mutants import MUTANTS
+from kernelworks.passthrough import Passthrough
 from kernelworks.spelling import ABSENT, Array, Spelling, two_names
 
 __all__ = ["OP", "relu"]
@@ -37,7 +39,7 @@ def relu(x: Any = ABSENT, inplace: Any = False, *, out: Any = None, row: str | N
     return OP.call(x, out, row)
 
 
-OP = FORM.op(CONTRACT, F.relu, mutants=MUTANTS)
+OP = FORM.op(CONTRACT, F.relu, mutants=MUTANTS, passthrough=Passthrough("relu(x)", (), names={"relu": torch.relu}))
 
 
 def _torchs(input: Any, inplace: bool = False) -> tuple[Any, ...] | str:

@@ -1,9 +1,11 @@
 """The gate of a gated MLP: silu of one tensor times another."""
 
+import torch
 import torch.nn.functional as F
 
 from kernelworks.ops.activation.silu_mul.contract import CONTRACT, FORM
 from kernelworks.ops.activation.silu_mul.mutants import MUTANTS
+from kernelworks.passthrough import Passthrough
 from kernelworks.spelling import Array, Gate
 
 __all__ = ["OP", "silu_mul"]
@@ -31,5 +33,10 @@ def silu_mul(gate: Array, up: Array, *, out: Array | None = None, row: str | Non
     return result
 
 
-OP = FORM.op(CONTRACT, lambda gate, up: F.silu(gate) * up, mutants=MUTANTS)
+OP = FORM.op(
+    CONTRACT,
+    lambda gate, up: F.silu(gate) * up,
+    mutants=MUTANTS,
+    passthrough=Passthrough("mul(silu(gate), up)", (), names={"mul": torch.mul, "silu": torch._C._nn.silu}),
+)
 GATE = Gate(OP, F.silu)

@@ -12,12 +12,13 @@ from typing import Any, Literal, overload
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from kernelworks.build.rows import also_of, cpp_rows, cuda_row, python_row, triton_row, with_libraries
 from kernelworks.build.sharing import shared
 from kernelworks.contract import Request, Row
 from kernelworks.op import Op, Pass
-from kernelworks.ops.attention.attention.contract import CONTRACT, shift_of
+from kernelworks.ops.attention.attention.contract import CONTRACT, MAX_DIM, shift_of
 from kernelworks.ops.attention.attention.mutants import MUTANTS
 from kernelworks.ops.attention.attention.sm90 import guard as sm90_guard
 from kernelworks.ops.attention.attention.sm90_backward import guard as sm90_backward_guard
@@ -34,6 +35,7 @@ from kernelworks.ops.attention.attention.torch_rows import (
     torch_backward,
 )
 from kernelworks.ops.layout import new_output
+from kernelworks.passthrough import Passthrough
 from kernelworks.spelling import ABSENT, Array, Spelling, two_names
 
 __all__ = ["OP", "attention", "new_output", "readable"]
@@ -329,6 +331,19 @@ OP = Op(
     composite=composite,
     native=native,
     aten=in_aten,
+    passthrough=Passthrough(
+        "sdpa(q, k, v, None, 0.0, causal is not None, scale=scale, enable_gqa=to[1] != of[1])",
+        ("q", "k", "v"),
+        (
+            "(causal is None or causal == 'top_left') and mask is window is softcap is sinks is None",
+            "with_lse is False and (scale is None or scale.__class__ is float and isfinite(scale))",
+            "(of := k.shape) == v.shape and (to := q.shape)[0] == of[0]",
+            f"0 < to[3] == of[3] and to[3] <= {MAX_DIM}",
+            "(to[1] == of[1] > 0 or to[1] % of[1] == 0)",
+            "forward_ad._current_level < 0",  # which differentiates the formula, not a kernel
+        ),
+        {"sdpa": F.scaled_dot_product_attention, "isfinite": math.isfinite, "forward_ad": forward_ad},
+    ),
     mutants=MUTANTS,
     # torch wants a fixed number of outputs, laid out as _fake says: without lse the second one is empty.
     to_torch=lambda result, q, *args: (

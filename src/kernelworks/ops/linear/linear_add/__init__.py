@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 import torch.nn.functional as F
 
 from kernelworks.build.rows import cuda_row
+from kernelworks.forms.product import BIAS
 from kernelworks.ops.linear.linear_add.contract import CONTRACT, FORM
 from kernelworks.ops.linear.linear_add.mutants import MUTANTS
 from kernelworks.ops.linear.linear_add.sm90 import guard
+from kernelworks.passthrough import Passthrough
 from kernelworks.spelling import Array
 
 __all__ = ["OP", "linear_add"]
@@ -51,4 +54,11 @@ OP = FORM.op(
     lambda x, weight, residual, bias: F.linear(x, weight, bias) + residual,
     ahead=[cuda_row(Path(__file__).parent, guard=guard)],
     mutants=MUTANTS,
+    passthrough=Passthrough(
+        "add(linear(x, weight, bias), residual)",
+        ("x", "weight", "residual"),
+        (BIAS, "(size := residual.shape)[:-1] == x.shape[:-1] and size[-1] == weight.shape[0]"),
+        {"add": torch.add, "linear": F.linear},
+        ("bias",),
+    ),
 )

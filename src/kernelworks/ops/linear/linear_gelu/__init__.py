@@ -7,9 +7,11 @@ from pathlib import Path
 import torch.nn.functional as F
 
 from kernelworks.build.rows import cuda_row
+from kernelworks.forms.product import BIAS
 from kernelworks.ops.linear.linear_gelu.contract import CONTRACT, FORM
 from kernelworks.ops.linear.linear_gelu.mutants import MUTANTS
 from kernelworks.ops.linear.linear_gelu.sm90 import guard
+from kernelworks.passthrough import Passthrough
 from kernelworks.spelling import Array
 
 __all__ = ["OP", "linear_gelu"]
@@ -51,4 +53,11 @@ OP = FORM.op(
     lambda x, weight, bias, approximate: F.gelu(F.linear(x, weight, bias), approximate=approximate),
     ahead=[cuda_row(Path(__file__).parent, guard=guard)],
     mutants=MUTANTS,
+    passthrough=Passthrough(
+        "gelu(linear(x, weight, bias), approximate=approximate)",
+        ("x", "weight"),
+        (BIAS,),
+        {"gelu": F.gelu, "linear": F.linear},
+        ("bias",),
+    ),
 )

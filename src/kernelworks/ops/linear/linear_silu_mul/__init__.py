@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 import torch.nn.functional as F
 
 from kernelworks.build.rows import cuda_row
 from kernelworks.ops.linear.linear_silu_mul.contract import CONTRACT, FORM
 from kernelworks.ops.linear.linear_silu_mul.mutants import MUTANTS
 from kernelworks.ops.linear.linear_silu_mul.sm90 import guard
+from kernelworks.passthrough import Passthrough
 from kernelworks.spelling import Array
 
 __all__ = ["OP", "linear_silu_mul"]
@@ -44,4 +46,10 @@ OP = FORM.op(
     lambda x, gate_weight, up_weight: F.silu(F.linear(x, gate_weight)) * F.linear(x, up_weight),
     ahead=[cuda_row(Path(__file__).parent, guard=guard)],
     mutants=MUTANTS,
+    passthrough=Passthrough(
+        "mul(silu(linear(x, gate_weight)), linear(x, up_weight))",
+        ("x", "gate_weight", "up_weight"),
+        ("gate_weight.shape == up_weight.shape",),
+        {"mul": torch.mul, "silu": torch._C._nn.silu, "linear": F.linear},
+    ),
 )

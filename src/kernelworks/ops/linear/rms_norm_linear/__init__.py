@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 import torch.nn.functional as F
 
 from kernelworks.aten import aten
 from kernelworks.build.rows import cuda_row
-from kernelworks.forms.norm import root_mean_square
+from kernelworks.forms.norm import PLAINLY, root_mean_square
+from kernelworks.forms.product import BIAS
 from kernelworks.ops.linear.rms_norm_linear.contract import CONTRACT, FORM
 from kernelworks.ops.linear.rms_norm_linear.mutants import MUTANTS
 from kernelworks.ops.linear.rms_norm_linear.sm90 import guard
+from kernelworks.passthrough import Passthrough
 from kernelworks.spelling import Array
 
 __all__ = ["OP", "rms_norm_linear"]
@@ -49,6 +52,13 @@ OP = FORM.op(
     lambda x, weight, bias, eps: F.linear(root_mean_square(x, None, eps), weight, bias),
     ahead=[cuda_row(Path(__file__).parent, guard=guard)],
     mutants=MUTANTS,
+    passthrough=Passthrough(
+        "linear(rms_norm(x, x.shape[-1:], None, eps), weight, bias)",
+        ("x", "weight"),
+        (BIAS, PLAINLY),
+        {"rms_norm": torch.rms_norm, "linear": F.linear},
+        ("bias",),
+    ),
     # Torch has operators for both; of the norm's it calls the inner one, which returns the scale as well.
     aten=lambda x, weight, bias, eps: aten("linear", aten("rms_norm", x, (x.shape[-1],), None, eps), weight, bias),
 )

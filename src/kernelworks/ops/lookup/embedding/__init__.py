@@ -16,6 +16,7 @@ from kernelworks.build.sharing import shared
 from kernelworks.op import Op, Pass
 from kernelworks.ops.lookup.embedding.contract import CONTRACT
 from kernelworks.ops.lookup.embedding.mutants import MUTANTS
+from kernelworks.passthrough import Passthrough
 from kernelworks.spelling import ABSENT, Array, Spelling, two_names
 
 __all__ = ["OP", "embedding"]
@@ -145,6 +146,7 @@ OP = Op(
     ),
     composite=_composite,
     aten=_aten,
+    passthrough=Passthrough("embedding(weight, ids)", ("ids", "weight"), names={"embedding": torch.embedding}),
     mutants=MUTANTS,
 )
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from kernelworks.aten import aten
 from kernelworks.forms.arguments import Arguments, Like, Number, Vector
-from kernelworks.forms.norm import ROW, Norm
+from kernelworks.forms.norm import PLAINLY, ROW, SHAPE, Norm
+from kernelworks.passthrough import Passthrough
 
 __all__ = ["ARGUMENTS", "CONTRACT", "FORM"]
 
@@ -40,6 +41,13 @@ FORM = Norm(
     centred=True,
     function=function,
     aten=operators,
+    passthrough=Passthrough(
+        f"(layer_norm((s := add(x, residual)), {SHAPE}, weight, bias, eps), s)",
+        ("x", "residual"),
+        (PLAINLY, "x.shape == residual.shape"),
+        {"layer_norm": torch.layer_norm, "add": torch.add},
+        ("weight", "bias"),
+    ),
     flop=(8.0, 17.0),
     eps=1e-5,
 )

@@ -12,8 +12,9 @@ from kernelworks.aten import aten
 from kernelworks.cases import normal
 from kernelworks.contract import FLOATS, Case
 from kernelworks.forms.arguments import Number, Vector
-from kernelworks.forms.norm import ROW, Norm
+from kernelworks.forms.norm import PLAINLY, ROW, SHAPE, Norm
 from kernelworks.forms.rowwise import sized
+from kernelworks.passthrough import Passthrough
 
 __all__ = ["CONTRACT", "FORM"]
 
@@ -50,6 +51,10 @@ FORM: Norm = Norm(
     centred=True,
     function=function,
     aten=operators,
+    passthrough=Passthrough(
+        f"layer_norm(x, {SHAPE}, weight, bias, eps)", ("x",), (PLAINLY,), {"layer_norm": torch.layer_norm},
+        ("weight", "bias"),
+    ),
     flop=(8.0, 17.0),
     eps=EPS,
     small=(512, 384, (torch.float32,)),

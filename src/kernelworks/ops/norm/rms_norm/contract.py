@@ -9,7 +9,8 @@ from torch import Tensor
 
 from kernelworks.aten import aten
 from kernelworks.forms.arguments import Like, Number, Vector
-from kernelworks.forms.norm import ROW, Norm, over_rows, root_mean_square
+from kernelworks.forms.norm import PLAINLY, ROW, SHAPE, Norm, over_rows, root_mean_square
+from kernelworks.passthrough import Passthrough
 
 __all__ = ["CONTRACT", "FORM"]
 
@@ -51,6 +52,13 @@ FORM = Norm(
     centred=False,
     function=function,
     aten=operators,
+    passthrough=Passthrough(
+        f"rms_norm(x, {SHAPE}, weight, eps)",
+        ("x",),
+        (PLAINLY, "residual is None"),
+        {"rms_norm": torch.rms_norm},
+        ("weight",),
+    ),
     error=error,
     gradient_bound=gradient_bound,
     flop=(4.0, 11.0),

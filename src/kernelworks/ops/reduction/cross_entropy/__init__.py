@@ -19,6 +19,7 @@ from kernelworks.ops.layout import as_rows
 from kernelworks.ops.reduction.cross_entropy import sm90
 from kernelworks.ops.reduction.cross_entropy.contract import ARGUMENTS, CONTRACT, REDUCTIONS, reference
 from kernelworks.ops.reduction.cross_entropy.mutants import MUTANTS
+from kernelworks.passthrough import Passthrough
 from kernelworks.spelling import ABSENT, Array, Spelling, two_names
 
 __all__ = ["OP", "cross_entropy"]
@@ -133,9 +134,11 @@ def _composite(logits: Tensor, target: Tensor, ignore_index: int, reduction: str
     return F.cross_entropy(logits, target, ignore_index=ignore_index, reduction=reduction)
 
 
+NUMBERS = {"none": 0, "mean": 1, "sum": 2}  # as torch's operators have them
+
+
 def _aten(logits: Any, target: Any, ignore_index: int, reduction: str) -> Any:
-    number = ("none", "mean", "sum").index(reduction)
-    return aten("cross_entropy_loss", logits, target, reduction=number, ignore_index=ignore_index)
+    return aten("cross_entropy_loss", logits, target, reduction=NUMBERS[reduction], ignore_index=ignore_index)
 
 
 def _torch(logits: Tensor, target: Tensor, ignore_index: int, reduction: str, out: Tensor | None = None) -> Any:
@@ -188,6 +191,12 @@ OP = Op(
     ),
     composite=_composite,
     aten=_aten,
+    passthrough=Passthrough(
+        "loss(logits, target, None, NUMBERS[reduction], ignore_index, 0.0)",
+        ("logits", "target"),
+        ("logits.numel() > 0", "ignore_index.__class__ is int"),
+        {"loss": torch._C._nn.cross_entropy_loss, "NUMBERS": NUMBERS},
+    ),
     mutants=MUTANTS,
 )
 

@@ -1,0 +1,134 @@
+"""Torch's own function, called at once where no more than a look at the arguments' kinds has to come before it.
+
+Until the way in through C++ is built (``native/``), finding a plan in Python takes longer than a small call of torch's.
+Torch's function is then what runs. An op says the call as text, and as text what that function would take and its
+contract does not, of tensors of kinds that it does; ``entry.py`` writes both into the code that takes calls.
+
+The **kind** of a call's tensors is their classes, dtypes, devices, numbers of dimensions, whether gradients are
+recorded for them, and dispatch keys as they stand in the thread: no transform, mode, autocast or bit besides. The guard
+by which compiled programs of torch's ask that takes a tenth of a microsecond. It is asked alone: the contract has
+accepted such tensors before. What torch's function raises is caught, and the call goes the ordinary way, whose errors
+are the contract's.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["ASKED", "Passthrough", "kind_of", "never", "preface", "reads"]
+
+Kind = Callable[..., bool]
+
+# ``bare`` are the checks of calls without the tensors that may be left out; two kinds each, the last one met first.
+ASKED = ("kind", "other", "bare", "other_bare", "large", "is_compiling", "as_written")
+
+
+@dataclass(frozen=True)
+class Passthrough:
+    """``call`` is torch's function of the op's arguments, an expression; ``when`` are expressions that all hold where
+    the contract accepts what that function does. ``names`` are what both read beside the arguments, ``tensors`` the
+    arguments that are tensors, ``optional`` those that may all be None."""
+
+    call: str
+    tensors: tuple[str, ...]
+    when: tuple[str, ...] = ()
+    names: Mapping[str, Any] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
+
+    def written(self, arguments: Sequence[str], condition: str) -> str:
+        """The statement that calls torch's function, if ``condition`` holds."""
+        given, needed = ", ".join((*self.tensors, *self.optional)), ", ".join(self.tensors)
+        kinds = f"kind({given}) or other({given})"
+        if self.optional:
+            none = " is ".join((*self.optional, "None"))
+            kinds = f"bare({needed}) or other_bare({needed}) if {none} else {kinds}"
+        tests = " and ".join((condition, f"({kinds})", *self.when))
+        return f"""
+    if {tests} and (large is None or not large(({", ".join(arguments)},))):
+        try:
+            return {self.call}
+        except Exception:
+            pass  # said in the op's words below
+"""
+
+    def given(self, named: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], bool] | None:
+        """The tensors whose kinds are asked for in a call, and whether it leaves the others out."""
+        bare = bool(self.optional) and all(named[name] is None for name in self.optional)
+        found = tuple(named[name] for name in (self.tensors if bare else (*self.tensors, *self.optional)))
+        return (found, bare) if all(isinstance(t, Tensor) for t in found) else None
+
+
+def never(*tensors: Any) -> bool:
+    """The kind that no call is of."""
+    return False
+
+
+def kind_of(tensors: Sequence[Tensor]) -> Kind:
+    """Whether tensors are of the kind of these, in a thread that stands as this one does now."""
+    dims = [[None] * t.dim() for t in tensors]
+    try:
+        guards: Any = torch._C._dynamo.guards
+        check: Kind = guards.TensorGuards(*tensors, dynamic_dims_sizes=dims, dynamic_dims_strides=dims).check
+        return check if check(*tensors) is True else never
+    except (AttributeError, TypeError, RuntimeError):  # another torch's are not known to say the same
+        return never
+
+
+# ---------------------------------------------------------------- an op's public function
+
+_PREFIX = "_at_once_"  # of what the code reads among the globals of the function's own module
+
+
+def reads(values: dict[str, Any]) -> dict[str, Any]:
+    """Values by the names that a function with a preface reads them by."""
+    return {f"{_PREFIX}{name}": value for name, value in values.items()}
+
+
+class _Renamed(ast.NodeTransformer):
+    def __init__(self, names: frozenset[str]) -> None:
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        return ast.Name(f"{_PREFIX}{node.id}", node.ctx) if node.id in self.names else node
+
+
+def preface(function: types.FunctionType, direct: Passthrough, arguments: Sequence[str]) -> types.CodeType:
+    """Code for the function that calls torch's where that may be, else the function as it was (``as_written``): one
+    frame less than if that called ``Op.call`` for it."""
+    code = function.__code__
+    places, count = code.co_varnames[: code.co_argcount], code.co_argcount + code.co_kwonlyargcount
+    named, more = code.co_varnames[code.co_argcount : count], code.co_varnames[count:]
+    rest = more[0] if code.co_flags & inspect.CO_VARARGS else ""
+    others = more[bool(rest)] if code.co_flags & inspect.CO_VARKEYWORDS else ""
+    signature = [f"{name}=0" for name in places]
+    if code.co_posonlyargcount:
+        signature.insert(code.co_posonlyargcount, "/")
+    signature += [f"*{rest}"] * bool(rest) or ["*"] * bool(named)
+    signature += [f"{name}=0" for name in named] + [f"**{others}"] * bool(others)
+    handed = [
+        *places,
+        *[f"*{rest}"] * bool(rest),
+        *(f"{name}={name}" for name in named),
+        *[f"**{others}"] * bool(others),
+    ]
+    none = "".join(f" and not {name}" for name in (rest, others) if name)
+    source = f"""
+def {function.__name__}({", ".join(signature)}):
+    if is_compiling():
+        return as_written({", ".join(handed)})
+{direct.written(arguments, f"out is row is None{none}")}
+    return as_written({", ".join(handed)})
+"""
+    tree = ast.fix_missing_locations(_Renamed(frozenset((*ASKED, *direct.names))).visit(ast.parse(source)))
+    scope: dict[str, Any] = {}
+    exec(compile(tree, code.co_filename, "exec"), scope)
+    made: types.CodeType = scope[function.__name__].__code__
+    return made.replace(co_firstlineno=code.co_firstlineno, co_qualname=code.co_qualname)
