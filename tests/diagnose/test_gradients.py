@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from remedied import Case, X, counted, net, offers, scene_of, trained
+from remedied import Case, X, net, offers, scene_of, trained
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 

@@ -69,17 +69,23 @@ class _Remedy:
         pages = (timeline.faults or 0) if isinstance(timeline, CpuTimeline) else 0
 
         def put() -> Callable[[], None]:
+            _told.append(_told[0] if _told else before)
             held = free_bytes()
             tell(RAISED)
             grow(min(pages * PAGE, peak_bytes()))  # the first run with it is measured too
-            return lambda: _back(before, held)
+            return lambda: _back(held)
 
         return Change(put, proved="itself, as no number is changed")
 
 
-def _back(before: Mapping[int, int], held: int) -> None:
-    tell(before)
-    give_back(held)
+_told: list[Mapping[int, int]] = []  # malloc's own thresholds, once for each that is in place: the last one tells them
+
+
+def _back(held: int) -> None:
+    before = _told.pop()
+    if not _told:
+        tell(before)
+        give_back(held)
 
 
 def peak_bytes() -> int:
