@@ -21,6 +21,7 @@ from kernelworks.bench.faults import (
     thresholds,
 )
 from kernelworks.diagnose.remedies.remedy import PROCESS, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.takes import Takes
 from kernelworks.diagnose.remedies.whole import in_turns
 from kernelworks.observe.on_cpu import CpuTimeline
 from kernelworks.observe.overhead import PAGE
@@ -38,6 +39,7 @@ NO_GLIBC = "this C library's malloc cannot be told to keep what is freed; glibc'
 
 class _Remedy:
     name = "allocator"
+    takes = Takes(("process",))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         timeline = scene.forecaster.timeline if scene.forecaster is not None else None

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from kernelworks.diagnose.remedies.folded_norms import CALLS, alike, installed
 from kernelworks.diagnose.remedies.remedy import EVERYWHERE, Change, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.takes import Takes
 from kernelworks.diagnose.remedies.trial import raced
 from kernelworks.models.install import Installed
 from kernelworks.plain import version_of
@@ -27,6 +28,7 @@ __all__ = ["REMEDY", "CastOnce"]
 
 class _Remedy:
     name = "weights cast once"
+    takes = Takes(("everywhere",))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         if scene.training or scene.roots.fresh or not any(s.autocast for s in scene.roots.samples):

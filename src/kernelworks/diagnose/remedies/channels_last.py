@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from kernelworks.diagnose.copies import as_made
 from kernelworks.diagnose.remedies.remedy import EVERYWHERE, Change, Offer, Promise, Scene
 from kernelworks.diagnose.remedies.settings import held_elsewhere
+from kernelworks.diagnose.remedies.takes import Takes
 from kernelworks.diagnose.remedies.trial import raced
 
 __all__ = ["REMEDY", "relaid"]
@@ -26,6 +27,7 @@ CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 class _Remedy:
     name = "channels_last"
+    takes = Takes(("everywhere",))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         if scene.roots.fresh or not _weights(scene.roots.modules):

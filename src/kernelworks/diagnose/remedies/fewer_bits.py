@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from kernelworks.diagnose.copies import changed
 from kernelworks.diagnose.remedies.folded_norms import installed
 from kernelworks.diagnose.remedies.remedy import EVERYWHERE, PROCESS, Change, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.takes import Takes, one_of
 from kernelworks.diagnose.remedies.trial import raced
 from kernelworks.models.install import Installed
 from kernelworks.plain import version_of
@@ -42,6 +43,7 @@ SAYS = {
 
 class _Remedy:
     name = "fewer bits"
+    takes = Takes(("process", "everywhere"), {"bits": one_of(TF32, BF16, INT8)}, needs=(("bits",),))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         if scene.roots.fresh:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kernelworks.diagnose.remedies.remedy import Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.takes import Takes, groups_of
 from kernelworks.diagnose.remedies.trial import raced
 from kernelworks.models.install import Installed
 from kernelworks.plain import version_of
@@ -57,6 +58,7 @@ def in_full(model: nn.Module, pairs: Iterable[tuple[str, str]]) -> str:
 
 class _Remedy:
     name = "folded norms"
+    takes = Takes(("module",), {"pairs": groups_of(2, 2)}, needs=(("pairs",),))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         timeline = scene.forecaster.timeline if scene.forecaster is not None else None

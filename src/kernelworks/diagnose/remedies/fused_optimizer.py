@@ -21,6 +21,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 from kernelworks import optim
 from kernelworks.diagnose.remedies.remedy import PROCESS, Change, Impossible, Offer, Promise, Scene, kind_name
 from kernelworks.diagnose.remedies.stepping import while_each_steps, while_it_steps
+from kernelworks.diagnose.remedies.takes import Takes, a_string, one_of
 from kernelworks.diagnose.remedies.trial import run_s
 
 __all__ = ["FOREACH", "FUSED", "OURS", "REMEDY", "fuse", "take_ours"]
@@ -49,6 +50,9 @@ SAYS = {
 
 class _Remedy:
     name = "fused optimizer"
+    takes = Takes(
+        ("optimizer", "process"), {"how": one_of(FUSED, OURS, FOREACH), "kind": a_string}, needs=(("how", "kind"),)
+    )  # fmt: skip
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         for optimizer in scene.optimizers:

@@ -25,6 +25,7 @@ from torch.nn.utils import clip_grad
 
 from kernelworks.diagnose.remedies.remedy import PROCESS, PROGRAM, Change, Impossible, Offer, Promise, Scene
 from kernelworks.diagnose.remedies.settings import Setting
+from kernelworks.diagnose.remedies.takes import Takes, one_of
 from kernelworks.diagnose.remedies.trial import run_s
 
 __all__ = ["FOREACH", "REMEDY", "SCALED", "Clipping", "clippings"]
@@ -177,6 +178,7 @@ PUT: dict[str, Callable[[], Callable[[], None]]] = {SCALED: only_where_clipped, 
 
 class _Remedy:
     name = "gradient clipping"
+    takes = Takes(("process", "program"), {"how": one_of(SCALED, FOREACH)}, needs=(("how",),))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         if not scene.backward or scene.program is None or not (hasattr(clip_grad, NORM) and hasattr(clip_grad, SCALE)):

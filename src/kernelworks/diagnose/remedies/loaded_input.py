@@ -16,6 +16,7 @@ from typing import Any
 
 from kernelworks.diagnose.functions import LIBRARIES
 from kernelworks.diagnose.remedies.remedy import PROGRAM, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.takes import Takes
 
 __all__ = ["REMEDY", "Loading", "line_that_asks", "loadings"]
 
@@ -76,6 +77,7 @@ def line_that_asks() -> str:
 
 class _Remedy:
     name = "input"
+    takes = Takes(("program",))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         timeline = scene.forecaster.timeline if scene.forecaster is not None else None

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from kernelworks.diagnose.remedies.folded_norms import below, installed
 from kernelworks.diagnose.remedies.remedy import Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.takes import Takes, groups_of
 from kernelworks.diagnose.remedies.trial import raced
 from kernelworks.models.install import Installed
 from kernelworks.observe.trace import Call
@@ -36,6 +37,7 @@ weight = torch.cat([{weights}])
 
 class _Remedy:
     name = "merged projections"
+    takes = Takes(("module",), {"groups": groups_of(2)}, needs=(("groups",),))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         timeline = scene.forecaster.timeline if scene.forecaster is not None else None

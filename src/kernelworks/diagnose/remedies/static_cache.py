@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from kernelworks.diagnose.remedies.remedy import Change, Impossible, Offer, Promise, Scene, Together
+from kernelworks.diagnose.remedies.takes import Takes
 from kernelworks.diagnose.remedies.whole import check_numbers, in_turns
 
 __all__ = ["REMEDY"]
@@ -27,6 +28,7 @@ COMPILING_S, PER_MODULE_S = 10.0, 0.1
 
 class _Remedy:
     name = "static cache"
+    takes = Takes(("module",))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         if scene.training or scene.roots.fresh:

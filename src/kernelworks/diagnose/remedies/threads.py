@@ -13,6 +13,7 @@ import torch
 
 from kernelworks.diagnose.remedies.remedy import PROCESS, Change, Offer, Promise, Scene
 from kernelworks.diagnose.remedies.settings import Setting
+from kernelworks.diagnose.remedies.takes import Takes, a_whole_number
 from kernelworks.diagnose.remedies.whole import in_turns
 
 __all__ = ["REMEDY"]
@@ -23,6 +24,7 @@ SMALL_S = 300e-6  # of an op, the middle one: those of larger ones gain by every
 
 class _Remedy:
     name = "threads"
+    takes = Takes(("process",), {"number": a_whole_number(1)}, needs=(("number",),))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         now = torch.get_num_threads()

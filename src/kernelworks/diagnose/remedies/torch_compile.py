@@ -22,6 +22,7 @@ from torch import nn
 from kernelworks.diagnose.functions import Function
 from kernelworks.diagnose.remedies.remedy import Change, Impossible, Offer, Promise, Scene, Site, kind_name
 from kernelworks.diagnose.remedies.settings import Setting
+from kernelworks.diagnose.remedies.takes import Takes, a_string, one_of
 from kernelworks.diagnose.remedies.trial import share_saved
 from kernelworks.observe.budget import Budget, Over
 
@@ -66,6 +67,14 @@ MODES = (
     Mode(", its kernels tuned", {"mode": "max-autotune-no-cudagraphs"}, 3.0),
 )
 
+COMPILERS_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+def _backends() -> list[str]:
+    from torch._dynamo import list_backends  # takes seconds: only where a plan names another one than ours
+
+    return list(list_backends(exclude_tags=()))
+
 
 def standing(module: nn.Module) -> bool:
     """Whether the program compiled it, or a part of it, itself."""
@@ -108,6 +117,11 @@ def compile_group(site: Site) -> str:
 
 class _Remedy:
     name = "torch.compile"
+    takes = Takes(
+        ("module", "function"),
+        {"mode": one_of(*COMPILERS_MODES), "backend": one_of("kernelworks", "inductor", more=_backends), "blocks": a_string,
+         PART: a_string},
+    )  # fmt: skip
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         if scene.roots.fresh:

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 
 from kernelworks.diagnose.remedies.loaded_input import line_that_asks
 from kernelworks.diagnose.remedies.remedy import PROGRAM, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.takes import Takes
 
 __all__ = ["REMEDY", "Zeroing", "zeroings"]
 
@@ -109,6 +110,7 @@ def seconds_of(gradients: Sequence[Looks], whole: Whole) -> float:
 
 class _Remedy:
     name = "zeroed gradients"
+    takes = Takes(("program", "process"))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         """Where one run fills gradients with zeros."""
