@@ -285,7 +285,7 @@ def test_modules_that_two_threads_call_at_once_are_changed_once() -> None:
         ({}, "must be one of version"), ({"kernelworks_plan": 1}, "must be one of version"),
         ({"kernelworks_plan": 9, "offers": []}, "must be one of version"),
         ({"kernelworks_plan": 1, "offers": [{"remedy": 3}]}, r"plan\.offers\[0\]\.site must be a mapping, got nothing"),
-        (planned(Offer("gone", PROCESS, "x")), "names 'gone', which this version of kernelworks has not: it has 'swap'"),
+        (planned(Offer("gone", PROCESS, "x")), "names 'gone', which this version of kernelworks has not: it has"),
     ],
 )  # fmt: skip
 def test_what_is_no_plan_is_refused_in_words(plan: dict[str, Any], says: str) -> None:
@@ -365,7 +365,7 @@ def test_a_field_that_is_not_as_it_may_be_is_named_before_anything_is_in_place(n
     ("name", "where", "value", "says"),
     [
         ("threads", ("site", "kind"), "nowhere", "site.kind must be one of 'module', 'function'.*got 'nowhere'"),
-        ("threads", ("site", "kind"), "everywhere", "site.kind must be one of 'process' for 'threads', got 'everywhere'"),
+        ("threads", ("site", "kind"), "everywhere", "kind must be one of 'process' for 'threads', got 'everywhere'"),
         ("gradient clipping", ("options", "how"), "?", "options.how must be one of 'scaled where clipped', 'foreach'"),
         ("gradient clipping", ("options",), {}, "options.how must be one of.*got nothing"),
         ("threads", ("options", "number"), "2", "options.number must be a whole number from 1 on .*got '2'"),

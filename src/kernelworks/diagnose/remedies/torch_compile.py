@@ -119,8 +119,10 @@ class _Remedy:
     name = "torch.compile"
     takes = Takes(
         ("module", "function"),
-        {"mode": one_of(*COMPILERS_MODES), "backend": one_of("kernelworks", "inductor", more=_backends), "blocks": a_string,
-         PART: a_string},
+        {
+            "mode": one_of(*COMPILERS_MODES), "backend": one_of("kernelworks", "inductor", more=_backends),
+            "blocks": a_string, PART: a_string,
+        },
     )  # fmt: skip
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
