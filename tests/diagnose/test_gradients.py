@@ -1,19 +1,24 @@
-"""Gradients between a backward and a step: clipped by norm, filled with zeros or given back."""
+"""Gradients between a backward and a step: clipped by norm, and ahead of one filled with zeros."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from remedied import Case, X, counted, net, offers, scene_of, trained
+from remedied import Case, X, net, offers, scene_of, trained
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
+from kernelworks.diagnose.plan import apply, as_plan
 from kernelworks.diagnose.remedies import gradient_clipping, zeroed_gradients
 from kernelworks.diagnose.remedies.gradient_clipping import FOREACH, SCALED, Clipping, clippings
-from kernelworks.diagnose.remedies.remedy import Impossible, Scene
+from kernelworks.diagnose.remedies.remedy import PROCESS, Impossible, Offer, Scene
+from kernelworks.diagnose.remedies.zeroed_gradients import seconds_of
+from kernelworks.diagnose.roots import Roots
 
 
 def multiplied(monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -132,74 +137,120 @@ def test_clippings_that_lead_elsewhere_are_none(monkeypatch: pytest.MonkeyPatch)
         gradient_clipping.REMEDY.predict(scene, offer)
 
 
-class Beside(nn.Module):
-    """One of its parameters is reached by no backward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.used, self.unused = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.used(x.flatten()[:4])  # type: ignore[no-any-return]
+def filled(run: Callable[[], Any], wanted: bool) -> None:
+    """Steps of a program, and whether zeros are seen in it."""
+    case = Case(nn.Identity(), run)
+    found = zeroed_gradients.zeroings(case.run)
+    assert bool(found) is wanted
+    assert all(each.source.startswith("test_gradients.py:") for each in found)
 
 
 @pytest.mark.parametrize("by_module", [False, True])
-def test_what_no_backward_reaches_decays_as_it_did(by_module: bool) -> None:
-    """Zeros decay a parameter and its momentum; None would have its optimizer pass it over."""
-
-    def case() -> Case:
-        model = Beside()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
-        for p in model.parameters():
-            p.grad = torch.ones_like(p)
-        optimizer.step()
-
-        def run() -> Tensor:
-            (model if by_module else optimizer).zero_grad(set_to_none=False)
-            loss: Tensor = model(X).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        return Case(model, run, optimizer)
-
-    (ours, ran), theirs = counted(case()), case()
-    scene = scene_of(ours)
-    (offer,) = offers(zeroed_gradients.REMEDY, scene)
-    for _ in ran:
-        theirs.run()
-    for _ in range(2):
-        with zeroed_gradients.REMEDY.apply(scene, offer):
-            before = [p.grad for p in ours.model.parameters()]
-            ours.run()
-            assert all(p.grad is not was for p, was in zip(ours.model.parameters(), before, strict=True))
-        theirs.run()
-    ours.run(), theirs.run()
-    for (name, p), q in zip(ours.model.named_parameters(), theirs.model.parameters(), strict=True):
-        assert torch.equal(p, q), name
-        assert p.grad is not None and q.grad is not None and torch.equal(p.grad, q.grad)
-
-
-def test_gradients_that_wait_for_a_backward_are_zeros_again_once_it_is_out() -> None:
+def test_zeros_are_seen_with_their_line(by_module: bool) -> None:
     case = trained(net(), to_none=False)
     case.run()
+    asking: Any = case.model if by_module else case.optimizer
+    kept = [kind.__dict__["zero_grad"] for kind in zeroed_gradients.KINDS]
+    filled(lambda: asking.zero_grad(set_to_none=False), wanted=True)
+    filled(lambda: asking.zero_grad(False), wanted=True)
+    filled(lambda: asking.zero_grad(), wanted=False)
+    filled(lambda: asking.zero_grad(set_to_none=False), wanted=False)  # there are none by now
+    assert kept == [kind.__dict__["zero_grad"] for kind in zeroed_gradients.KINDS]
+
+
+def test_a_line_that_fills_gradients_with_zeros_is_told_with_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = trained(net(), to_none=False)
+    case.run()
+    nbytes = []
+
+    def seconds(gradients: Any, whole: Any) -> float:
+        nbytes.append(sum(shape.numel() * dtype.itemsize for shape, dtype, _ in gradients))
+        return 2e-3
+
+    assert seconds_of([(torch.Size([3]), torch.float32, torch.device("cpu"))] * 2, lambda run: run) > 0
+    monkeypatch.setattr(zeroed_gradients, "seconds_of", seconds)
     scene = scene_of(case)
     (offer,) = offers(zeroed_gradients.REMEDY, scene)
-    with zeroed_gradients.REMEDY.apply(scene, offer):
-        assert case.optimizer is not None
-        case.optimizer.zero_grad(set_to_none=False)
-        assert all(p.grad is None for p in case.model.parameters())
-    assert all(p.grad is not None and not p.grad.any() for p in case.model.parameters())
-    assert torch.optim.Optimizer.zero_grad.__name__ == "zero_grad"
+    assert nbytes == [sum(p.nbytes for p in case.model.parameters())]
+    assert "takes 2 of 10 ms a run" in offer.advice and offer.advice.startswith("remedied.py:")
+    assert zeroed_gradients.REMEDY.predict(scene, offer).saves is None
+    monkeypatch.setattr(zeroed_gradients, "seconds_of", lambda gradients, whole: 1e-5)
+    assert offers(zeroed_gradients.REMEDY, scene) == []
 
 
-def test_gradients_that_somebody_watches_are_filled_with_zeros() -> None:
-    parameter = nn.Parameter(torch.ones(3))
-    parameter.register_post_accumulate_grad_hook(lambda p: None)
-    parameter.grad = torch.ones(3)
-    optimizer = torch.optim.SGD([parameter], lr=0.1)
-    back = zeroed_gradients.given_back()
-    optimizer.zero_grad(set_to_none=False)
-    back()
-    assert parameter.grad is not None and not parameter.grad.any()
+def flat() -> Callable[[], Any]:
+    """Gradients are views of one buffer, which is read after the backward."""
+    model = nn.Linear(4, 3)
+    parameters = list(model.parameters())
+    held = torch.zeros(sum(p.numel() for p in parameters))
+    for p, part in zip(parameters, held.split([p.numel() for p in parameters]), strict=True):
+        p.grad = part.view_as(p)
+
+    def run() -> Any:
+        model.zero_grad(set_to_none=False)
+        model(X.flatten()[:4]).square().sum().backward()
+        return held.norm()
+
+    return run
+
+
+def listed() -> Callable[[], Any]:
+    model = nn.Linear(4, 3)
+    model(X.flatten()[:4]).sum().backward()
+    gradients = [p.grad for p in model.parameters()]
+
+    def run() -> Any:
+        model.zero_grad(set_to_none=False)
+        model(X.flatten()[:4]).square().sum().backward()
+        return [g.clone() for g in gradients if g is not None]
+
+    return run
+
+
+def read(reading: Callable[[nn.Module], Any]) -> Callable[[], Any]:
+    """A program that reads gradients between the zeros and the backward."""
+    model = nn.ModuleList([nn.Linear(4, 3), nn.Linear(2, 2)])
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+
+    def run() -> Any:
+        model.zero_grad(set_to_none=False)
+        found = reading(model)
+        model[0](X.flatten()[:4]).square().sum().backward()
+        return found, [p.grad for p in model.parameters()]
+
+    return run
+
+
+def added(model: nn.Module) -> None:
+    for p in model.parameters():
+        assert p.grad is not None
+        p.grad += 0.5
+
+
+HOLD_OR_READ: dict[str, Callable[[], Callable[[], Any]]] = {
+    "one buffer": flat,
+    "a list": listed,
+    "norms": lambda: read(lambda m: [p.grad.norm() for p in m.parameters()]),  # type: ignore[union-attr]
+    "a sum": lambda: read(added),
+    "a count": lambda: read(lambda m: sum(p.grad is not None for p in m.parameters())),
+    "a copy": lambda: read(lambda m: [p.grad for p in copy.deepcopy(m).parameters()]),
+    "an update by hand": lambda: read(lambda m: [p.data.sub_(p.grad) for p in m.parameters()]),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", HOLD_OR_READ)
+def test_who_holds_or_reads_gradients_keeps_them(name: str) -> None:
+    """A plan of old, which gave gradients back, is not put in place: it says why."""
+    torch.manual_seed(0)
+    plain = [copy.deepcopy(answer) for answer in (lambda run: [run() for _ in range(3)])(HOLD_OR_READ[name]())]
+    torch.manual_seed(0)
+    run = HOLD_OR_READ[name]()
+    plan = as_plan(
+        [Offer("zeroed gradients", PROCESS, "gradients given back")], Roots((), (), fresh=True), program="p", kind="x",
+        saves=None,
+    )  # fmt: skip
+    with pytest.warns(RuntimeWarning, match="not in place: zeroed gradients.*set_to_none"), apply(plan) as applied:
+        assert not applied.done
+        changed = [copy.deepcopy(run()) for _ in range(3)]
+    torch.testing.assert_close(changed, plain, rtol=0.0, atol=0.0)

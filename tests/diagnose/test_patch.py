@@ -25,7 +25,6 @@ from kernelworks.diagnose.remedies import (
     swapped_functions,
     threads,
     torch_compile,
-    zeroed_gradients,
 )
 from kernelworks.diagnose.remedies.remedy import EVERYWHERE, PROCESS, Offer, Scene, Site, kind_name
 from kernelworks.diagnose.roots import Roots
@@ -155,13 +154,12 @@ def test_each_change_is_written_where_it_belongs(folder: Path) -> None:
         compile_offer(scene, module.model),
         compile_offer(scene, energy, mode="max-autotune-no-cudagraphs"),
         optimizer,
-        Offer("zeroed gradients", PROCESS, "given back", code="optimizer.zero_grad()"),
         gradient_clipping.REMEDY._offer(gradient_clipping.SCALED),
         Offer("threads", PROCESS, "one thread", code="torch.set_num_threads(1)", options=(("number", 1),)),
     ]
     patch = as_patch(offers, scene, path, module.work)
     assert patch.startswith(
-        "kernelworks: 6 of 6 changes have a place of their own in the source\ndiff --git a/theirs.py"
+        "kernelworks: 5 of 5 changes have a place of their own in the source\ndiff --git a/theirs.py"
     )
     applied(folder, patch)
     text = path.read_text()
@@ -169,7 +167,6 @@ def test_each_change_is_written_where_it_belongs(folder: Path) -> None:
         "model.train()\nmodel.compile()\noptimizer = AdamW(",
         "    lr=1e-2,  # large\n    fused=True,\n)",
         '@torch.compile(mode="max-autotune-no-cudagraphs")\ndef energy(x):',
-        "    optimizer.zero_grad(set_to_none=True)",
         "    norm_of_gradients = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if",
         "    if norm_of_gradients > 1e3:",
         "import torch\ntorch.set_num_threads(1)\n",
@@ -436,6 +433,4 @@ def test_a_program_knows_the_file_that_it_begins_in(folder: Path) -> None:
     assert as_patch([], Scene(Roots((), (), fresh=False)), path, module.work) == ""
     offer = Offer("swap", Site("module", kind_name(module.model)), "ours", code="kernelworks.swap(model)")
     assert as_patch([offer], Scene(Roots((module.model,), (), fresh=False)), None) == ""
-    assert {swap.REMEDY.name, channels_last.REMEDY.name, threads.REMEDY.name, zeroed_gradients.REMEDY.name} <= {
-        "swap", "channels_last", "threads", "zeroed gradients",
-    }  # fmt: skip
+    assert {swap.REMEDY.name, channels_last.REMEDY.name, threads.REMEDY.name} <= {"swap", "channels_last", "threads"}

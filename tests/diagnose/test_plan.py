@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
 import subprocess
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 import kernelworks as kw
 from kernelworks.diagnose.plan import MOST_FRESH, Applied, as_plan, offers_of
+from kernelworks.diagnose.remedies import REMEDIES
 from kernelworks.diagnose.remedies.remedy import (
     EVERYWHERE,
     PROCESS,
@@ -31,6 +33,7 @@ from kernelworks.diagnose.remedies.remedy import (
     same_kind,
 )
 from kernelworks.diagnose.remedies.swap import REMEDY as SWAP
+from kernelworks.diagnose.remedies.takes import Takes
 from kernelworks.diagnose.remedies.torch_compile import REMEDY as COMPILE
 from kernelworks.diagnose.roots import Roots, find
 from kernelworks.records import Ceilings
@@ -281,13 +284,113 @@ def test_modules_that_two_threads_call_at_once_are_changed_once() -> None:
     [
         ({}, "must be one of version"), ({"kernelworks_plan": 1}, "must be one of version"),
         ({"kernelworks_plan": 9, "offers": []}, "must be one of version"),
-        ({"kernelworks_plan": 1, "offers": [{"remedy": 3}]}, "cannot be read"),
-        (planned(Offer("gone", PROCESS, "x")), "names the remedy 'gone'"),
+        ({"kernelworks_plan": 1, "offers": [{"remedy": 3}]}, r"plan\.offers\[0\]\.site must be a mapping, got nothing"),
+        (planned(Offer("gone", PROCESS, "x")), "names 'gone', which this version of kernelworks has not: it has"),
     ],
 )  # fmt: skip
 def test_what_is_no_plan_is_refused_in_words(plan: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         kw.apply(plan)
+
+
+def test_every_optimization_says_what_a_plan_may_say_of_it() -> None:
+    assert all(isinstance(getattr(remedy, "takes", None), Takes) for remedy in REMEDIES)
+
+
+GOOD: dict[str, Offer] = {
+    "swap": Offer("swap", EVERYWHERE, "", options=(("ops", ["layer_norm"]),)),
+    "threads": Offer("threads", PROCESS, "", options=(("number", torch.get_num_threads()),)),
+    "gradient clipping": Offer("gradient clipping", PROCESS, "", options=(("how", "foreach"),)),
+    "fused optimizer": Offer(
+        "fused optimizer", Site("optimizer", type="torch.optim.adamw.AdamW"), "", options=(("how", "fused"),)
+    ),
+    "folded norms": Offer("folded norms", INNER, "", options=(("pairs", [["linear", "norm"]]),)),
+    "merged projections": Offer("merged projections", INNER, "", options=(("groups", [["q", "k"]]),)),
+    "fewer bits": Offer("fewer bits", EVERYWHERE, "", changes="bf16", options=(("bits", "bf16"),)),
+    "CUDA graph": Offer("CUDA graph", INNER, "", options=(("parts", "blocks.0"),)),
+    "torch.compile": Offer("torch.compile", INNER, "", options=(("mode", "default"), ("backend", "eager"))),
+}
+WRONG: tuple[Any, ...] = ("?", "", 0, 0.5, -1, True, None, [], [[]], ["?", 3], [["a"]], {}, {"a": 1}, [[1, 2]])
+
+
+def everywhere_in(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The places of all that a plan holds."""
+    if where:
+        yield where
+    if isinstance(value, (dict, list)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from everywhere_in(item, (*where, key))
+
+
+def changed_at(plan: Any, where: tuple[Any, ...], value: Any) -> Any:
+    made = copy.deepcopy(plan)
+    inner = made
+    for key in where[:-1]:
+        inner = inner[key]
+    if value is ABSENT:
+        del inner[where[-1]]
+    else:
+        inner[where[-1]] = value
+    return made
+
+
+ABSENT = object()
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_field_that_is_not_as_it_may_be_is_named_before_anything_is_in_place(name: str) -> None:
+    """Every field of a plan with every wrong value: it is taken for what it says, or refused with its name."""
+    plan = planned(Offer("threads", PROCESS, "", options=(("number", 1),)), GOOD[name])
+    threads = torch.get_num_threads()
+    offers_of(plan)
+    refused = 0
+    for where in everywhere_in(plan):
+        for value in (*WRONG, ABSENT):
+            try:
+                offers_of(changed_at(plan, where, value))
+            except ValueError as error:
+                refused += 1
+                named = next(str(key) for key in reversed(where) if isinstance(key, str))
+                assert named in str(error) or "version" in str(error), (where, value, error)
+                with pytest.raises(ValueError, match="plan"):
+                    kw.apply(changed_at(plan, where, value), Net())
+        if isinstance(where[-1], str):
+            more = changed_at(plan, (*where[:-1], "unknown"), "x")
+            with pytest.raises(ValueError, match="'unknown'"):
+                offers_of(more)
+    assert refused > 100 and torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "value", "says"),
+    [
+        ("threads", ("site", "kind"), "nowhere", "site.kind must be one of 'module', 'function'.*got 'nowhere'"),
+        ("threads", ("site", "kind"), "everywhere", "kind must be one of 'process' for 'threads', got 'everywhere'"),
+        ("gradient clipping", ("options", "how"), "?", "options.how must be one of 'scaled where clipped', 'foreach'"),
+        ("gradient clipping", ("options",), {}, "options.how must be one of.*got nothing"),
+        ("threads", ("options", "number"), "2", "options.number must be a whole number from 1 on .*got '2'"),
+        ("swap", ("options", "ops"), ["gone"], r"options.ops must be a list of names of ops .*got \['gone'\]"),
+        ("torch.compile", ("options", "mode"), "quick", "options.mode must be one of 'default', .*got 'quick'"),
+        ("torch.compile", ("options", "backend"), "gone", "options.backend must be one of 'kernelworks', 'inductor'"),
+        ("fewer bits", ("options", "bits"), 16, "options.bits must be one of 'tf32', 'bf16', 'int8' .*got 16"),
+        ("folded norms", ("options", "pairs"), [["a", "b", "c"]], "options.pairs must be a list of lists of 2 paths"),
+    ],
+)  # fmt: skip
+def test_a_wrong_field_is_refused_with_what_is_accepted(name: str, where: Any, value: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        kw.apply(changed_at(planned(GOOD[name]), ("offers", 0, *where), value))
+
+
+def test_a_plan_that_is_too_deep_to_be_read_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="is no plan"):
+        kw.apply(path)
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(ValueError, match="offers"):
+        kw.apply({"kernelworks_plan": 1, "offers": deep})
 
 
 def test_the_record_of_a_fix_or_of_a_diagnosis_holds_its_plan(tmp_path: Path) -> None:

@@ -205,19 +205,6 @@ class _Patch:
             else:
                 source.keyword(call, how, "True")
 
-    def zeroed(self, offer: Offer) -> None:
-        found = 0
-        for source in self.sources:
-            for call in source.calls("zero_grad"):
-                values = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "set_to_none")]
-                for value in values:
-                    if not (isinstance(value, ast.Constant) and value.value is False):
-                        raise NoPlace(f"{source.path.name}:{call.lineno} does not say set_to_none=False itself")
-                    source.replaced(value, "True")
-                    found += 1
-        if not found:
-            raise NoPlace("no line of the program says zero_grad(set_to_none=False)")
-
     def clipped(self, offer: Offer) -> None:
         found = [(source, call) for source in self.sources for call in source.calls("clip_grad_norm_")]
         if not found:
@@ -250,7 +237,7 @@ def _clipping(call: ast.Call, source: Source) -> tuple[Callable[[str], list[str]
 
 PUT: dict[str, Callable[[_Patch, Offer], None]] = {
     **dict.fromkeys(MODEL, _Patch.model), **dict.fromkeys(START, _Patch.start), "fused optimizer": _Patch.optimizer,
-    "zeroed gradients": _Patch.zeroed, "gradient clipping": _Patch.clipped, "swap in functions": _Patch.called,
+    "gradient clipping": _Patch.clipped, "swap in functions": _Patch.called,
 }  # fmt: skip
 
 

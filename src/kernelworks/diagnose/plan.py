@@ -21,6 +21,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from kernelworks.diagnose.fields import VERSION, check, check_offers
 from kernelworks.diagnose.remedies import REMEDIES
 from kernelworks.diagnose.remedies.remedy import (
     Change,
@@ -33,12 +34,12 @@ from kernelworks.diagnose.remedies.remedy import (
     kind_name,
     same_kind,
 )
+from kernelworks.diagnose.remedies.takes import shown
 from kernelworks.diagnose.roots import Roots, outermost
 from kernelworks.layout import parsed
 
 __all__ = ["Applied", "apply", "as_plan", "offers_of"]
 
-VERSION = 1
 MOST_FRESH = 64  # modules of a program that makes them anew, in which its plan stays in place
 Plan = Mapping[str, Any] | str | PathLike[str]
 
@@ -75,22 +76,19 @@ def read(plan: Plan) -> Mapping[str, Any]:
         if isinstance(found, Mapping) and "kernelworks_plan" not in found and isinstance(found.get(holder), Mapping):
             found = found[holder]
     if type(found) is not dict or found.get("kernelworks_plan") != VERSION or "offers" not in found:
-        raise ValueError(f"plan must be one of version {VERSION}, as a fix writes it, got {str(found)[:80]}")
+        raise ValueError(f"plan must be one of version {VERSION}, as a fix writes it, got {shown(found)}")
+    check(found)
     return found
 
 
 def offers_of(plan: Plan, remedies: Sequence[Remedy] = REMEDIES) -> list[tuple[Remedy, Offer]]:
-    """What a plan puts in place. Raises ValueError where it names a remedy that is not known here."""
-    known = {remedy.name: remedy for remedy in remedies}
+    """What a plan puts in place. Raises ValueError where it names what is not known here."""
+    read_plan, known = read(plan), {remedy.name: remedy for remedy in remedies}
+    check_offers(read_plan, remedies)
     found = []
-    for item in read(plan)["offers"]:
-        try:
-            site, options = Site(**item["site"]), tuple(item["options"].items())
-            offer = Offer(item["remedy"], site, item["says"], item["code"], item["changes"], options=options)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"plan has an offer that cannot be read: {str(item)[:120]}") from error
-        if offer.remedy not in known:
-            raise ValueError(f"plan names the remedy {offer.remedy!r}, which this version of kernelworks has not")
+    for item in read_plan["offers"]:
+        site, options = Site(**item["site"]), tuple(item["options"].items())
+        offer = Offer(item["remedy"], site, item["says"], item["code"], item["changes"], options=options)
         found.append((known[offer.remedy], offer))
     return found
 
@@ -282,7 +280,8 @@ def apply(plan: Plan, *modules: nn.Module) -> Applied:
         ``undo()``; a context manager too.
 
     Raises:
-        OSError, ValueError: ``plan`` cannot be read, or is none of this version.
+        OSError, ValueError: ``plan`` cannot be read, is none of this version, or has a field that is not as it may be:
+            the error names it, what came, and what is accepted. Nothing is in place then.
         TypeError: what is given is no module.
     """
     for module in modules:

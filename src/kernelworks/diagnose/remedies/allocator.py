@@ -21,6 +21,7 @@ from kernelworks.bench.faults import (
     thresholds,
 )
 from kernelworks.diagnose.remedies.remedy import PROCESS, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.takes import Takes
 from kernelworks.diagnose.remedies.whole import in_turns
 from kernelworks.observe.on_cpu import CpuTimeline
 from kernelworks.observe.overhead import PAGE
@@ -38,6 +39,7 @@ NO_GLIBC = "this C library's malloc cannot be told to keep what is freed; glibc'
 
 class _Remedy:
     name = "allocator"
+    takes = Takes(("process",))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         timeline = scene.forecaster.timeline if scene.forecaster is not None else None
@@ -69,17 +71,23 @@ class _Remedy:
         pages = (timeline.faults or 0) if isinstance(timeline, CpuTimeline) else 0
 
         def put() -> Callable[[], None]:
+            _told.append(_told[0] if _told else before)
             held = free_bytes()
             tell(RAISED)
             grow(min(pages * PAGE, peak_bytes()))  # the first run with it is measured too
-            return lambda: _back(before, held)
+            return lambda: _back(held)
 
         return Change(put, proved="itself, as no number is changed")
 
 
-def _back(before: Mapping[int, int], held: int) -> None:
-    tell(before)
-    give_back(held)
+_told: list[Mapping[int, int]] = []  # malloc's own thresholds, once for each that is in place: the last one tells them
+
+
+def _back(held: int) -> None:
+    before = _told.pop()
+    if not _told:
+        tell(before)
+        give_back(held)
 
 
 def peak_bytes() -> int:

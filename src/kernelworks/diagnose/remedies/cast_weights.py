@@ -28,6 +28,7 @@ from kernelworks.diagnose.remedies.derived import (
 )
 from kernelworks.diagnose.remedies.folded_norms import CALLS, installed
 from kernelworks.diagnose.remedies.remedy import EVERYWHERE, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.takes import Takes
 from kernelworks.diagnose.remedies.trial import raced
 from kernelworks.digest import readable, there
 from kernelworks.models.install import Installed
@@ -38,6 +39,7 @@ __all__ = ["REMEDY", "CastOnce"]
 
 class _Remedy:
     name = "weights cast once"
+    takes = Takes(("everywhere",))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         if scene.training or scene.roots.fresh or scene.on_gpu or not any(s.autocast for s in scene.roots.samples):

@@ -16,6 +16,8 @@ from torch.optim import Optimizer
 from kernelworks.diagnose.copies import as_made
 from kernelworks.diagnose.remedies.derived import own_memory
 from kernelworks.diagnose.remedies.remedy import EVERYWHERE, Change, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.settings import held_elsewhere
+from kernelworks.diagnose.remedies.takes import Takes
 from kernelworks.diagnose.remedies.trial import raced
 
 __all__ = ["REMEDY", "relaid"]
@@ -26,6 +28,7 @@ CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 class _Remedy:
     name = "channels_last"
+    takes = Takes(("everywhere",))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         if scene.roots.fresh or not _weights(scene.roots.modules):
@@ -45,8 +48,8 @@ class _Remedy:
 
 
 def _weights(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
-    """Those of convolutions in which another layout is another order of the numbers, each once. Tensors of one storage
-    with others stay: whoever made them so relies on where they lie."""
+    """Those of convolutions in which another layout is another order of the numbers, each once. Tensors whose memory
+    others hold too stay: whoever made them so relies on where they lie."""
     found: dict[int, nn.Parameter] = {}
     owners: dict[int, int] = {}
     for module in modules:
@@ -58,7 +61,7 @@ def _weights(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
             weight = part._parameters.get("weight") if isinstance(part, CONVOLUTIONS) else None
             if weight is not None and _first(weight):
                 found[id(weight)] = weight
-    return [w for w in found.values() if owners[w.untyped_storage().data_ptr()] == 1]
+    return [w for w in found.values() if owners[w.untyped_storage().data_ptr()] == 1 and not held_elsewhere(w)]
 
 
 def _first(weight: Tensor) -> bool:
@@ -75,7 +78,8 @@ def relaid(
     weights: Iterable[nn.Parameter], optimizers: Iterable[Optimizer], laid: dict[int, Tensor]
 ) -> Callable[[], None]:
     """Lays weights, their gradients and what optimizers keep of them out anew, all of them the objects that they were;
-    returns what lays them back into the very memory where they were, with the values that they have by then.
+    returns what lays them back into the very memory where they were, with the values that they have by then. What
+    somebody else has come to hold meanwhile (a view, an alias) stays where both of them see it.
 
     ``laid`` keeps the memory of each weight, which is the same each time: graphs are captured of where it lies.
     """
@@ -91,8 +95,10 @@ def relaid(
                     if isinstance(value, Tensor):
                         yield weight, value
 
-    before = [(tensor, tensor.data) for weight, tensor in beside() if tensor.shape == weight.shape]
-    before = [(tensor, data) for tensor, data in before if data.is_contiguous()]
+    before = [
+        (tensor, tensor.data) for weight, tensor in beside()
+        if tensor.shape == weight.shape and tensor.is_contiguous() and not held_elsewhere(tensor)
+    ]  # fmt: skip
     for tensor, data in before:
         with as_made(tensor):
             if id(tensor) in laid:
@@ -101,12 +107,18 @@ def relaid(
                 tensor.data = data.contiguous(memory_format=FORMATS[data.dim()])
     laid |= {id(weight): weight.data for weight in weights}
 
+    def of_us(tensor: Tensor) -> int:
+        """How many that we know of lie in its memory."""
+        return 2 if id(tensor) in laid and tensor.data_ptr() == laid[id(tensor)].data_ptr() else 1
+
     def back() -> None:
         for tensor, data in before:
-            with as_made(tensor):
-                own_memory(tensor, data)
+            if not held_elsewhere(tensor, knows=of_us(tensor)):
+                with as_made(tensor):
+                    own_memory(tensor, data)
         for weight, tensor in beside():  # of those that were made meanwhile
-            if tensor.shape == weight.shape and not tensor.is_contiguous():
+            other = tensor.shape == weight.shape and not tensor.is_contiguous()
+            if other and not held_elsewhere(tensor, knows=of_us(tensor)):
                 with as_made(tensor):
                     tensor.data = tensor.data.contiguous()
 

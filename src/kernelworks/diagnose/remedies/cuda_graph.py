@@ -25,6 +25,7 @@ from kernelworks.diagnose.remedies.graphed import FORMS, Graphed, Pools
 from kernelworks.diagnose.remedies.parts import called_within, largest
 from kernelworks.diagnose.remedies.recorder import Recorder
 from kernelworks.diagnose.remedies.remedy import Change, Impossible, Offer, Promise, Scene, Site
+from kernelworks.diagnose.remedies.takes import Takes, a_string
 from kernelworks.diagnose.remedies.torch_compile import Impl, compile_group, placed, standing, timely
 from kernelworks.diagnose.remedies.trial import share_saved
 from kernelworks.diagnose.roots import Sample
@@ -44,6 +45,7 @@ torch.cuda.make_graphed_callables(parts, tuple(inputs_of[part] for part in parts
 
 class _Remedy:
     name = "CUDA graph"
+    takes = Takes(("module", "function"), {PARTS: a_string})
     recorder: type[Recorder] = Recorder
 
     def offers(self, scene: Scene) -> Iterator[Offer]:

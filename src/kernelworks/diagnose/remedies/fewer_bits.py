@@ -20,6 +20,7 @@ from kernelworks.diagnose.copies import changed
 from kernelworks.diagnose.remedies.derived import FORWARDS, NO_DIGEST, Derived, as_shipped, plainly
 from kernelworks.diagnose.remedies.folded_norms import installed
 from kernelworks.diagnose.remedies.remedy import EVERYWHERE, PROCESS, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.takes import Takes, one_of
 from kernelworks.diagnose.remedies.trial import raced
 from kernelworks.digest import readable, there
 from kernelworks.models.install import Installed
@@ -43,6 +44,7 @@ SAYS = {
 
 class _Remedy:
     name = "fewer bits"
+    takes = Takes(("process", "everywhere"), {"bits": one_of(TF32, BF16, INT8)}, needs=(("bits",),))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         if scene.roots.fresh:

@@ -33,6 +33,7 @@ from kernelworks.diagnose.remedies.derived import (
     wanted,
 )
 from kernelworks.diagnose.remedies.remedy import Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.takes import Takes, groups_of
 from kernelworks.diagnose.remedies.trial import raced
 from kernelworks.digest import there
 from kernelworks.models.shipped import shipped_forward
@@ -79,6 +80,7 @@ def in_full(model: nn.Module, pairs: Iterable[tuple[str, str]]) -> str:
 
 class _Remedy:
     name = "folded norms"
+    takes = Takes(("module",), {"pairs": groups_of(2, 2)}, needs=(("pairs",),))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         timeline = scene.forecaster.timeline if scene.forecaster is not None else None

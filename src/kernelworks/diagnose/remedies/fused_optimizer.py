@@ -8,19 +8,20 @@ that it was, with its groups, its states and its hooks.
 
 from __future__ import annotations
 
+import copyreg
 import statistics
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from kernelworks import optim
 from kernelworks.diagnose.remedies.remedy import PROCESS, Change, Impossible, Offer, Promise, Scene, kind_name
+from kernelworks.diagnose.remedies.stepping import while_each_steps, while_it_steps
+from kernelworks.diagnose.remedies.takes import Takes, a_string, one_of
 from kernelworks.diagnose.remedies.trial import run_s
 
 __all__ = ["FOREACH", "FUSED", "OURS", "REMEDY", "fuse", "take_ours"]
@@ -49,6 +50,9 @@ SAYS = {
 
 class _Remedy:
     name = "fused optimizer"
+    takes = Takes(
+        ("optimizer", "process"), {"how": one_of(FUSED, OURS, FOREACH), "kind": a_string}, needs=(("how", "kind"),)
+    )  # fmt: skip
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         for optimizer in scene.optimizers:
@@ -112,79 +116,20 @@ def _by_itself(group: dict[str, Any]) -> bool:
     return any(p.is_cuda for p in group["params"])
 
 
-def take_together(optimizer: Optimizer) -> Callable[[], None]:
-    """Sets ``foreach`` in every group; returns what takes that back."""
-    before = [(group, group.get("foreach")) for group in optimizer.param_groups]
-    for group, _ in before:
-        group["foreach"] = True
+class _Taken(optim.AdamW):
+    """A ``torch.optim.AdamW`` that is stepped by ours for now: a copy of it, or what is saved of it, is torch's own."""
 
-    def back() -> None:
-        for group, foreach in before:
-            group["foreach"] = foreach
-
-    return back
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        reconstructor: Any = copyreg._reconstructor  # type: ignore[attr-defined]
+        return reconstructor, (AdamW, object, None), self.__getstate__()
 
 
-def fuse(optimizer: Optimizer) -> Callable[[], None]:
-    """Sets ``fused`` in every group; states follow as torch wants them: a count of steps on the parameter's device."""
-    before = [(group, group.get("fused")) for group in optimizer.param_groups]
-    had = "_need_device_dtype_check_for_fused" in optimizer.__dict__
-    counts: list[tuple[dict[str, Any], Tensor]] = []
-    for group, _ in before:
-        group["fused"] = True
-        for p in group["params"]:
-            state = optimizer.state.get(p, {})
-            step = state.get("step")
-            if isinstance(step, Tensor) and step.device != p.device:
-                counts.append((state, step))
-                state["step"] = step.to(p.device, torch.float32)
-
-    def back() -> None:
-        for group, fused in before:
-            group["fused"] = fused
-        for state, step in counts:
-            if state.get("step") is not step:
-                state["step"] = step.copy_(state["step"])
-        _counted_by_the_host(optimizer)  # of states that were made meanwhile
-        if not had:
-            optimizer.__dict__.pop("_need_device_dtype_check_for_fused", None)
-
-    return back
-
-
-def fuse_each(kind: str) -> Callable[[], None]:
-    """Sets ``fused`` in each optimizer of a type ahead of its first step. Those that are gone by then are let go."""
-    seen: weakref.WeakKeyDictionary[Optimizer, list[Any]] = weakref.WeakKeyDictionary()
-
-    def see(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if optimizer not in seen and kind_name(optimizer) == kind and suits(optimizer, FUSED):
-            seen[optimizer] = [group.get("fused") for group in optimizer.param_groups]
-            fuse(optimizer)
-
-    hook = register_optimizer_step_pre_hook(see)
-
-    def back() -> None:
-        hook.remove()
-        for optimizer, before in seen.items():
-            for group, fused in zip(optimizer.param_groups, before, strict=False):
-                group["fused"] = fused
-            _counted_by_the_host(optimizer)
-
-    return back
-
-
-def _counted_by_the_host(optimizer: Optimizer) -> None:
-    """Counts of steps that a fused step has on a GPU, where torch's other steps want them."""
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            step = optimizer.state.get(p, {}).get("step")
-            if isinstance(step, Tensor) and step.is_cuda and not group.get("capturable"):
-                optimizer.state[p]["step"] = step.cpu()
+_Taken.__name__, _Taken.__qualname__ = AdamW.__name__, AdamW.__qualname__  # what profiles and ``repr`` say
 
 
 def take_ours(optimizer: Optimizer) -> Callable[[], None]:
     """Makes a ``torch.optim.AdamW`` one of ours: a class derived from it, with the same state."""
-    optimizer.__class__ = optim.AdamW
+    optimizer.__class__ = _Taken
     optimizer._patch_step_function()  # hooks of steps run round ours too
 
     def back() -> None:
@@ -192,6 +137,21 @@ def take_ours(optimizer: Optimizer) -> Callable[[], None]:
         optimizer.__dict__.pop("_kernelworks_chosen", None)
 
     return back
+
+
+def fuse(optimizer: Optimizer) -> Callable[[], None]:
+    """Has every group fused while it steps; returns what takes that back."""
+    return while_it_steps(optimizer, FUSED, lambda one: suits(one, FUSED))
+
+
+def take_together(optimizer: Optimizer) -> Callable[[], None]:
+    """Has the parameters of every group taken together while it steps; returns what takes that back."""
+    return while_it_steps(optimizer, FOREACH, lambda one: suits(one, FOREACH))
+
+
+def fuse_each(kind: str) -> Callable[[], None]:
+    """Has each optimizer of a type fused while it steps; returns what takes that back."""
+    return while_each_steps(lambda one: kind_name(one) == kind, FUSED, lambda one: suits(one, FUSED))
 
 
 PUT: dict[str, Callable[[Optimizer], Callable[[], None]]] = {FUSED: fuse, OURS: take_ours, FOREACH: take_together}

@@ -12,6 +12,7 @@ A call is seen, and changed, where torch's own function looks up its two halves,
 from __future__ import annotations
 
 import contextlib
+import functools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,11 +24,17 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad
 
 from kernelworks.diagnose.remedies.remedy import PROCESS, PROGRAM, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.settings import Setting
+from kernelworks.diagnose.remedies.takes import Takes, one_of
 from kernelworks.diagnose.remedies.trial import run_s
 
 __all__ = ["FOREACH", "REMEDY", "SCALED", "Clipping", "clippings"]
 
 NORM, SCALE = "_get_total_norm", "_clip_grads_with_norm_"  # what clip_grad_norm_ is made of, by their names in torch
+HALVES: dict[str, Setting[Any]] = {
+    name: Setting(functools.partial(getattr, clip_grad, name), functools.partial(setattr, clip_grad, name))
+    for name in (NORM, SCALE)
+}
 SCALED, FOREACH = "scaled where clipped", "foreach"
 Whole = Callable[[Callable[[], Any]], Callable[[], Any]]  # of a function one that is over when the device is done
 PROVED = "torch's own clipping, of copies"
@@ -111,26 +118,44 @@ def _within(put: Callable[[], Callable[[], None]]) -> Iterator[None]:
 
 
 def _put(others: dict[str, Callable[..., Any]]) -> Callable[[], None]:
+    """Has these called in the place of torch's; returns what takes that back. Who has wrapped one meanwhile, or holds
+    it, calls torch's own from then on."""
     before = {name: getattr(clip_grad, name) for name in others}
-    for name, other in others.items():
-        setattr(clip_grad, name, other)
+    active = True
+
+    def either(name: str) -> Callable[..., Any]:
+        @functools.wraps(before[name])
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return (others if active else before)[name](*args, **kwargs)
+
+        return call
+
+    backs = [HALVES[name].want(either(name)) for name in others]
 
     def back() -> None:
-        for name, other in others.items():
-            if getattr(clip_grad, name) is other:
-                setattr(clip_grad, name, before[name])
+        nonlocal active
+        active = False
+        for each in backs:
+            each()
 
     return back
 
 
 def only_where_clipped() -> Callable[[], None]:
-    """Has gradients scaled only where that changes one; returns what takes it back."""
+    """Has gradients scaled only where that changes one; returns what takes it back. They count as written all the same:
+    autograd and caches ask for it."""
     scale = getattr(clip_grad, SCALE)
 
     def scaled(parameters: Any, max_norm: float, total_norm: Tensor, foreach: bool | None = None) -> None:
+        parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        gradients = [p.grad for p in parameters if p.grad is not None]
         known = type(total_norm) is Tensor and total_norm.device.type == "cpu" and not torch.compiler.is_compiling()
-        if not known or _coefficient(max_norm, total_norm) != 1.0:
+        plain = all(type(g) is Tensor and g.device.type == "cpu" and not g.is_inference() for g in gradients)
+        if not known or not plain or _coefficient(max_norm, total_norm) != 1.0:
             scale(parameters, max_norm, total_norm, foreach)
+        else:
+            for gradient in gradients:
+                torch.autograd.graph.increment_version(gradient)
 
     return _put({SCALE: scaled})
 
@@ -153,6 +178,7 @@ PUT: dict[str, Callable[[], Callable[[], None]]] = {SCALED: only_where_clipped, 
 
 class _Remedy:
     name = "gradient clipping"
+    takes = Takes(("process", "program"), {"how": one_of(SCALED, FOREACH)}, needs=(("how",),))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         if not scene.backward or scene.program is None or not (hasattr(clip_grad, NORM) and hasattr(clip_grad, SCALE)):

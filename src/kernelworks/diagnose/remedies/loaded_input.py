@@ -16,8 +16,9 @@ from typing import Any
 
 from kernelworks.diagnose.functions import LIBRARIES
 from kernelworks.diagnose.remedies.remedy import PROGRAM, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.takes import Takes
 
-__all__ = ["REMEDY", "Loading", "loadings"]
+__all__ = ["REMEDY", "Loading", "line_that_asks", "loadings"]
 
 NOTABLE = 0.05  # of the wall clock, which the program must wait for its batches
 WORKERS = "num_workers=2, persistent_workers=True"
@@ -49,7 +50,7 @@ def loadings(run: Callable[[], Any]) -> list[Loading]:
         begin = time.perf_counter()
         batch = taking(self)
         took = time.perf_counter() - begin
-        looks = _source(), int(self._num_workers), bool(self._pin_memory)
+        looks = line_that_asks(), int(self._num_workers), bool(self._pin_memory)
         loading = found.setdefault(looks, Loading(*looks))
         loading.batches += 1
         loading.seconds += took
@@ -63,8 +64,8 @@ def loadings(run: Callable[[], Any]) -> list[Loading]:
     return list(found.values())
 
 
-def _source() -> str:
-    """The line of the program's own that asks."""
+def line_that_asks() -> str:
+    """The line of the program's own from which the caller was called."""
     frame: Any = sys._getframe(2)
     while frame is not None:
         file = os.path.realpath(frame.f_code.co_filename)
@@ -76,6 +77,7 @@ def _source() -> str:
 
 class _Remedy:
     name = "input"
+    takes = Takes(("program",))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         timeline = scene.forecaster.timeline if scene.forecaster is not None else None

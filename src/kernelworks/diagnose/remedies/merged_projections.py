@@ -27,6 +27,7 @@ from kernelworks.diagnose.remedies.derived import as_shipped, own_memory, plainl
 from kernelworks.diagnose.remedies.folded_norms import below, installed
 from kernelworks.diagnose.remedies.held import Itself
 from kernelworks.diagnose.remedies.remedy import Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.takes import Takes, groups_of
 from kernelworks.diagnose.remedies.trial import raced
 from kernelworks.digest import look
 from kernelworks.models.gates import hooked
@@ -60,6 +61,7 @@ NODES = (
 
 class _Remedy:
     name = "merged projections"
+    takes = Takes(("module",), {"groups": groups_of(2)}, needs=(("groups",),))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         timeline = scene.forecaster.timeline if scene.forecaster is not None else None

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from kernelworks.diagnose.remedies.remedy import Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.takes import Takes
 
 __all__ = ["REMEDY"]
 
@@ -23,6 +24,7 @@ HALVES = (torch.bfloat16, torch.float16)
 
 class _Remedy:
     name = "padded sizes"
+    takes = Takes(("module",))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         if not scene.on_gpu or scene.roots.fresh:

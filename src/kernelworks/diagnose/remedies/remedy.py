@@ -31,8 +31,8 @@ from kernelworks.observe.budget import Budget
 from kernelworks.observe.program import Program
 
 __all__ = [
-    "EVERYWHERE", "PROCESS", "PROGRAM", "Change", "Impossible", "Offer", "Promise", "Remedy", "Scene", "Site",
-    "Together", "kind_name", "same_kind",
+    "EVERYWHERE", "KINDS_OF_SITE", "PROCESS", "PROGRAM", "Change", "Impossible", "Offer", "Promise", "Remedy", "Scene",
+    "Site", "Together", "kind_name", "same_kind",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -77,6 +77,7 @@ class Site:
         return {"everywhere": "all modules", "process": "the process", "program": "the program"}[self.kind]
 
 
+KINDS_OF_SITE = ("module", "function", "everywhere", "optimizer", "process", "program")
 EVERYWHERE, PROCESS, PROGRAM = Site("everywhere"), Site("process"), Site("program")
 
 
@@ -345,8 +346,8 @@ def _index(items: Sequence[Any], item: Any) -> int:
 
 
 class Remedy(Protocol):
-    """One file in this folder. Each method may raise Impossible, whose text a user reads beside the remedy's name, and
-    budget.Over."""
+    """One file in this folder; ``takes`` is what a plan may say of it. Each method may raise Impossible, whose text
+    a user reads beside the remedy's name, and budget.Over."""
 
     @property
     def name(self) -> str: ...

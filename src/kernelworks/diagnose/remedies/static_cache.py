@@ -14,11 +14,13 @@ from typing import Any
 from torch import nn
 
 from kernelworks.diagnose.remedies.remedy import Change, Impossible, Offer, Promise, Scene, Together
+from kernelworks.diagnose.remedies.takes import Takes
 from kernelworks.diagnose.remedies.whole import check_numbers, in_turns
 
 __all__ = ["REMEDY"]
 
 MADE = ("_compiled_call", "_last_compile_config", "_previous_max_cache_length")  # by generate, on the model
+STATIC = "static"
 STEPS = 4  # calls, from which a run is taken for one that generates
 CODE = 'model.generation_config.cache_implementation = "static"'
 COMPILING_S, PER_MODULE_S = 10.0, 0.1
@@ -26,6 +28,7 @@ COMPILING_S, PER_MODULE_S = 10.0, 0.1
 
 class _Remedy:
     name = "static cache"
+    takes = Takes(("module",))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         if scene.training or scene.roots.fresh:
@@ -63,11 +66,12 @@ class _Remedy:
         def put() -> Callable[[], None]:
             before = config.cache_implementation
             had = {name: module.__dict__.pop(name) for name in MADE if name in module.__dict__}
-            config.cache_implementation = "static"
+            config.cache_implementation = STATIC
             module.__dict__.update(kept)
 
             def back() -> None:
-                config.cache_implementation = before
+                if config.cache_implementation == STATIC:  # else somebody has set another since
+                    config.cache_implementation = before
                 for name in MADE:
                     if name in module.__dict__:
                         kept[name] = module.__dict__.pop(name)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from kernelworks.diagnose.remedies.remedy import EVERYWHERE, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.takes import Takes, a_list
 from kernelworks.diagnose.remedies.trial import share_saved
 from kernelworks.diagnose.roots import Roots, Swapped
 from kernelworks.models.attention import configurations
@@ -131,6 +132,7 @@ def part_of(budget: Budget) -> float:
 
 class _Remedy:
     name = "swap"
+    takes = Takes(("everywhere",), {"ops": a_list("names of ops", lambda name: isinstance(name, str) and name in OPS)})
 
     def offers(self, scene: Scene) -> Iterable[Offer]:
         if not scene.roots.models:

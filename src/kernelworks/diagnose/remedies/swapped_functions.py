@@ -13,6 +13,7 @@ from typing import Any
 from kernelworks.diagnose.functions import Function
 from kernelworks.diagnose.remedies.remedy import Change, Impossible, Offer, Promise, Scene
 from kernelworks.diagnose.remedies.swap import NOTHING, part_of
+from kernelworks.diagnose.remedies.takes import Takes
 from kernelworks.diagnose.remedies.trial import raced
 from kernelworks.models.rebind import Rebinder, Rebound
 from kernelworks.settle import settle
@@ -23,6 +24,7 @@ __all__ = ["REMEDY", "called_by"]
 
 class _Remedy:
     name = "swap in functions"
+    takes = Takes(("function",))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         for root in scene.roots.modules:

@@ -7,20 +7,24 @@ or are hardware threads of one core. Which number is best is measured on the pro
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 
 from kernelworks.diagnose.remedies.remedy import PROCESS, Change, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.settings import Setting
+from kernelworks.diagnose.remedies.takes import Takes, a_whole_number
 from kernelworks.diagnose.remedies.whole import in_turns
 
 __all__ = ["REMEDY"]
 
+THREADS = Setting(torch.get_num_threads, torch.set_num_threads)
 SMALL_S = 300e-6  # of an op, the middle one: those of larger ones gain by every thread
 
 
 class _Remedy:
     name = "threads"
+    takes = Takes(("process",), {"number": a_whole_number(1)}, needs=(("number",),))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         now = torch.get_num_threads()
@@ -42,12 +46,7 @@ class _Remedy:
     def apply(self, scene: Scene, offer: Offer) -> Change:
         number = int(offer.option("number"))
 
-        def put() -> Callable[[], None]:
-            before = torch.get_num_threads()
-            torch.set_num_threads(number)
-            return lambda: torch.set_num_threads(before)
-
-        return Change(put)
+        return Change(lambda: THREADS.want(number))
 
 
 REMEDY = _Remedy()

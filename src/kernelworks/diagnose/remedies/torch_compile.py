@@ -21,6 +21,8 @@ from torch import nn
 
 from kernelworks.diagnose.functions import Function
 from kernelworks.diagnose.remedies.remedy import Change, Impossible, Offer, Promise, Scene, Site, kind_name
+from kernelworks.diagnose.remedies.settings import Setting
+from kernelworks.diagnose.remedies.takes import Takes, a_string, one_of
 from kernelworks.diagnose.remedies.trial import share_saved
 from kernelworks.observe.budget import Budget, Over
 
@@ -65,6 +67,14 @@ MODES = (
     Mode(", its kernels tuned", {"mode": "max-autotune-no-cudagraphs"}, 3.0),
 )
 
+COMPILERS_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+def _backends() -> list[str]:
+    from torch._dynamo import list_backends  # takes seconds: only where a plan names another one than ours
+
+    return list(list_backends(exclude_tags=()))
+
 
 def standing(module: nn.Module) -> bool:
     """Whether the program compiled it, or a part of it, itself."""
@@ -107,6 +117,13 @@ def compile_group(site: Site) -> str:
 
 class _Remedy:
     name = "torch.compile"
+    takes = Takes(
+        ("module", "function"),
+        {
+            "mode": one_of(*COMPILERS_MODES), "backend": one_of("kernelworks", "inductor", more=_backends),
+            "blocks": a_string, PART: a_string,
+        },
+    )  # fmt: skip
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         if scene.roots.fresh:
@@ -304,16 +321,25 @@ def asking(impls: list[Impl], budget: Budget) -> list[Impl]:
     return [(module, asked(impl)) for module, impl in impls]
 
 
-_limits: list[int] = []  # dynamo's own, once for each that is in place: the last one to leave puts it back
+def _limit() -> int:
+    import torch._dynamo.config as config  # takes seconds: only where something is compiled
+
+    return int(config.recompile_limit)
+
+
+def _limited(most: int) -> None:
+    import torch._dynamo.config as config
+
+    config.recompile_limit = most
+
+
+LIMIT = Setting(_limit, _limited)  # of graphs, dynamo's own
 
 
 def placed(impls: list[Impl]) -> Callable[[], None]:
     """Has each called in its module's place; returns what takes that back."""
-    import torch._dynamo.config as config  # takes seconds: only where something is compiled
-
     before = [module.__dict__.get(IMPL) for module, _ in impls]
-    _limits.append(_limits[0] if _limits else config.recompile_limit)
-    config.recompile_limit = max(config.recompile_limit, GRAPHS)
+    as_it_was = LIMIT.want(max(_limit(), GRAPHS))
     bound = []
     for module, impl in impls:
         module.__dict__[IMPL] = impl
@@ -321,8 +347,7 @@ def placed(impls: list[Impl]) -> Callable[[], None]:
             bound.append(module.bind(impl))
 
     def back() -> None:
-        limit = _limits.pop()
-        config.recompile_limit = limit if not _limits else config.recompile_limit
+        as_it_was()
         for unbind in bound:
             unbind()
         for (module, impl), was in zip(impls, before, strict=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernelworks.diagnose.remedies.remedy import PROGRAM, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.takes import Takes
 
 __all__ = ["REMEDY"]
 
@@ -18,6 +19,7 @@ ADVICE = "gradients are on and no backward runs: turn them off, if nothing outsi
 
 class _Remedy:
     name = "unused gradients"
+    takes = Takes(("program",))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         timeline = scene.forecaster.timeline if scene.forecaster is not None else None

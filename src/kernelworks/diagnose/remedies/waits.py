@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernelworks.diagnose.remedies.remedy import PROGRAM, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.takes import Takes
 
 __all__ = ["REMEDY"]
 
@@ -22,6 +23,7 @@ print(torch.stack(losses).tolist())  # after it, or every so many steps"""
 
 class _Remedy:
     name = "waits"
+    takes = Takes(("program",))
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
         timeline = scene.forecaster.timeline if scene.forecaster is not None else None

@@ -1,0 +1,149 @@
+"""An entry of an optimizer's groups that is another one while it steps, and at no other time.
+
+Groups are saved, copied, loaded and added to between two steps: ``state_dict()``, ``deepcopy`` and a pickle find them
+as the program made them, and so does the optimizer once nobody asks for the entry any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+__all__ = ["while_each_steps", "while_it_steps"]
+
+ABSENT = object()
+CHECKED = "_need_device_dtype_check_for_fused"  # an attribute that torch's fused steps leave
+Suits = Callable[[Optimizer], bool]
+
+
+class _Asked:
+    """``name`` set in the groups of an optimizer for a step. A fused step wants its counts of steps where the
+    parameters are: on a GPU they lie there until ``over``, and ``state_dict()`` says them as the host has them."""
+
+    def __init__(self, optimizer: Optimizer, name: str, suits: Suits) -> None:
+        self.name, self.suits = name, suits
+        self._was: list[tuple[dict[str, Any], Any]] = []
+        self._looks: list[tuple[Any, ...]] = []
+        self._serves = True
+        self._checked = CHECKED in optimizer.__dict__
+        self._moves = name == "fused"
+        self._state: Any = None
+        self._saved = optimizer.register_state_dict_post_hook(self._told) if self._moves else None
+
+    def begin(self, optimizer: Optimizer, args: Any = (), kwargs: Any = None) -> None:
+        self.end()
+        if torch.compiler.is_compiling() or not self._suited(optimizer):
+            return
+        for group in optimizer.param_groups:
+            self._was.append((group, group.get(self.name, ABSENT)))
+            group[self.name] = True
+        if self._moves and self._state is not optimizer.state:  # a state dict that is loaded makes another one
+            _counted_by_the_device(optimizer)
+            self._state = optimizer.state
+
+    def end(self, *step: Any) -> None:
+        while self._was:  # what a step that raised has left, too
+            group, was = self._was.pop()
+            if was is ABSENT:
+                del group[self.name]
+            else:
+                group[self.name] = was
+
+    def over(self, optimizer: Optimizer) -> None:
+        self.end()
+        if self._saved is not None:
+            self._saved.remove()
+        if self._moves:
+            _counted_by_the_host(optimizer)
+            if not self._checked:
+                optimizer.__dict__.pop(CHECKED, None)
+
+    def _suited(self, optimizer: Optimizer) -> bool:
+        """Asked anew once groups, their parameters, or how they are to be stepped are others."""
+        looks = [
+            (id(group["params"]), len(group["params"]), type(group["lr"]), group.get("differentiable"),
+             group.get("fused"), group.get("foreach"))
+            for group in optimizer.param_groups
+        ]  # fmt: skip
+        if looks != self._looks:
+            self._looks, self._serves = looks, self.suits(optimizer)
+        return self._serves
+
+    def _told(self, optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+        """A state dict as it would be without."""
+        host = {
+            index for group in saved["param_groups"] if not (group.get("capturable") or group.get("fused"))
+            for index in group["params"]
+        }  # fmt: skip
+        state = {
+            index: {**each, "step": each["step"].cpu()} if index in host and _on_a_gpu(each) else each
+            for index, each in saved["state"].items()
+        }
+        return {**saved, "state": state}
+
+
+def _on_a_gpu(state: Any) -> bool:
+    return isinstance(state, dict) and isinstance(state.get("step"), Tensor) and state["step"].is_cuda
+
+
+def _counted_by_the_device(optimizer: Optimizer) -> None:
+    for group in optimizer.param_groups:
+        for p in group["params"] if any(p.is_cuda for p in group["params"]) else ():
+            state = optimizer.state.get(p, {})
+            step = state.get("step")
+            if isinstance(step, Tensor) and step.device != p.device:
+                state["step"] = step.to(p.device, torch.float32)
+
+
+def _counted_by_the_host(optimizer: Optimizer) -> None:
+    """Where torch's other steps want counts that a fused one has on a GPU."""
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            state = optimizer.state.get(p, {})
+            if _on_a_gpu(state) and not group.get("capturable"):
+                state["step"] = state["step"].cpu()
+
+
+def while_it_steps(optimizer: Optimizer, name: str, suits: Suits) -> Callable[[], None]:
+    """Has ``name`` be True in every group while this one steps, as long as it ``suits``; returns what ends that."""
+    asked = _Asked(optimizer, name, suits)
+    hooks = optimizer.register_step_pre_hook(asked.begin), optimizer.register_step_post_hook(asked.end)
+
+    def back() -> None:
+        for hook in hooks:
+            hook.remove()
+        asked.over(optimizer)
+
+    return back
+
+
+def while_each_steps(is_one: Suits, name: str, suits: Suits) -> Callable[[], None]:
+    """The same of each optimizer that ``is_one``, as it first steps. Those that are gone by the end are let go."""
+    seen: weakref.WeakKeyDictionary[Optimizer, _Asked] = weakref.WeakKeyDictionary()
+
+    def begin(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if optimizer not in seen and is_one(optimizer) and suits(optimizer):
+            seen[optimizer] = _Asked(optimizer, name, suits)
+        if optimizer in seen:
+            seen[optimizer].begin(optimizer)
+
+    def end(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if optimizer in seen:
+            seen[optimizer].end()
+
+    def over() -> None:
+        for optimizer, asked in seen.items():
+            asked.over(optimizer)
+
+    back = contextlib.ExitStack()
+    back.callback(over)
+    back.callback(register_optimizer_step_pre_hook(begin).remove)
+    back.callback(register_optimizer_step_post_hook(end).remove)
+    return back.close
