@@ -152,7 +152,6 @@ class Norm(Room):
     device_cases: tuple[Case, ...] = ()
     small: tuple[int, int, tuple[torch.dtype, ...]] = (128, 1024, (torch.bfloat16,))  # a bench case between the others
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    passthrough: Passthrough | None = None
 
     @property
     def residual(self) -> Argument | None:
@@ -349,8 +348,11 @@ class Norm(Room):
             backward=self._backward, targets=targets, bound=True,
         )  # fmt: skip
 
-    def op(self, contract: Contract, *, ahead: Sequence[Row] = (), mutants: Sequence[Mutant] = ()) -> Op:
-        """The op: ``ahead`` are its rows on other devices, best first; ``mutants`` are the room's own."""
+    def op(
+        self, contract: Contract, *, ahead: Sequence[Row] = (), mutants: Sequence[Mutant] = (), at_once: Passthrough,
+    ) -> Op:  # fmt: skip
+        """The op: ``ahead`` are its rows on other devices, best first; ``mutants`` are the room's own; ``at_once`` is
+        torch's own call of it."""
         forward, backward = self.passes()
         names = tuple(self.arguments)
         op = Op(
@@ -365,7 +367,7 @@ class Norm(Room):
             backward=backward,
             composite=self.function,
             aten=self.aten,
-            passthrough=self.passthrough,
+            passthrough=at_once,
             mutants=(*self.mutants(), *mutants),
             # torch wants a fixed number of outputs: without a residual the second one is empty.
             to_torch=(lambda result, x, *args: result if isinstance(result, tuple) else (result, x.new_empty(0)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kernelworks.build.rows import triton_row
 from kernelworks.forms.norm import fits_tile
-from kernelworks.ops.norm.add_layer_norm.contract import CONTRACT, FORM
+from kernelworks.ops.norm.add_layer_norm.contract import AT_ONCE, CONTRACT, FORM
 from kernelworks.ops.norm.add_layer_norm.mutants import MUTANTS
 from kernelworks.spelling import Array
 
@@ -50,4 +50,6 @@ def add_layer_norm(
     return both
 
 
-OP = FORM.op(CONTRACT, ahead=[triton_row(Path(__file__).parent, guard=fits_tile, launches=2)], mutants=MUTANTS)
+OP = FORM.op(
+    CONTRACT, ahead=[triton_row(Path(__file__).parent, guard=fits_tile, launches=2)], mutants=MUTANTS, at_once=AT_ONCE
+)

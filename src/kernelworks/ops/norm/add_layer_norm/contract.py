@@ -13,7 +13,7 @@ from kernelworks.forms.arguments import Arguments, Like, Number, Vector
 from kernelworks.forms.norm import PLAINLY, ROW, SHAPE, Norm
 from kernelworks.passthrough import Passthrough
 
-__all__ = ["ARGUMENTS", "CONTRACT", "FORM"]
+__all__ = ["AT_ONCE", "ARGUMENTS", "CONTRACT", "FORM"]
 
 
 def function(x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
@@ -41,14 +41,14 @@ FORM = Norm(
     centred=True,
     function=function,
     aten=operators,
-    passthrough=Passthrough(
-        f"(layer_norm((s := add(x, residual)), {SHAPE}, weight, bias, eps), s)",
-        ("x", "residual"),
-        (PLAINLY, "x.shape == residual.shape"),
-        {"layer_norm": torch.layer_norm, "add": torch.add},
-        ("weight", "bias"),
-    ),
     flop=(8.0, 17.0),
     eps=1e-5,
+)
+AT_ONCE = Passthrough(
+    f"(layer_norm((s := add(x, residual)), {SHAPE}, weight, bias, eps), s)",
+    ("x", "residual"),
+    (PLAINLY, "x.shape == residual.shape"),
+    {"layer_norm": torch.layer_norm, "add": torch.add},
+    ("weight", "bias"),
 )
 CONTRACT = FORM.contract

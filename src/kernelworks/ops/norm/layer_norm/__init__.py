@@ -12,7 +12,7 @@ from torch import Tensor
 from kernelworks.build.rows import cuda_row, triton_row, with_forward_of
 from kernelworks.forms.norm import fits_registers
 from kernelworks.ops.norm.layer_norm import sm90_backward
-from kernelworks.ops.norm.layer_norm.contract import CONTRACT, FORM
+from kernelworks.ops.norm.layer_norm.contract import AT_ONCE, CONTRACT, FORM
 from kernelworks.ops.norm.layer_norm.mutants import MUTANTS
 from kernelworks.spelling import ABSENT, Array, Spelling, last_alone
 
@@ -85,7 +85,7 @@ HOPPER = cuda_row(
     ROOM, source="sm90_backward.cu", name="sm90_backward", guard=sm90_backward.guard, passes=("backward",)
 )
 
-OP = FORM.op(CONTRACT, ahead=[with_forward_of(TRITON, HOPPER), TRITON], mutants=MUTANTS)
+OP = FORM.op(CONTRACT, ahead=[with_forward_of(TRITON, HOPPER), TRITON], mutants=MUTANTS, at_once=AT_ONCE)
 OP.pattern = "norm"
 
 

@@ -16,7 +16,7 @@ from kernelworks.forms.norm import PLAINLY, ROW, SHAPE, Norm
 from kernelworks.forms.rowwise import sized
 from kernelworks.passthrough import Passthrough
 
-__all__ = ["CONTRACT", "FORM"]
+__all__ = ["AT_ONCE", "CONTRACT", "FORM"]
 
 EPS = 1e-5
 
@@ -51,10 +51,6 @@ FORM: Norm = Norm(
     centred=True,
     function=function,
     aten=operators,
-    passthrough=Passthrough(
-        f"layer_norm(x, {SHAPE}, weight, bias, eps)", ("x",), (PLAINLY,), {"layer_norm": torch.layer_norm},
-        ("weight", "bias"),
-    ),
     flop=(8.0, 17.0),
     eps=EPS,
     small=(512, 384, (torch.float32,)),
@@ -76,4 +72,11 @@ FORM: Norm = Norm(
         ),
     ),
 )  # fmt: skip
+AT_ONCE = Passthrough(
+    f"layer_norm(x, {SHAPE}, weight, bias, eps)",
+    ("x",),
+    (PLAINLY,),
+    {"layer_norm": torch.layer_norm},
+    ("weight", "bias"),
+)
 CONTRACT = FORM.contract

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernelworks.build.rows import triton_row
 from kernelworks.forms.norm import fits_registers
-from kernelworks.ops.norm.rms_norm.contract import CONTRACT, FORM
+from kernelworks.ops.norm.rms_norm.contract import AT_ONCE, CONTRACT, FORM
 from kernelworks.ops.norm.rms_norm.mutants import MUTANTS
 from kernelworks.spelling import ABSENT, Array, Spelling, last_alone
 
@@ -102,7 +102,12 @@ def rms_norm(
     return OP.call(x, weight, eps, residual, out, row)
 
 
-OP = FORM.op(CONTRACT, ahead=[triton_row(Path(__file__).parent, guard=fits_registers, launches=2)], mutants=MUTANTS)
+OP = FORM.op(
+    CONTRACT,
+    ahead=[triton_row(Path(__file__).parent, guard=fits_registers, launches=2)],
+    mutants=MUTANTS,
+    at_once=AT_ONCE,
+)
 OP.pattern = "norm"
 
 

@@ -12,7 +12,7 @@ from kernelworks.forms.arguments import Like, Number, Vector
 from kernelworks.forms.norm import PLAINLY, ROW, SHAPE, Norm, over_rows, root_mean_square
 from kernelworks.passthrough import Passthrough
 
-__all__ = ["CONTRACT", "FORM"]
+__all__ = ["AT_ONCE", "CONTRACT", "FORM"]
 
 
 def error(z: Tensor, scale: Tensor, n: int) -> Tensor:
@@ -52,17 +52,17 @@ FORM = Norm(
     centred=False,
     function=function,
     aten=operators,
-    passthrough=Passthrough(
-        f"rms_norm(x, {SHAPE}, weight, eps)",
-        ("x",),
-        (PLAINLY, "residual is None"),
-        {"rms_norm": torch.rms_norm},
-        ("weight",),
-    ),
     error=error,
     gradient_bound=gradient_bound,
     flop=(4.0, 11.0),
     eps=1e-6,
     reads={"weight": ("x", "residual")},
+)
+AT_ONCE = Passthrough(
+    f"rms_norm(x, {SHAPE}, weight, eps)",
+    ("x",),
+    (PLAINLY, "residual is None"),
+    {"rms_norm": torch.rms_norm},
+    ("weight",),
 )
 CONTRACT = FORM.contract
