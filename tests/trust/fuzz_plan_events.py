@@ -30,9 +30,10 @@ WRITES = {
     "swap_tensors": "torch.utils.swap_tensors({p}, nn.Parameter({p}.detach() * 2))",
     "load_state_dict": "model.load_state_dict(doubled(model.state_dict()))",
     "load_state_dict, assign": "model.load_state_dict(doubled(model.state_dict()), assign=True)",
-    "load_state_dict, assign, twice": "for _ in range(2): model.load_state_dict(doubled(model.state_dict()), assign=True)",
-    "load biases, assign": "model.load_state_dict({{k: v * 2 + 1 for k, v in model.state_dict().items() if 'bias' in k}}, "
-    "strict=False, assign=True)",
+    "load_state_dict, assign, twice": "for _ in range(2): "
+    "model.load_state_dict(doubled(model.state_dict()), assign=True)",
+    "load biases, assign": "model.load_state_dict("
+    "{{k: v * 2 + 1 for k, v in model.state_dict().items() if 'bias' in k}}, strict=False, assign=True)",
     "bias None": "{w}.bias = None",
     "biases None": "for part in model.modules(): part._parameters.get('bias') is None or setattr(part, 'bias', None)",
     "bias new": "{w}.bias = nn.Parameter(like(torch.linspace(-1, 1, {C}), {w}.weight))",
@@ -43,6 +44,10 @@ WRITES = {
     "{call}",
     "averaged": "shadow = copy.deepcopy(model); torch._foreach_mul_([p.data for p in shadow.parameters()], 2); "
     "torch._foreach_lerp_([p.data for p in model.parameters()], [p.data for p in shadow.parameters()], 0.5)",
+    "averaged by torch": "averaged = torch.optim.swa_utils.AveragedModel(model); averaged.update_parameters(model); "
+    "[p.data.mul_(2) for p in averaged.parameters()]; call(averaged, x); "
+    "model.load_state_dict(averaged.module.state_dict())",
+    "bias deleted": "del {w}.bias; {w}.register_parameter('bias', None)",
     "initialised": "torch.nn.init.constant_({p}, 0.3)",
     "vector_to_parameters": "nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(model.parameters()).detach() "
     "* 1.5, model.parameters())",
@@ -58,12 +63,17 @@ NORMS = {
     "statistics None": "{n}.running_mean = {n}.running_var = None",
     "track_running_stats": "{n}.track_running_stats = False",
     "eps": "{n}.eps = 1.0",
-    "eps of all": "for part in model.modules(): part.__dict__.update(eps=0.5) if hasattr(part, 'running_var') else None",
+    "eps of all": "for part in model.modules(): "
+    "part.__dict__.update(eps=0.5) if hasattr(part, 'running_var') else None",
     "momentum": "{n}.momentum = 0.9",
     "norm to Identity": "setattr({np}, '{nn}', nn.Identity())",
     "norm to a copy": "setattr({np}, '{nn}', copy.deepcopy({n})); {n}.running_var.data.mul_(3)",
     "norm trains": "{n}.train(); {call}; {n}.eval()",
     "norm trains under no_grad": "{n}.train()\nwith torch.no_grad(): call(model, x)\n{n}.eval()",
+    "statistics anew": "torch.optim.swa_utils.update_bn([x, x * 2], model)",
+    "normed without statistics": "{n}.train(); {n}.track_running_stats = False",
+    "affine of none": "{n}.weight = {n}.bias = None",
+    "batches counted": "{n}.num_batches_tracked.add_(1); {n}.running_mean.data.add_(1)",
     "norm alone": "call({n}, x)",
     "norm's weight None": "{n}.weight = None",
     "norm's bias .data": "{n}.bias.data.add_(1)",
@@ -75,7 +85,8 @@ STRUCTURE = {
     "product to a copy": "setattr({wp}, '{wn}', copy.deepcopy({w})); {w}.weight.data.mul_(2)",
     "product shared": "setattr({wp}, '{wn}', {o})",
     "product to Identity": "setattr({wp}, '{wn}', nn.Identity())",
-    "padding_mode": "{w}.padding_mode = 'reflect'; {w}._reversed_padding_repeated_twice = [1, 1] * ({w}.weight.dim() - 2)",
+    "padding_mode": "{w}.padding_mode = 'reflect'; "
+    "{w}._reversed_padding_repeated_twice = [1, 1] * ({w}.weight.dim() - 2)",
     "padding": "{w}.padding = tuple(2 for _ in {w}.padding); {w}.stride = tuple(2 for _ in {w}.stride)",
     "groups": "{w}.groups = 2",
     "weight_norm": "nn.utils.parametrizations.weight_norm({w})",
@@ -83,6 +94,13 @@ STRUCTURE = {
     "forward on the instance": "{w}.forward = lambda x: x * 3",
     "forward of the class": "Program.forward = lambda self, x, skip=False: self.features(x) * 2",
     "forward on the model": "model.forward = lambda x, skip=False: model.features(x) * 2",
+    "wrapped": "setattr({wp}, '{wn}', nn.Sequential({w}, nn.Tanh()))",
+    "fused by hand": "setattr({wp}, '{wn}', nn.Sequential({w}, copy.deepcopy({n}))); "
+    "setattr({np}, '{nn}', nn.Identity())",
+    "another class": "{w}.__class__ = type('Louder', (type({w}),), {{'forward': lambda self, x: x * 3}})",
+    "_conv_forward": "{w}._conv_forward = lambda x, w, b: x * 3",
+    "norm's class": "{n}.__class__ = type('Norm', (type({n}),), {{'forward': lambda self, x: x * 3}})",
+    "meta": "model.to('meta')",
     "pruned": "nn.utils.prune.l1_unstructured({w}, 'weight', 0.5)",
 }
 
@@ -129,6 +147,10 @@ FLAGS = {
     "frozen": "model.requires_grad_(False)",
     "thawed": "model.requires_grad_(True)",
     "BitFit": "[p.requires_grad_(name.endswith('bias')) for name, p in model.named_parameters()]",
+    "BitFit, backward": "[p.requires_grad_(name.endswith('bias')) for name, p in model.named_parameters()]; "
+    "call(model, x)",
+    "BitFit of a part": "model.requires_grad_(True); {w}.weight.requires_grad_(False); "
+    "{o}.weight.requires_grad_(False); call(model, x)",
     "weights alone": "[p.requires_grad_(not name.endswith('bias')) for name, p in model.named_parameters()]",
     "one trains": "model.requires_grad_(False); {p}.requires_grad_()",
 }
@@ -136,8 +158,12 @@ FLAGS = {
 WAYS = {
     "with gradients": "{autocast}call(model, x)",
     "gradient of the input": "{autocast}call(model, x.detach().clone().requires_grad_())",
-    "frozen, gradient of the input": "model.requires_grad_(False); {autocast}call(model, x.detach().clone().requires_grad_())",
+    "frozen, gradient of the input": "model.requires_grad_(False)\n"
+    "{autocast}call(model, x.detach().clone().requires_grad_())",
     "inference first": "with torch.inference_mode(){and_autocast}: call(model, x)",
+    "inference first, gradient later": "with torch.no_grad(): {p}.mul_(2)\n"
+    "with torch.inference_mode(){and_autocast}: call(model, x)\n"
+    "model.requires_grad_(False)\n{autocast}call(model, x.detach().clone().requires_grad_())",
     "inference tensor refilled": "with torch.inference_mode(){and_autocast}: "
     "t = x.clone(); call(model.features, t); t.copy_(t * 2 + 1); call(model, t)",
     "the product alone": "with torch.no_grad(){and_autocast}: call({w}, x)",
@@ -145,7 +171,8 @@ WAYS = {
     "the products by turns, loaded": "with torch.no_grad(){and_autocast}: call({w}, x); "
     "model.load_state_dict(doubled(model.state_dict())); call({o}, x)",
     "the products by turns, .data": "with torch.no_grad(){and_autocast}: call({w}, x); x.data.mul_(2); call({o}, x)",
-    "the products by turns, NumPy": "with torch.no_grad(){and_autocast}: call({w}, x); x.numpy()[...] += 1; call({o}, x)",
+    "the products by turns, NumPy": "with torch.no_grad(){and_autocast}: call({w}, x); "
+    "x.numpy()[...] += 1; call({o}, x)",
     "the product's view": "with torch.no_grad(){and_autocast}: call(lambda t: {w}(t).view(-1), x)",
     "features": "with torch.no_grad(){and_autocast}: call(model.features, x)",
     "norm skipped": "with torch.no_grad(){and_autocast}: call(model, x, skip=True)",
@@ -176,6 +203,13 @@ WAYS = {
     "x refilled": "with torch.no_grad(): x.copy_(x.flip(0) * 2)",
     "x refilled by .data": "x.data.mul_(2)",
     "x refilled by NumPy": "x.numpy()[...] += 1",
+    "a class patched": "with torch.no_grad(), patched(type({w}), 'forward', lambda self, input: input * 2): "
+    "call(model, x)",
+    "batch_norm patched": "with torch.no_grad(), patched(F, 'batch_norm', lambda x, *a, **k: x * 2): call(model, x)",
+    "saved elsewhere": "with torch.autograd.graph.saved_tensors_hooks(lambda t: t * 1, lambda t: t): call(model, x)",
+    "make_fx": "traced = torch.fx.experimental.proxy_tensor.make_fx(lambda t: model(t))(x); {p}.data.mul_(2); "
+    "call(traced, x)",
+    "fx": "traced = torch.fx.symbolic_trace(model, {{'skip': False}}); {p}.data.mul_(2); call(traced, x)",
     "patched": "with patched(F, 'linear', lambda x, w, b=None: x @ w.T): call(model, x)",
     "checkpoint": "{autocast}call(lambda t: torch.utils.checkpoint.checkpoint(model, t, use_reentrant=False), "
     "x.detach().clone().requires_grad_())",
@@ -211,6 +245,8 @@ STEPS = {
     "frozen part": "{w}.weight.requires_grad_(False)",
     "scheduler": "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5); step(x); scheduler.step()",
     "scheduler alone": "scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)",
+    "scheduler meanwhile": "scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5); undo(); step(x); "
+    "scheduler.step(); apply(); step(x)",
     "scheduler's step": "optimizer.step(); scheduler.step() if 'scheduler' in globals() else None",
     "lr": "optimizer.param_groups[0]['lr'] = 0.03",
     "lr a tensor": "optimizer.param_groups[0]['lr'] = torch.tensor(0.02)",
@@ -219,7 +255,8 @@ STEPS = {
     "optimizer copied": "optimizer = copy.deepcopy(optimizer); optimizer.step()",
     "optimizer pickled": "optimizer2 = pickle.loads(pickle.dumps(optimizer))",
     "step hook": "handles.append(optimizer.register_step_post_hook(lambda o, a, k: note('step')))",
-    "new group": "optimizer.add_param_group({{'params': [nn.Parameter(like(torch.ones(3), model))]}}); optimizer.step()",
+    "new group": "optimizer.add_param_group({{'params': [nn.Parameter(like(torch.ones(3), model))]}}); "
+    "optimizer.step()",
     "amsgrad": "optimizer.param_groups[0]['maximize'] = True",
     "weight written": "{p}.data.mul_(1.5); step(x)",
     "train": "model.train(); step(x)",

@@ -14,6 +14,7 @@ import fuzz_plan_models as models
 
 MODULE = "planned_program"
 PRELUDE = Path(__file__).parent / "fuzz_plan_prelude.py"
+AUTOCAST = "torch.autocast('cpu', torch.bfloat16)"
 COMPILE, FEWER = "torch.compile", "fewer bits"
 
 
@@ -146,7 +147,7 @@ class Builder:
 
     def called(self) -> str:
         within = ["torch.no_grad()"] * 6 + ["torch.inference_mode()", ""]
-        contexts = [c for c in (self.one(within), "torch.autocast('cpu', torch.bfloat16)" if self.autocast else "") if c]
+        contexts = [c for c in (self.one(within), AUTOCAST if self.autocast else "") if c]
         return f"with {', '.join(contexts)}: call(model, x)" if contexts else "call(model, x)"
 
     def serves(self) -> None:
@@ -170,8 +171,8 @@ class Builder:
 
     def trains(self, offers: list[dict[str, Any]]) -> None:
         # Where nothing is known but a rounding of zero, an epsilon keeps a step from being as large as any other.
-        rates = {"SGD": "0.01, momentum=0.9"}
-        self.say(f"optimizer = torch.optim.{self.optimizer}(model.parameters(), {rates.get(self.optimizer, '0.01, eps=1e-2')})")
+        rates = "0.01, momentum=0.9" if self.optimizer == "SGD" else "0.01, eps=1e-2"
+        self.say(f"optimizer = torch.optim.{self.optimizer}(model.parameters(), {rates})")
         if self.random.random() < 0.3:
             self.say("model.train()")
         if self.random.random() < 0.3:
@@ -204,8 +205,10 @@ class Builder:
             return ""
         at = {}
         if model.products:
-            # By turns is asked of products of one input.
             w = self.one(model.products)
+            n = self.one(model.norms) if model.norms else ""
+            if model.pairs and self.random.random() < 0.5:
+                w, n = self.one(model.pairs)
             group = next((g for g in model.groups if w in g), list(model.products))
             o = self.one([each for each in group if each != w] or [w])
             held = [f"{_at(path)}.weight" for path in (w, w, o)] + [f"{_at(w)}.bias"] * model.products[w]
@@ -213,12 +216,12 @@ class Builder:
             at = {"w": _at(w), "wp": _at(w.rpartition(".")[0]), "wn": w.rpartition(".")[2], "o": _at(o)}
             at["p"] = self.one(held)
         if model.norms:
-            n = self.one(model.norms)
             at |= {"n": _at(n), "np": _at(n.rpartition(".")[0]), "nn": n.rpartition(".")[2]}
-        auto, quiet = "torch.autocast('cpu', torch.bfloat16)", "torch.no_grad()(call)"
+        quiet = f"{AUTOCAST}(torch.no_grad()(call))" if self.autocast else "torch.no_grad()(call)"
         return text.format(
-            **at, C=4 if model.dims > 0 else 8, call=f"{auto}({quiet})(model, x)" if self.autocast else f"{quiet}(model, x)",
-            autocast=f"with {auto}: " if self.autocast else "", and_autocast=f", {auto}" if self.autocast else "",
+            **at, C=4 if model.dims > 0 else 8, call=f"{quiet}(model, x)",
+            autocast=f"with {AUTOCAST}: " if self.autocast else "",
+            and_autocast=f", {AUTOCAST}" if self.autocast else "",
             threads=", autocast=True" if self.autocast else "",
             F={2: "torch.channels_last", 3: "torch.channels_last_3d"}.get(model.dims, "torch.contiguous_format"),
         )  # fmt: skip
@@ -227,7 +230,6 @@ class Builder:
 def _offer(remedy: str, site: dict[str, Any], **options: Any) -> dict[str, Any]:
     changes = str(options.get("bits", ""))
     return {"remedy": remedy, "site": site, "says": remedy, "code": "", "changes": changes, "options": options}
-
 
 
 def _at(path: str) -> str:

@@ -1,7 +1,7 @@
 """Runs a program with its plan and without, line by line, and compares all that can be seen of the two.
 
-Where the bits are not the same, the program without the plan runs twice more: in float64, and with every result moved by
-some roundings. What these do to it is what an optimization may do that computes the same in another order; one that
+Where the bits are not the same, the program without the plan runs twice more: in float64, and with every result moved
+by some roundings. What these do to it is what an optimization may do that computes the same in another order; one that
 computes the same in the same order may do nothing.
 """
 
@@ -37,6 +37,7 @@ Record = tuple[str, list[Any]]
 class Fault(NamedTuple):
     kind: str  # what is left when numbers and names are taken away: a smaller program has the same fault or another
     text: str
+    line: int
 
     def __str__(self) -> str:
         return self.text
@@ -119,6 +120,27 @@ def _kind(error: Exception) -> str:
     return type(inside if isinstance(inside, Exception) else error).__name__
 
 
+def ran(world: World, folder: Path, row: str | None = None) -> World:
+    """The world, after its program: of a file, as whoever rewrites a method reads it."""
+    text = world.program.text
+    path = folder / f"planned_{os.getpid()}_{abs(hash(text)):x}.py"
+    path.write_text(text, encoding="utf-8")
+    prelude = compile(PRELUDE.read_text(encoding="utf-8"), str(PRELUDE), "exec")
+    within: Any = only(row) if row is not None and world.way == "planned" else contextlib.nullcontext()
+    measured: Any = contextlib.nullcontext()
+    math: Any = contextlib.nullcontext()
+    if world.way in MEASURES:
+        measured, math = MEASURES[world.way](), sdpa_kernel(SDPBackend.MATH)
+    try:
+        with _left_as_found(), warnings.catch_warnings(), within, measured, math:
+            warnings.simplefilter("ignore")
+            world.run((prelude, compile(text, str(path), "exec")))
+    finally:
+        linecache.cache.pop(str(path), None)
+        path.unlink()
+    return world
+
+
 # ---------------------------------------------------------------- fewer bits, as the program's own
 
 
@@ -164,33 +186,15 @@ NARROWED = {"int8": _in_int8, "bf16": _in_bfloat16}
 
 def faults(program: Program, folder: Path, row: str | None = None) -> tuple[list[Fault], list[str]]:
     """What the program does otherwise with its plan, and which of its optimizations were in place."""
-    path = folder / f"planned_{os.getpid()}_{abs(hash(program.text)):x}.py"
-    path.write_text(program.text, encoding="utf-8")
-    prelude = compile(PRELUDE.read_text(encoding="utf-8"), str(PRELUDE), "exec")
-    codes = prelude, compile(program.text, str(path), "exec")
 
     def run(way: str) -> World:
-        world = World(program, way)
-        within = only(row) if row is not None and way == "planned" else contextlib.nullcontext()
-        with _left_as_found(), warnings.catch_warnings(), within:
-            warnings.simplefilter("ignore")
-            if way in MEASURES:
-                with MEASURES[way](), sdpa_kernel(SDPBackend.MATH):
-                    world.run(codes)
-            else:
-                world.run(codes)
-        return world
+        return ran(World(program, way), folder, row)
 
-    try:
-        twin, planned = run("twin"), run("planned")
-        found = _differences(twin, planned, [])
-        exact = all(offer["remedy"] in EXACT for offer in program.offers)
-        if found and not exact:
-            others = ["narrow"] * program.has(FEWER) + list(MEASURES)
-            found = _differences(twin, planned, [run(way) for way in others])
-    finally:
-        linecache.cache.pop(str(path), None)
-        path.unlink()
+    twin, planned = run("twin"), run("planned")
+    found = _differences(twin, planned, [])
+    if found and not all(offer["remedy"] in EXACT for offer in program.offers):
+        others = ["narrow"] * program.has(FEWER) + list(MEASURES)
+        found = _differences(twin, planned, [run(way) for way in others])
     return found, [line.partition(":")[0] for line in planned.done]
 
 
@@ -206,12 +210,13 @@ def _differences(twin: World, planned: World, measures: list[World]) -> list[Fau
             at = next((i for i, (a, b) in enumerate(zip(records, others, strict=False)) if a[0] != b[0]), -1)
             a, b = (r[at][0] if r else "nothing" for r in (records, others))
             text = f"{b} {planned.errors.get(number, '')}; without {a} {twin.errors.get(number, '')}"
-            wrong.append(Fault(f"{_word(b)}, without {_word(a)}", f"{lines[number]}: {text}"))
+            wrong.append(Fault(f"{_word(b)}, without {_word(a)}", f"{lines[number]}: {text}", number))
             continue
         beside = [w.records[number] for w in measures if [r[0] for r in w.records[number]] == [r[0] for r in records]]
         for at, ((what, values), (_, theirs)) in enumerate(zip(records, others, strict=True)):
             if len(values) != len(theirs):
-                wrong.append(Fault(_word(what), f"{lines[number]}: {len(theirs)} {what}, without {len(values)}"))
+                text = f"{lines[number]}: {len(theirs)} {what}, without {len(values)}"
+                wrong.append(Fault(_word(what), text, number))
                 continue
             for i, (a, b) in enumerate(zip(values, theirs, strict=True)):
                 reason = _other(a, b, [_value(r, at, i) for r in beside], bool(measures), program.has(RELAID))
@@ -220,7 +225,7 @@ def _differences(twin: World, planned: World, measures: list[World]) -> list[Fau
                     also = [] if not isinstance(like, Tensor) else [_value(r, at, i) for r in beside]
                     reason = _other(like, b, also, True, program.has(RELAID)) if also else reason
                 text = f"{lines[number]}: {what.split(' [')[0]} {i}: {reason}"
-                wrong += [Fault(_word(what), text)] if reason else []
+                wrong += [Fault(_word(what), text, number)] if reason else []
     return wrong
 
 
@@ -265,8 +270,8 @@ def _left_as_found() -> Iterator[None]:
 
 
 def reduced(program: Program, folder: Path, row: str | None = None, *, words: bool = True) -> Program:
-    """A program of which no line, optimization, place or (``words``) line of the model can be left out without its first
-    fault."""
+    """A program of which no line, optimization, place or (``words``) line of the model can be left out without its
+    first fault."""
 
     def kinds(candidate: Program) -> set[str]:
         try:
@@ -275,6 +280,9 @@ def reduced(program: Program, folder: Path, row: str | None = None, *, words: bo
             return set()
 
     wrong = faults(program, folder, row)[0]
+    if wrong:  # what comes after it says nothing
+        last = wrong[0].line + 1
+        program = dataclasses.replace(program, lines=program.lines[:last], names=program.names[:last])
     for parts in (_lines, _places, _words) if words else (_lines, _places):
         at = len(parts(program))
         while wrong and at > 0:

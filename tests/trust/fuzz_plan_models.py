@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 HEADER = """\
 import copy, io, pickle
 import torch
+import torch.fx.experimental.proxy_tensor
 import torch.nn.functional as F
 import torch.nn.utils.prune
 from torch import nn

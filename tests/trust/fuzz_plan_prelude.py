@@ -1,5 +1,5 @@
-"""What the lines of a random program with a plan call. Its text runs anew in the space of each run, beside the program's
-own class, and a reproduction prints of it what it needs."""
+"""What the lines of a random program with a plan call. Its text runs anew in the space of each run, beside the
+program's own class, and a reproduction prints of it what it needs."""
 
 from __future__ import annotations
 
@@ -98,12 +98,15 @@ def threads(function: Any, x: Any, *, autocast: bool = False) -> None:
 
     def run(number: int) -> None:
         try:
+            if not alone:
+                begin.wait()
             with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
                 for _ in range(6):
                     made[number] += leaves(function(x * (1 + number / 2)))
         except Exception as error:
             raised.append(error)
 
+    begin = threading.Barrier(4)
     interval = sys.getswitchinterval()
     alone = handles or BACKEND or WAY in ("float64", "rounded") or any(m.training for m in model.modules())
     try:
@@ -118,11 +121,11 @@ def threads(function: Any, x: Any, *, autocast: bool = False) -> None:
             thread.join()
     finally:
         sys.setswitchinterval(interval)
+    alone = True
     run(0)  # so that what the program keeps is what the last call left
     if raised:
         raise raised[0]
     note("threads", *[t for each in made for t in each])
-
 
 
 def train(module: Any, x: Any, steps: int, training: bool = True) -> None:
@@ -194,4 +197,3 @@ class Names(torch.overrides.TorchFunctionMode):
         if getattr(func, "__name__", "").startswith(("conv", "linear", "batch_norm")):
             note(func.__name__)
         return func(*args, **(kwargs or {}))
-

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import random
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import fuzz_plan_events as events
 import fuzz_plan_judge
-import kernelworks as kw
 import pytest
 import torch
 from eligible import ROWS
@@ -20,14 +20,16 @@ from fuzz_plan_judge import faults, reduced
 from fuzz_plan_models import HEADER
 from torch import Tensor, nn
 
+import kernelworks as kw
+
 PROGRAMS, ALL_PROGRAMS, TOGETHER = 60, 2000, 100
 EACH_INDUCTOR = 250  # of so many of a night one goes through torch's own compiler, which takes seconds
 OFTEN = {"folded norms", "merged projections", "weights cast once", "torch.compile", "swap", "channels_last"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Programs have numbers. An ordinary run has the same ones each time; a night's begin anywhere (`--seed`), which the
-    names of its tests say."""
+    """Programs have numbers. An ordinary run has the same ones each time; a night's begin anywhere (`--seed`), which
+    the names of its tests say."""
     if "numbers" in metafunc.fixturenames:
         config = metafunc.config
         night = config.getoption("--all") or config.getoption("--seed") is not None
@@ -63,3 +65,177 @@ def test_random_programs_do_the_same_with_a_plan(numbers: range, tmp_path: Path)
             found += [f"\nprogram {number}, row {row}:", str(least), "", *map(str, faults(least, tmp_path, row)[0])]
     assert not found, "\n".join(found)
     assert placed >= OFTEN or len(numbers) < PROGRAMS
+
+
+# ---------------------------------------------------------------- the judge is judged
+
+
+SMALL = (
+    HEADER
+    + """
+
+class Program(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c = nn.Linear(8, 8)
+        self.b = nn.BatchNorm1d(8)
+
+    def features(self, x):
+        return F.relu(self.c(x))
+
+    def forward(self, x, skip=False):
+        y = self.c(x)
+        return y if skip else self.b(y)
+"""
+)
+OFFER = {"remedy": "swap", "site": {"kind": "everywhere"}, "says": "", "code": "", "changes": "", "options": {}}
+
+
+def little(*lines: str, remedy: str = "weights cast once") -> Program:
+    """One whose plan promises the same bits, or not (``swap``); ``Sabotaged`` is put in the place of both."""
+    begin = ("model = build(Program)", "x = tensor((3, 8), 1)", "apply()", "with torch.no_grad(): call(model, x)")
+    return Program(SMALL, ({**OFFER, "remedy": remedy},), (*begin, *lines))
+
+
+class Sabotaged:
+    """What ``kw.apply`` gives, of a plan that has the linear computed by ``compute(module, x)``."""
+
+    done = ("swap: sabotaged",)
+
+    def __init__(self, model: Any, compute: Callable[[Any, Tensor], Tensor], left: str = "") -> None:
+        self.model, self.left = model, left
+        model.c.forward = lambda *args, **named: compute(model.c, *args, **named)
+
+    def undo(self) -> None:
+        self.model.c.__dict__.pop("forward", None)
+        if self.left:
+            self.model.c.__dict__[self.left] = 1
+
+
+class Kept:
+    """A weight that is kept as long as what ``looks`` says of the module is the same."""
+
+    def __init__(self, looks: Callable[[Any], Any]) -> None:
+        self.looks, self.seen, self.held = looks, object(), (torch.empty(0), torch.empty(0))
+
+    def __call__(self, module: Any, x: Tensor) -> Tensor:
+        looks = self.looks(module)
+        if looks != self.seen:
+            bias = None if module.bias is None else module.bias.detach().clone()
+            self.seen, self.held = looks, (module.weight.detach().clone(), bias)
+        if torch.is_grad_enabled() and (module.weight.requires_grad or x.requires_grad):
+            return nn.functional.linear(x, module.weight, module.bias)
+        return nn.functional.linear(x, *self.held)
+
+
+class OneSlot:
+    """A result that is kept on the object from a call's begin to its end, whoever calls meanwhile."""
+
+    def __call__(self, module: Any, x: Tensor) -> Tensor:
+        self.x = x
+        time.sleep(0.001)
+        return nn.functional.linear(self.x, module.weight, module.bias)
+
+
+def quiet(module: Any, x: Tensor) -> Tensor:
+    try:
+        return nn.functional.linear(x, module.weight, module.bias)
+    except RuntimeError:
+        return torch.zeros(3, 8)
+
+
+def plain(module: Any, x: Tensor) -> Tensor:
+    return nn.functional.linear(x, module.weight, module.bias)
+
+
+QUIET = "with torch.no_grad(): call(model, x)"
+AGAIN = ("model.c.weight.data.mul_(2)", QUIET)
+SABOTAGES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
+    "keeps a weight for ever": (lambda: Kept(lambda m: 0), ("with torch.no_grad(): model.c.weight.mul_(2)", QUIET)),
+    "asks for addresses and versions": (
+        lambda: Kept(lambda m: (m.weight.data_ptr(), m.weight._version)),
+        (events.WRITES[".data.mul_"].format(p="model.c.weight"), QUIET),
+    ),
+    "asks for the weight alone": (
+        lambda: Kept(lambda m: m.weight.sum().item()),
+        ("model.c.bias = None", QUIET),
+    ),
+    "keeps what it is given on the object": (OneSlot, ("threads(model, x)",) * 5),
+    "is off by a thousandth": (lambda: lambda m, x: plain(m, x) * 1.001, ()),
+    "gives another layout": (lambda: lambda m, x: plain(m, x).t().contiguous().t(), ("call(model.features, x)",)),
+    "gives another dtype": (lambda: lambda m, x: plain(m, x).double(), ()),
+    "takes no argument by its name": (lambda: plain, ("with torch.no_grad(): call(model.c, input=x)",)),
+    "swallows an error": (lambda: quiet, ("with torch.no_grad(): call(model, x[:, :3])",)),
+    "drops the gradients": (lambda: lambda m, x: plain(m, x).detach(), ("call(model, x)",)),
+    "drops the bias's gradient": (
+        lambda: lambda m, x: nn.functional.linear(x, m.weight, m.bias.detach()), ("call(model, x)",),
+    ),
+    "writes what it is given": (lambda: lambda m, x: plain(m, x.data.mul_(1.01)), (QUIET,)),
+}  # fmt: skip
+
+
+def faults_of(made: Program, compute: Any, folder: Path, left: str = "") -> list[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kw, "apply", lambda plan, model: Sabotaged(model, compute, left))
+        return faults(made, folder)[0]
+
+
+@pytest.mark.parametrize("remedy", ["weights cast once", "swap"])
+@pytest.mark.parametrize("sabotage", SABOTAGES)
+def test_the_judge_sees_a_plan_that(sabotage: str, remedy: str, tmp_path: Path) -> None:
+    make, lines = SABOTAGES[sabotage]
+    assert faults_of(little(*lines, remedy=remedy), make(), tmp_path)
+
+
+def test_the_judge_sees_what_undo_leaves(tmp_path: Path) -> None:
+    assert "at the end" in str(faults_of(little("undo()"), plain, tmp_path, left="left")[0])
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGES)
+def test_the_judge_has_nothing_against_a_plan_that_does_nothing(sabotage: str, tmp_path: Path) -> None:
+    def same(module: Any, input: Tensor) -> Tensor:
+        return plain(module, input)
+
+    assert faults_of(little(*SABOTAGES[sabotage][1]), same, tmp_path) == []
+
+
+def test_a_failing_program_is_made_small_and_printed_as_a_script(tmp_path: Path) -> None:
+    noise = ("model.b.eps = 0.5", QUIET, "model.eval()", *AGAIN, "model.train()")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kw, "apply", lambda plan, model: Sabotaged(model, Kept(lambda m: 0)))
+        least = reduced(little(*noise), tmp_path)
+        shown: list[Any] = []
+        space = {"__name__": "__main__", "print": lambda *values, sep: shown.append(values)}
+        exec(compile(str(least), "<script>", "exec"), space)
+    assert len(least.lines) == 6
+    assert "model.c.weight.data.mul_(2)" in least.lines
+    (twin, *without), (planned, *ours) = shown
+    assert (twin, planned) == ("twin", "planned")
+    assert not all(torch.equal(a, b) for a, b in zip(_tensors(without), _tensors(ours), strict=True))
+
+
+def _tensors(seen: list[Any]) -> Iterator[Tensor]:
+    return (t for _, values in seen for t in values if isinstance(t, Tensor))
+
+
+# ---------------------------------------------------------------- the grammar is judged
+
+
+@pytest.mark.parametrize("table", ["WRITES", "NORMS", "STRUCTURE", "HOOKS", "COPIES", "FLAGS", "WAYS", "STEPS"])
+def test_every_event_happens_to_some_model(table: str, tmp_path: Path) -> None:
+    """A line with a slip of the pen raises with a plan and without, and finds nothing for ever."""
+    waiting = dict(getattr(events, table))
+    waiting.pop("in double", None)  # which float32 weights refuse
+    for number in range(200):
+        builder = Builder(random.Random(number))
+        made = builder.program()
+        if builder.training == (table == "STEPS"):
+            begin = [*made.lines[: 3 if builder.training else 2], *["step(x)"] * builder.training]
+            for name, text in list(waiting.items()):
+                line = builder.filled(text)
+                run = fuzz_plan_judge.World(dataclasses.replace(made, lines=(*begin, line), offers=()), "twin")
+                if line and not fuzz_plan_judge.ran(run, tmp_path).errors:
+                    del waiting[name]
+        if not waiting:
+            break
+    assert not waiting
