@@ -265,6 +265,9 @@ STEPS = {
     "accumulated": "total(model(x)).backward(); total(model(x * 2)).backward(); optimizer.step()",
     "gradient hook": "{w}.weight.register_hook(lambda g: g * 2)",
     "post accumulate hook": "{w}.weight.register_post_accumulate_grad_hook(lambda p: note('accumulated', p.grad))",
+    "channels last": "model.to(memory_format={F})",
+    "weight of another layout": "{w}.weight.data = {w}.weight.data.transpose(0, -1).contiguous().transpose(0, -1); "
+    "step(x)",
     "gradient of another layout": "{w}.weight.grad = {w}.weight.grad.transpose(0, -1).contiguous().transpose(0, -1)",
     "gradient shared": "{w}.weight.grad = {o}.weight.grad",
     "gradients sparse": "{w}.weight.grad = {w}.weight.grad.to_sparse(); optimizer.zero_grad(set_to_none=False)",

@@ -12,7 +12,6 @@ from typing import Any
 import fuzz_plan_events as events
 import fuzz_plan_models as models
 
-MODULE = "planned_program"
 PRELUDE = Path(__file__).parent / "fuzz_plan_prelude.py"
 AUTOCAST = "torch.autocast('cpu', torch.bfloat16)"
 COMPILE, FEWER = "torch.compile", "fewer bits"
@@ -27,7 +26,7 @@ class Program:
     lines: tuple[str, ...]
     names: tuple[str, ...] = field(default=(), compare=False)  # of the event that each line is, or ""
 
-    def plan(self, module: str = MODULE) -> dict[str, Any]:
+    def plan(self, module: str) -> dict[str, Any]:
         root = f"{module}.Program"
         offers: list[Any] = json.loads(json.dumps(self.offers).replace("ROOT", root))
         return {"kernelworks_plan": 1, "roots": [root], "offers": offers}
@@ -78,22 +77,24 @@ def _needed(lines: str) -> str:
 class Builder:
     random: random.Random
     inductor: bool = False  # a few programs go through torch's own compiler, which takes seconds
+    generating: bool = False  # and a few generate tokens
     lines: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
 
     def program(self) -> Program:
-        self.model = model = models.drawn(self.random)
-        self.autocast = self.random.random() < 0.3
-        self.training = self.random.random() < 0.25
+        self.model = model = (models.generating if self.generating else models.drawn)(self.random)
+        self.autocast = not self.generating and self.random.random() < 0.3
+        self.training = not self.generating and self.random.random() < 0.25
         offers = self.offers()
         self.compiled = any(offer["remedy"] == COMPILE for offer in offers)
         self.say("model = build(Program)")
-        self.say(f"x = tensor({self.shape(model.shape)}, 1)")
+        self.say("x = torch.arange(6).view(2, 3)" if self.generating else f"x = tensor({model.shape}, 1)")
         if self.training:
             self.trains(offers)
         else:
             self.serves()
-        return Program(models.HEADER + "\n\n" + model.text(), tuple(offers), tuple(self.lines), tuple(self.names))
+        text = models.GENERATES if self.generating else "\n\n" + model.text()
+        return Program(models.HEADER + text, tuple(offers), tuple(self.lines), tuple(self.names))
 
     def say(self, line: str, name: str = "") -> None:
         self.lines.append(line)
@@ -101,9 +102,6 @@ class Builder:
 
     def one(self, options: Any) -> Any:
         return self.random.choice(list(options))
-
-    def shape(self, shape: tuple[int, ...]) -> str:
-        return str(tuple(shape))
 
     # ------------------------------------------------------------ the plan
 
@@ -113,6 +111,9 @@ class Builder:
         model = self.model
         backend = self.one(["eager", "eager", "aot_eager"])
         compiled = _offer(COMPILE, own, **({} if self.inductor else {"backend": backend}))
+        if self.generating:
+            merged = _offer("merged projections", own, groups=model.groups)
+            return [_offer("static cache", own), *self.random.choices([merged, _offer("swap", everywhere)], k=1)]
         if self.training:
             kind = self.optimizer = self.one(["AdamW", "AdamW", "Adam", "SGD", "Adagrad", "RMSprop"])
             how = {"AdamW": self.one(["fused", "kernelworks"]), "RMSprop": "foreach"}.get(kind, "fused")
@@ -139,7 +140,7 @@ class Builder:
                 found.append(_offer("channels_last", everywhere))
         first = compiled if self.inductor else self.one(found)
         others = [o for o in found if o["remedy"] != first["remedy"]]
-        if not self.inductor and first["remedy"] != FEWER and self.random.random() < 0.25:
+        if not self.inductor and first["remedy"] != FEWER and self.random.random() < 0.12:
             return [first, compiled]
         return [first, self.one(others)] if others and self.random.random() < 0.35 else [first]
 
@@ -148,7 +149,8 @@ class Builder:
     def called(self) -> str:
         within = ["torch.no_grad()"] * 6 + ["torch.inference_mode()", ""]
         contexts = [c for c in (self.one(within), AUTOCAST if self.autocast else "") if c]
-        return f"with {', '.join(contexts)}: call(model, x)" if contexts else "call(model, x)"
+        call = "call(model.features, x)" if self.generating else "call(model, x)"
+        return f"with {', '.join(contexts)}: {call}" if contexts else call
 
     def serves(self) -> None:
         if self.random.random() < 0.15:

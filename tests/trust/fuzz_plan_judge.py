@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import linecache
 import logging
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from eligible import only
 from fuzz_judge import MEASURES, worse
-from fuzz_plan_grammar import FEWER, MODULE, PRELUDE, Program
+from fuzz_plan_grammar import FEWER, PRELUDE, Program
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
@@ -31,6 +32,7 @@ from torch.overrides import TorchFunctionMode
 EXACT = frozenset({"weights cast once", "zeroed gradients", "gradient clipping", "torch.compile"})
 RELAID = "channels_last"
 VIEWED = "view size is not compatible"  # docs/diagnose.md: of a program that takes a view of an image laid out anew
+NUMBERS = itertools.count()
 Record = tuple[str, list[Any]]
 
 
@@ -59,15 +61,16 @@ class World:
         self.records[-1].append((what, kept))
 
     def run(self, codes: tuple[types.CodeType, types.CodeType]) -> None:
-        module = types.ModuleType(MODULE)
+        name = f"planned_program_{next(NUMBERS)}"  # dynamo keeps modules by name
+        module = types.ModuleType(name)
         module.__file__ = codes[1].co_filename
-        sys.modules[MODULE] = module
+        sys.modules[name] = module
         self.space = space = vars(module)
         for code in codes:
             exec(code, space)
         note = torch._dynamo.disable(self.note) if self.program.backend else self.note
         space |= {
-            "note": note, "PLAN": self.program.plan(), "PLANNED": self.way == "planned", "WAY": self.way,
+            "note": note, "PLAN": self.program.plan(name), "PLANNED": self.way == "planned", "WAY": self.way,
             "BACKEND": self.program.backend,
         }  # fmt: skip
         if self.way == "float64":
@@ -81,6 +84,7 @@ class World:
         try:
             self._lines()
         finally:
+            del sys.modules[name]
             for handle in space["handles"]:
                 handle.remove()
         self.records.append([])
@@ -248,6 +252,8 @@ def _other(a: Any, b: Any, measures: list[Any], rounded: bool, relaid: bool) -> 
             return f"strides {b.stride()}, without {a.stride()}"
     if a.layout is not torch.strided or b.layout is not torch.strided:
         return "" if a.layout is b.layout and torch.equal(a.to_dense(), b.to_dense()) else "another layout or values"
+    if a.is_meta or b.is_meta:
+        return "" if a.is_meta and b.is_meta and (a.shape, a.dtype) == (b.shape, b.dtype) else "other data, or none"
     others = [m for m in measures if isinstance(m, Tensor)]
     return worse(a, b, others, exact=not rounded, least=0.0)
 
@@ -263,7 +269,6 @@ def _left_as_found() -> Iterator[None]:
         logging.disable(disabled)
         torch.set_num_threads(threads)
         torch.set_grad_enabled(grad)
-        sys.modules.pop(MODULE, None)
 
 
 # ---------------------------------------------------------------- the least program that does it

@@ -228,6 +228,33 @@ class Model:
         return "\n\n".join([*self.classes, "\n".join(lines)]) + "\n"
 
 
+GENERATES = """
+from transformers import LlamaConfig, LlamaForCausalLM
+
+CONFIG = LlamaConfig(
+    vocab_size=32, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+    num_key_value_heads=1, max_position_embeddings=32, bos_token_id=None, eos_token_id=None, pad_token_id=0,
+)
+
+
+class Program(LlamaForCausalLM):
+    def __init__(self):
+        super().__init__(CONFIG)
+
+    def features(self, x):
+        return self.generate(x, max_new_tokens=3, do_sample=False, output_scores=True, return_dict_in_generate=True)
+"""
+
+
+def generating(random: random.Random) -> Model:
+    """One that generates tokens, of transformers' own."""
+    model = Model(random, -2, (2, 3))
+    model.products = dict.fromkeys((f"model.layers.0.self_attn.{name}_proj" for name in "qkv"), False)
+    model.groups = [list(model.products)]
+    model.products["lm_head"] = False
+    return model
+
+
 def written(owner: str, path: str) -> str:
     """The expression of a part."""
     steps = (f"[{step}]" if step.isdigit() else f".{step}" for step in path.split(".") if step)

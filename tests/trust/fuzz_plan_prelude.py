@@ -67,6 +67,7 @@ def like(value: Any, other: Any) -> Any:
 def leaves(value: Any) -> list[Any]:
     if isinstance(value, torch.Tensor):
         return [value]
+    value = tuple(value.values()) if isinstance(value, dict) else value
     return [leaf for each in value for leaf in leaves(each)] if isinstance(value, (tuple, list)) else []
 
 
