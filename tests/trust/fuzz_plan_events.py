@@ -100,7 +100,7 @@ STRUCTURE = {
     "another class": "{w}.__class__ = type('Louder', (type({w}),), {{'forward': lambda self, x: x * 3}})",
     "_conv_forward": "{w}._conv_forward = lambda x, w, b: x * 3",
     "norm's class": "{n}.__class__ = type('Norm', (type({n}),), {{'forward': lambda self, x: x * 3}})",
-    "meta": "model.to('meta')",
+    "meta": "model.to('meta'); x = x.to('meta')",
     "pruned": "nn.utils.prune.l1_unstructured({w}, 'weight', 0.5)",
 }
 

@@ -210,13 +210,15 @@ def _differences(twin: World, planned: World, measures: list[World]) -> list[Fau
     for number, (records, others) in enumerate(zip(twin.records, planned.records, strict=True)):
         if program.has(RELAID) and VIEWED in planned.errors.get(number, ""):
             break
-        if [r[0] for r in records] != [r[0] for r in others]:
+        if narrow is not None and _names(records) != _names(others) == _names(narrow.records[number]):
+            records = narrow.records[number]  # what fewer bits alone let pass
+        if _names(records) != _names(others):
             at = next((i for i, (a, b) in enumerate(zip(records, others, strict=False)) if a[0] != b[0]), -1)
             a, b = (r[at][0] if r else "nothing" for r in (records, others))
             text = f"{b} {planned.errors.get(number, '')}; without {a} {twin.errors.get(number, '')}"
             wrong.append(Fault(f"{_word(b)}, without {_word(a)}", f"{lines[number]}: {text}", number))
             continue
-        beside = [w.records[number] for w in measures if [r[0] for r in w.records[number]] == [r[0] for r in records]]
+        beside = [w.records[number] for w in measures if _names(w.records[number]) == _names(records)]
         for at, ((what, values), (_, theirs)) in enumerate(zip(records, others, strict=True)):
             if len(values) != len(theirs):
                 text = f"{lines[number]}: {len(theirs)} {what}, without {len(values)}"
@@ -231,6 +233,10 @@ def _differences(twin: World, planned: World, measures: list[World]) -> list[Fau
                 text = f"{lines[number]}: {what.split(' [')[0]} {i}: {reason}"
                 wrong += [Fault(_word(what), text, number)] if reason else []
     return wrong
+
+
+def _names(records: list[Record]) -> list[str]:
+    return [what for what, _ in records]
 
 
 def _word(what: str) -> str:
