@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import fuzz_plan_events as events
@@ -99,18 +100,25 @@ def little(*lines: str, remedy: str = "weights cast once") -> Program:
 
 
 class Sabotaged:
-    """What ``kw.apply`` gives, of a plan that has the linear computed by ``compute(module, x)``."""
+    """What ``kw.apply`` gives, of a plan that has products computed by ``make()(module, x)``."""
 
     done = ("swap: sabotaged",)
 
-    def __init__(self, model: Any, compute: Callable[[Any, Tensor], Tensor], left: str = "") -> None:
-        self.model, self.left = model, left
-        model.c.forward = lambda *args, **named: compute(model.c, *args, **named)
+    def __init__(self, model: Any, make: Callable[[], Callable[..., Tensor]], left: str = "") -> None:
+        self.left = left
+        self.parts = [m for m in model.modules() if type(m) in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)]
+        for part in self.parts:
+            part.forward = MethodType(_method(make()), part)
 
     def undo(self) -> None:
-        self.model.c.__dict__.pop("forward", None)
-        if self.left:
-            self.model.c.__dict__[self.left] = 1
+        for part in self.parts:
+            part.__dict__.pop("forward", None)
+            if self.left:
+                part.__dict__[self.left] = 1
+
+
+def _method(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda *args, **named: compute(*args, **named)
 
 
 class Kept:
@@ -125,8 +133,8 @@ class Kept:
             bias = None if module.bias is None else module.bias.detach().clone()
             self.seen, self.held = looks, (module.weight.detach().clone(), bias)
         if torch.is_grad_enabled() and (module.weight.requires_grad or x.requires_grad):
-            return nn.functional.linear(x, module.weight, module.bias)
-        return nn.functional.linear(x, *self.held)
+            return plain(module, x)
+        return computed(module, x, *self.held)
 
 
 class OneSlot:
@@ -135,18 +143,29 @@ class OneSlot:
     def __call__(self, module: Any, x: Tensor) -> Tensor:
         self.x = x
         time.sleep(0.001)
-        return nn.functional.linear(self.x, module.weight, module.bias)
+        return plain(module, self.x)
 
 
 def quiet(module: Any, x: Tensor) -> Tensor:
     try:
-        return nn.functional.linear(x, module.weight, module.bias)
+        return plain(module, x)
     except RuntimeError:
         return torch.zeros(3, 8)
 
 
 def plain(module: Any, x: Tensor) -> Tensor:
-    return nn.functional.linear(x, module.weight, module.bias)
+    return computed(module, x, module.weight, module.bias)
+
+
+def same(module: Any, input: Tensor) -> Tensor:
+    return plain(module, input)
+
+
+def computed(module: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if isinstance(module, nn.Linear):
+        return nn.functional.linear(x, weight, bias)
+    made: Tensor = module._conv_forward(x, weight, bias)
+    return made
 
 
 QUIET = "with torch.no_grad(): call(model, x)"
@@ -175,9 +194,9 @@ SABOTAGES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def faults_of(made: Program, compute: Any, folder: Path, left: str = "") -> list[Any]:
+def faults_of(made: Program, make: Callable[[], Any], folder: Path, left: str = "") -> list[Any]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kw, "apply", lambda plan, model: Sabotaged(model, compute, left))
+        patch.setattr(kw, "apply", lambda plan, model: Sabotaged(model, make, left))
         return faults(made, folder)[0]
 
 
@@ -185,25 +204,22 @@ def faults_of(made: Program, compute: Any, folder: Path, left: str = "") -> list
 @pytest.mark.parametrize("sabotage", SABOTAGES)
 def test_the_judge_sees_a_plan_that(sabotage: str, remedy: str, tmp_path: Path) -> None:
     make, lines = SABOTAGES[sabotage]
-    assert faults_of(little(*lines, remedy=remedy), make(), tmp_path)
+    assert faults_of(little(*lines, remedy=remedy), make, tmp_path)
 
 
 def test_the_judge_sees_what_undo_leaves(tmp_path: Path) -> None:
-    assert "at the end" in str(faults_of(little("undo()"), plain, tmp_path, left="left")[0])
+    assert "at the end" in str(faults_of(little("undo()"), lambda: same, tmp_path, left="left")[0])
 
 
 @pytest.mark.parametrize("sabotage", SABOTAGES)
 def test_the_judge_has_nothing_against_a_plan_that_does_nothing(sabotage: str, tmp_path: Path) -> None:
-    def same(module: Any, input: Tensor) -> Tensor:
-        return plain(module, input)
-
-    assert faults_of(little(*SABOTAGES[sabotage][1]), same, tmp_path) == []
+    assert faults_of(little(*SABOTAGES[sabotage][1]), lambda: same, tmp_path) == []
 
 
 def test_a_failing_program_is_made_small_and_printed_as_a_script(tmp_path: Path) -> None:
     noise = ("model.b.eps = 0.5", QUIET, "model.eval()", *AGAIN, "model.train()")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kw, "apply", lambda plan, model: Sabotaged(model, Kept(lambda m: 0)))
+        patch.setattr(kw, "apply", lambda plan, model: Sabotaged(model, lambda: Kept(lambda m: 0)))
         least = reduced(little(*noise), tmp_path)
         shown: list[Any] = []
         space = {"__name__": "__main__", "print": lambda *values, sep: shown.append(values)}
@@ -220,6 +236,31 @@ def _tensors(seen: list[Any]) -> Iterator[Tensor]:
 
 
 # ---------------------------------------------------------------- the grammar is judged
+
+
+def _of_bias(module: Any) -> tuple[int, int]:
+    return (0, 0) if module.bias is None else (module.bias.data_ptr(), module.bias._version)
+
+
+# What plans have asked of a module before they took what they had kept.
+ASKED: dict[str, Callable[[], Any]] = {
+    "addresses and versions": lambda: Kept(lambda m: (m.weight.data_ptr(), m.weight._version, *_of_bias(m))),
+    "objects and versions": lambda: Kept(lambda m: (id(m.weight), m.weight._version, id(m.bias))),
+    "the weight's values, not the bias's": lambda: Kept(lambda m: m.weight.detach().double().sum().item()),
+    "nothing, of what one call keeps for another": OneSlot,
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_random_programs_find_a_plan_that_asks_for(asked: str, tmp_path: Path) -> None:
+    for number in range(400):
+        made, _ = program(number)
+        promising = dataclasses.replace(made, offers=({**OFFER, "remedy": "weights cast once"},))
+        if "optimizer" in "".join(made.lines) or not faults_of(promising, ASKED[asked], tmp_path):
+            continue
+        if not faults_of(promising, lambda: same, tmp_path):  # so it is what was not asked
+            return
+    pytest.fail("none of them did")
 
 
 @pytest.mark.parametrize("table", ["WRITES", "NORMS", "STRUCTURE", "HOOKS", "COPIES", "FLAGS", "WAYS", "STEPS"])
