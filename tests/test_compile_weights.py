@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from compiled_graphs import graphs
-from kernelworks.compile import frozen, measured
+from kernelworks import digest
+from kernelworks.compile import measured
 from kernelworks.compile.frozen import Weights, gains, weights_of
 from kernelworks.compile.measured import Raced
 from kernelworks.compile.report import Graph
@@ -25,7 +26,14 @@ def tensors() -> list[Tensor]:
     """Sizes round the lanes and blocks of the digest; one that is transposed, one that starts inside its storage."""
     sizes = (1, 63, 64, 65, 16384, 16385, 50001)
     made = [torch.arange(n, dtype=torch.float32) + 1 for n in sizes]
-    return [*made, torch.rand(30, 50).t(), torch.rand(99)[7:], torch.rand(33).bfloat16(), torch.empty(0)]
+    return [
+        *made,
+        torch.rand(30, 50).t(),
+        torch.rand(99)[7:],
+        torch.rand(33).bfloat16(),
+        torch.rand(9, 9),
+        torch.empty(0),
+    ]
 
 
 def swapped(t: Tensor) -> None:
@@ -42,6 +50,8 @@ CHANGES: dict[str, Callable[[list[Tensor]], object]] = {
     "of one inside its storage": lambda ts: ts[8].data[-1].add_(1),
     "two elements swapped": lambda ts: swapped(ts[2]),
     "16 bits": lambda ts: ts[9].data[32].neg_(),
+    "transposed in its memory": lambda ts: setattr(ts[10], "data", ts[10].data.t()),
+    "negative in its memory": lambda ts: setattr(ts[3], "data", torch._neg_view(ts[3].data)),
     "other memory": lambda ts: setattr(ts[0], "data", ts[0].clone()),
     "another tensor": lambda ts: ts.__setitem__(1, ts[1].clone()),
 }
@@ -50,7 +60,7 @@ CHANGES: dict[str, Callable[[list[Tensor]], object]] = {
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_every_change_is_seen(name: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frozen, "GRAIN", 1)
+    monkeypatch.setattr(digest, "GRAIN", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     given = tensors()
     weights = Weights(given)

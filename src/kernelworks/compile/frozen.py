@@ -2,10 +2,10 @@
 
 Inductor can then lay weights out as a library takes them, fold a batch norm into the convolution before it, and keep
 images channels last between convolutions (its ``freezing``). It is off in torch.compile because a program that changes
-a weight later would go on with the old one. Here every call looks first: the tensors must be the same objects, at the
-same address, at the same version, and their bytes must have the digest that they had (what writes through ``.data``
-or NumPy changes no version). Where anything differs, the graph runs as inductor makes it without that, from then on.
-What the look costs is in the race.
+a weight later would go on with the old one. Here every call looks first: the tensors must be the same objects, laid out
+as they were, and their bytes must have the digest that they had (what writes through ``.data`` or NumPy changes no
+version). Where anything differs, the graph runs as inductor makes it without that, from then on. What the look costs
+is in the race.
 """
 
 from __future__ import annotations
@@ -13,27 +13,22 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelworks.build import TARGETS, library
 from kernelworks.compile import measured
 from kernelworks.compile.calls import State, ran, states, value_of, varies
 from kernelworks.compile.parts import reason, twin
 from kernelworks.compile.region import described
 from kernelworks.compile.report import Graph
-from kernelworks.machine import machine
-from kernelworks.plain import PLAIN, leaves, version_of
+from kernelworks.digest import Contents, readable
+from kernelworks.plain import PLAIN, leaves
 
 __all__ = ["Frozen", "Weights", "gains", "weights_of"]
 
-SOURCE = Path(__file__).with_name("digest.cpp")
-BLOCK = 1 << 16  # bytes, as digest.cpp has it
-GRAIN = 1 << 21  # bytes that are worth a thread
 NORMS = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"})
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "_convolution"})
 
@@ -41,41 +36,16 @@ PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "_convolut
 # ---------------------------------------------------------------- have they changed?
 
 
-@functools.cache
-def _digest() -> Any:
-    target = next(name for name in ("avx512", "avx2", "scalar") if TARGETS[name].needs <= machine().features)
-    return library(SOURCE, target).digest
-
-
 class Weights:
     """Tensors as they are now: ``same(tensors)`` says whether these are they, bytes and all."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.tensors = tuple(tensors)
-        self.addresses = tuple(t.data_ptr() for t in tensors)
-        self.versions = tuple(version_of(t) for t in tensors)
-        rows, self.blocks = [], 0
-        for t in tensors:
-            held = t.untyped_storage().nbytes() - t.storage_offset() * t.itemsize
-            extent = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) + 1 if t.numel() else 0
-            size = min(held, extent * t.itemsize)
-            rows.append((t.data_ptr(), size, self.blocks))
-            self.blocks += -(-size // BLOCK)
-        self.table = torch.tensor(rows, dtype=torch.int64).reshape(-1, 3)
-        self.nbytes = int(self.table[:, 1].sum())
-        self.digest = self._digest()
-
-    def _digest(self) -> int:
-        threads = max(1, min(torch.get_num_threads(), self.nbytes // GRAIN))
-        result = torch.zeros(threads, dtype=torch.int64)
-        _digest()(result, self.table, self.blocks, threads)
-        return int(sum(result.tolist())) % 2**64
+        self.tensors, self.contents = tuple(tensors), Contents(tensors)
+        self.nbytes = self.contents.nbytes
 
     def same(self, tensors: Sequence[Tensor]) -> bool:
-        for t, own, address, version in zip(tensors, self.tensors, self.addresses, self.versions, strict=True):
-            if t is not own or t.data_ptr() != address or version_of(t) != version:
-                return False
-        return self._digest() == self.digest
+        kept = all(t is own for t, own in zip(tensors, self.tensors, strict=True))
+        return kept and readable(tensors) and self.contents.same(tensors)
 
 
 class Frozen:

@@ -182,6 +182,7 @@ def _watched(module: nn.Module, found: dict[str, Tensor]) -> Iterator[None]:
                 room -= first.nbytes
                 found[name] = plain_copy(first)
 
+        hook.sees_kernelworks = True  # type: ignore[attr-defined]
         return hook
 
     for name, inner in module.named_modules():

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kernelworks.digest import look
 from kernelworks.plain import version_of
 
 __all__ = [
@@ -183,7 +184,7 @@ class State:
     def restore(self) -> None:
         for saved in self._tensors.values():
             with torch.inference_mode(saved.version < 0), torch.no_grad():
-                if saved.tensor.dtype is not saved.data.dtype:
+                if _moved(saved):
                     saved.tensor.data = saved.data
                 written = saved.version < 0 or version_of(saved.tensor) != saved.version
                 if saved.copy is not None and (written or not _unwritten(saved)):
@@ -231,11 +232,17 @@ def keeps(value: Any) -> bool:
 
 
 def _unwritten(saved: _Saved) -> bool:
-    """Whether a tensor holds what it held: compiled code writes buffers and counts no version. Parameters are written
-    by optimizers, which count."""
-    if isinstance(saved.tensor, nn.Parameter) or saved.copy is None:
+    """Whether a tensor holds what it held: compiled code, ``.data`` and NumPy write and count no version."""
+    if saved.copy is None or saved.tensor.layout is not torch.strided:
         return True
-    return saved.tensor.layout is not torch.strided or torch.equal(saved.tensor, saved.copy)
+    return torch.equal(saved.tensor, saved.copy)
+
+
+def _moved(saved: _Saved) -> bool:
+    """Whether another memory, size or order was put in its place."""
+    if saved.tensor.layout is not torch.strided or saved.data.layout is not torch.strided:
+        return saved.tensor.dtype is not saved.data.dtype
+    return look(saved.tensor) != look(saved.data)
 
 
 def _same(container: Any, content: Any) -> bool:

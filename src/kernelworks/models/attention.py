@@ -18,11 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kernelworks.digest import seen
 from kernelworks.models import calls
 from kernelworks.models.capped import eagerly, same_on_eager, shows_weights
 from kernelworks.models.shipped import TORCHS, comes_with
 from kernelworks.ops.attention.attention import OP as ATTENTION
-from kernelworks.plain import version_of
 
 __all__ = [
     "IMPLEMENTATION", "INTERNAL", "KIND", "USES", "configurations", "decoding_row", "extended", "growing", "grows",
@@ -64,8 +64,10 @@ def attention_forward(
     special = kwargs and (kwargs.get("position_bias") is not None or kwargs.get("cache") is not None)
     softcap, sinks = (kwargs.get("softcap"), kwargs.get("s_aux")) if kwargs else (None, None)
     before = _as_before if softcap is None and sinks is None else eagerly
+    pattern = None
     if before is eagerly:  # which gives a query that sees no key the mean of all values, and ours 0: padding is its own
-        padded = attention_mask is not None and _pattern(attention_mask) is None
+        pattern = _pattern(attention_mask) if attention_mask is not None else None
+        padded = attention_mask is not None and pattern is None
         special = special or padded or shows_weights(module, kwargs)
     theirs = F.scaled_dot_product_attention is not TORCHS["scaled_dot_product_attention"]
     looks_back = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -74,7 +76,7 @@ def attention_forward(
         return before(module, query, key, value, attention_mask, dropout, scaling, is_causal, kwargs)
     causal, window, given = None, None, attention_mask
     if attention_mask is not None:
-        pattern = _pattern(attention_mask)
+        pattern = pattern or _pattern(attention_mask)
         if pattern is not None:
             attention_mask, causal, window = None, "bottom_right", pattern.window
     elif query.shape[2] > 1 and looks_back:
@@ -126,7 +128,8 @@ class Pattern:
     """What a whole mask says: each query sees the keys up to its own, at most ``window`` of them."""
 
     window: int | None
-    version: int  # of the mask when this was written; a mask changed since says something else
+    seen: Any  # of the mask when this was written; a mask changed since says something else
+    storage: Any  # its memory, which is given to nobody else meanwhile
 
 
 def mask_function(
@@ -157,7 +160,7 @@ def mask_function(
         return found
     window = local_size if _slides(of, local_size) else None
     if (of is causal_mask_function or window) and _all_seen(attention_mask):
-        mask._kernelworks_pattern = Pattern(window, version_of(mask))
+        mask._kernelworks_pattern = Pattern(window, seen(mask), mask.untyped_storage())
     return found
 
 
@@ -184,7 +187,7 @@ def _pattern(mask: Tensor) -> Pattern | None:
     if _is_compiling():
         return None
     found: Pattern | None = mask.__dict__.get("_kernelworks_pattern")
-    return found if found is not None and found.version == version_of(mask) else None
+    return found if found is not None and found.seen == seen(mask) else None
 
 
 def register() -> None:

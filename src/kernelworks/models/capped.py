@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kernelworks.digest import seen
 from kernelworks.models.shipped import comes_with
-from kernelworks.plain import version_of
 
 __all__ = ["eagerly", "same_on_eager", "shows_weights"]
 
@@ -94,11 +94,17 @@ def eagerly(
 def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """0 where a key is seen, the dtype's least number where not, as transformers makes a mask for eager."""
     if torch.compiler.is_compiling():
-        return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
-    version, kept = version_of(mask), mask.__dict__.get(_ADDED)
-    if kept is None or kept[:2] != (dtype, version):
-        made = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
-        kept = dtype, version, made
+        return _adding(mask, dtype)
+    if type(mask) is not Tensor:
+        return _adding(mask, dtype)
+    now, kept = seen(mask), mask.__dict__.get(_ADDED)
+    if kept is None or kept[:2] != (dtype, now):
+        with torch.inference_mode(False), torch.no_grad():
+            kept = dtype, now, _adding(mask, dtype), mask.untyped_storage()
         setattr(mask, _ADDED, kept)
     found: Tensor = kept[2]
     return found
+
+
+def _adding(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)

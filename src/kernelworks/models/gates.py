@@ -32,7 +32,7 @@ from kernelworks.models.torch_modules import linear_forward, only_calls
 from kernelworks.plain import PLAIN
 from kernelworks.spelling import gates
 
-__all__ = ["GATES", "activates", "hooked", "learn", "with_fused_gates"]
+__all__ = ["GATES", "activates", "hooked", "learn", "strangers", "with_fused_gates"]
 
 _LINEAR = FORWARDS[nn.Linear]
 _GLOBAL_HOOKS = (
@@ -142,15 +142,19 @@ def learn(activation: nn.Module) -> str:
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether somebody watches a module's calls, so that it must be called."""
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-        or any(_GLOBAL_HOOKS)
-        or type(module).__call__ is not nn.Module.__call__
-    )
+    """Whether somebody watches a module's calls, so that it must be called. Hooks of ours (``sees_kernelworks``) look
+    at what is called, and want nothing called for them."""
+    if type(module).__call__ is not nn.Module.__call__:
+        return True
+    own: tuple[Any, ...] = (
+        module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks,
+    )  # fmt: skip
+    return (any(own) or any(_GLOBAL_HOOKS)) and strangers(*own, *_GLOBAL_HOOKS)
+
+
+def strangers(*hooks: Any) -> bool:
+    """Whether a hook in these mappings is none of ours."""
+    return any(not getattr(hook, "sees_kernelworks", False) for each in hooks for hook in each.values())
 
 
 class _Fuse(ast.NodeTransformer):

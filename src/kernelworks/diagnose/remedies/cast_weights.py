@@ -3,24 +3,35 @@
 Under autocast a product or a convolution reads its float32 weight, writes it in the narrow dtype and reads that. torch
 keeps the copy until the context ends, and of weights that want no gradient not even so long. The copy kept here is the
 very one that autocast would make, so the answers are the same to the last bit; the weights stay as they are, and where
-one is written it is cast anew.
+one is changed it is cast anew (``derived``). On a GPU nothing of the kind can be kept.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from kernelworks.diagnose.remedies.folded_norms import CALLS, alike, installed
-from kernelworks.diagnose.remedies.remedy import EVERYWHERE, Change, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.derived import (
+    FORWARDS,
+    NARROW,
+    NO_DIGEST,
+    SAME_VALUES,
+    Derived,
+    as_shipped,
+    plainly,
+    wanted,
+)
+from kernelworks.diagnose.remedies.folded_norms import CALLS, installed
+from kernelworks.diagnose.remedies.remedy import EVERYWHERE, Change, Impossible, Offer, Promise, Scene
 from kernelworks.diagnose.remedies.trial import raced
+from kernelworks.digest import readable, there
 from kernelworks.models.install import Installed
-from kernelworks.plain import version_of
+from kernelworks.plain import is_plain
 
 __all__ = ["REMEDY", "CastOnce"]
 
@@ -29,7 +40,7 @@ class _Remedy:
     name = "weights cast once"
 
     def offers(self, scene: Scene) -> Iterator[Offer]:
-        if scene.training or scene.roots.fresh or not any(s.autocast for s in scene.roots.samples):
+        if scene.training or scene.roots.fresh or scene.on_gpu or not any(s.autocast for s in scene.roots.samples):
             return
         if not _castable(scene):
             return
@@ -44,6 +55,8 @@ class _Remedy:
         return raced(scene, self.apply(scene, offer), cost_bytes=size)
 
     def apply(self, scene: Scene, offer: Offer) -> Change:
+        if not there():
+            raise Impossible(NO_DIGEST)
         once = [scene.keep((self.name, id(m)), functools.partial(CastOnce, m)) for m in _castable(scene)]
         return Change(lambda: installed(once))
 
@@ -61,60 +74,63 @@ def _code(scene: Scene, dtype: torch.dtype) -> str:
 
 
 def _castable(scene: Scene) -> list[nn.Module]:
-    return [part for _, part in scene.parts() if type(part) in CALLS and _wide(part) and "forward" not in part.__dict__]
+    return [part for _, part in scene.parts() if as_shipped(part) and type(part) in CALLS and _wide(part)]
 
 
 def _wide(module: nn.Module) -> bool:
     weight = module._parameters.get("weight")
-    return weight is not None and weight.dtype is torch.float32
+    return weight is not None and weight.dtype is torch.float32 and weight.device.type == "cpu"
 
 
 class CastOnce:
     """A module of torch's whose weight and bias are kept in the dtype of autocast, while installed."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.module: Any = module
-        self._seen: Any = None
-        self._weight = torch.empty(0)
-        self._bias: Tensor | None = None
+        self.module = module
+        self.cast: Derived[list[Tensor]] = Derived(_cast)
 
     def install(self) -> Callable[[], None]:
-        plain = type(self.module).forward
-        once = self
+        once, cls = self, type(self.module)
 
-        @functools.wraps(plain)
-        def forward(self: nn.Module, x: Tensor, *more: Any, **named: Any) -> Tensor:
-            if more or named or not once._cast(x):
-                made: Tensor = plain(self, x, *more, **named)
-                return made
-            return CALLS[type(self)](self, x, once._weight, once._bias)
+        @functools.wraps(cls.forward)
+        def forward(self: Any, *args: Any, **named: Any) -> Any:
+            if torch.compiler.is_compiling() or named or len(args) != 1 or type(self) is not cls:
+                return type(self).forward(self, *args, **named)
+            made = once.called(self, args[0])
+            return cls.forward(self, *args) if made is None else made
 
+        setattr(forward, SAME_VALUES, True)
         entries = Installed(self.module)
         entries.set("forward", MethodType(forward, self.module))
-        return entries.remove
 
-    def _cast(self, x: Tensor) -> bool:
-        """Whether this call is one that autocast would cast for, and no gradient of a weight is wanted."""
-        kind = x.device.type
-        if not torch.is_autocast_enabled(kind) or torch.compiler.is_compiling():
-            return False
-        module = self.module
+        def back() -> None:
+            entries.remove()
+            self.cast.forget()
+
+        return back
+
+    def called(self, module: Any, x: Any) -> Tensor | None:
+        """What the module gives of weights that were cast before; None where autocast would not cast them, or a
+        gradient of one is wanted."""
+        if not torch.is_autocast_enabled("cpu") or type(module).forward is not FORWARDS[type(module)]:
+            return None
         held = [t for t in (module.weight, module.bias) if t is not None]
-        if torch.is_grad_enabled() and any(t.requires_grad for t in held):
-            return False
-        dtype = torch.get_autocast_dtype(kind)
-        looks = (dtype, *((t.data_ptr(), version_of(t)) for t in held))
-        if looks != self._seen:
-            with torch.no_grad():
-                if alike(self._weight, module.weight, dtype):
-                    self._weight.copy_(module.weight)
-                    if self._bias is not None:
-                        self._bias.copy_(module.bias)
-                else:
-                    self._weight = module.weight.detach().to(dtype)
-                    self._bias = module.bias.detach().to(dtype) if module.bias is not None else None
-            self._seen = looks
-        return True
+        if not all(isinstance(t, Tensor) for t in (x, *held)) or not is_plain(x) or wanted(held) or plainly():
+            return None
+        if x.device.type != "cpu" or x.dtype not in NARROW:
+            return None  # autocast leaves float64 as it is
+        dtype = torch.get_autocast_dtype("cpu")
+        found = self.cast.kept(held, dtype)
+        if found is None:
+            if not readable(held) or any(t.dtype is not torch.float32 for t in held):
+                return None
+            found = self.cast.of(held, dtype)
+        weight, *bias = found
+        return CALLS[type(module)](module, x, weight, bias[0] if bias else None)
+
+
+def _cast(tensors: Sequence[Tensor], dtype: Any) -> list[Tensor]:
+    return [t.detach().to(dtype) for t in tensors]
 
 
 REMEDY = _Remedy()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from kernelworks.diagnose.copies import as_made
+from kernelworks.diagnose.remedies.derived import own_memory
 from kernelworks.diagnose.remedies.remedy import EVERYWHERE, Change, Offer, Promise, Scene
 from kernelworks.diagnose.remedies.trial import raced
 
@@ -102,10 +103,8 @@ def relaid(
 
     def back() -> None:
         for tensor, data in before:
-            if tensor.data_ptr() != data.data_ptr():
-                with as_made(tensor):
-                    data.copy_(tensor.data)
-                    tensor.data = data
+            with as_made(tensor):
+                own_memory(tensor, data)
         for weight, tensor in beside():  # of those that were made meanwhile
             if tensor.shape == weight.shape and not tensor.is_contiguous():
                 with as_made(tensor):

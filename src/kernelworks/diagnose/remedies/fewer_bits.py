@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import MethodType
 from typing import Any
 
@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from kernelworks.diagnose.copies import changed
+from kernelworks.diagnose.remedies.derived import FORWARDS, NO_DIGEST, Derived, as_shipped, plainly
 from kernelworks.diagnose.remedies.folded_norms import installed
-from kernelworks.diagnose.remedies.remedy import EVERYWHERE, PROCESS, Change, Offer, Promise, Scene
+from kernelworks.diagnose.remedies.remedy import EVERYWHERE, PROCESS, Change, Impossible, Offer, Promise, Scene
 from kernelworks.diagnose.remedies.trial import raced
+from kernelworks.digest import readable, there
 from kernelworks.models.install import Installed
-from kernelworks.plain import version_of
 
 __all__ = ["BF16", "INT8", "REMEDY", "TF32"]
 
@@ -72,6 +73,8 @@ class _Remedy:
         if word == BF16:
             roots = [scene.keep((self.name, BF16, id(m)), functools.partial(Cast, m)) for m in scene.roots.models]
             return Change(lambda: installed(roots))
+        if not there():
+            raise Impossible(NO_DIGEST)
         linears = [scene.keep((self.name, INT8, id(m)), functools.partial(Quantised, m)) for m in _linears(scene)]
         return Change(lambda: installed(linears))
 
@@ -119,7 +122,7 @@ def _quantises() -> bool:
 def _linears(scene: Scene) -> list[nn.Module]:
     return [
         part for _, part in scene.parts()
-        if type(part) is nn.Linear and part.weight.dtype is torch.float32 and "forward" not in part.__dict__
+        if type(part) is nn.Linear and as_shipped(part) and part.weight.dtype is torch.float32
     ]  # fmt: skip
 
 
@@ -127,38 +130,56 @@ class Quantised:
     """An nn.Linear whose products are of int8: the weight by rows once, what comes in by its range at each call."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.module: Any = module
-        self._packed: Any = None
-        self._seen: Any = None
+        self.module = module
+        self.packed: Derived[Any] = Derived(_packed)
 
     def install(self) -> Callable[[], None]:
         own = self
 
         @functools.wraps(nn.Linear.forward)
-        def forward(self: Any, x: Tensor) -> Tensor:
-            if torch.is_grad_enabled() or torch.compiler.is_compiling() or x.dtype is not torch.float32:
-                return nn.functional.linear(x, self.weight, self.bias)
-            made: Tensor = torch.ops.quantized.linear_dynamic(x, own.packed(), True)
-            return made
+        def forward(self: Any, input: Tensor) -> Tensor:
+            if torch.compiler.is_compiling() or type(self) is not nn.Linear:
+                return type(self).forward(self, input)  # type: ignore[no-any-return]
+            made = own.called(self, input)
+            return nn.Linear.forward(self, input) if made is None else made
 
         entries = Installed(self.module)
         entries.set("forward", MethodType(forward, self.module))
-        return entries.remove
 
-    def packed(self) -> Any:
-        """The weight in int8, made anew where it was written."""
-        held = [t for t in (self.module.weight, self.module.bias) if t is not None]
-        looks = tuple((t.data_ptr(), version_of(t)) for t in held)
-        if looks != self._seen:
-            with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                weight = self.module.weight.detach()
-                scales = weight.abs().amax(1).clamp_min(1e-12) / 127
-                zeros = torch.zeros(len(weight), dtype=torch.int64)
-                narrow = torch.quantize_per_channel(weight.contiguous(), scales.double(), zeros, 0, torch.qint8)
-                self._packed = torch.ops.quantized.linear_prepack(narrow, self.module.bias)
-            self._seen = looks
-        return self._packed
+        def back() -> None:
+            entries.remove()
+            self.packed.forget()
+
+        return back
+
+    def called(self, module: Any, x: Any) -> Tensor | None:
+        """What the module gives in int8; None where its own product is to be computed."""
+        if torch.is_grad_enabled() or nn.Linear.forward is not FORWARDS[nn.Linear]:
+            return None
+        held = [t for t in (module.weight, module.bias) if t is not None]
+        if not all(isinstance(t, Tensor) and t.dtype is torch.float32 for t in (x, *held)) or not readable((x,)):
+            return None
+        if torch.is_autocast_enabled("cpu") or plainly() or x.shape[-1:] != held[0].shape[1:]:
+            return None
+        packed = self.packed.kept(held, len(held))
+        if packed is None:
+            if not readable(held):
+                return None
+            packed = self.packed.of(held, len(held))
+        made: Tensor = torch.ops.quantized.linear_dynamic(x, packed, True)
+        return made
+
+
+def _packed(tensors: Sequence[Tensor], number: Any) -> Any:
+    """The weight in int8, with the bias where there is one."""
+    weight, *bias = tensors
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        weight = weight.detach()
+        scales = weight.abs().amax(1).clamp_min(1e-12) / 127
+        zeros = torch.zeros(len(weight), dtype=torch.int64, device="cpu")
+        narrow = torch.quantize_per_channel(weight.contiguous(), scales.double(), zeros, 0, torch.qint8)
+        return torch.ops.quantized.linear_prepack(narrow, bias[0].detach().clone() if bias else None)
 
 
 REMEDY = _Remedy()

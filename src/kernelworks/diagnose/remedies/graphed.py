@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from kernelworks.diagnose.copies import State, seeded
-from kernelworks.diagnose.remedies.held import PLAIN, Held
+from kernelworks.diagnose.remedies.held import PLAIN, Held, Itself
 from kernelworks.diagnose.remedies.host_made import HostMade
 from kernelworks.diagnose.remedies.other_data import (
     apart,
@@ -42,7 +42,6 @@ from kernelworks.diagnose.remedies.remedy import Impossible
 from kernelworks.diagnose.remedies.returned import Returned
 from kernelworks.diagnose.remedies.written_objects import can_be_written, marks, tensors_in
 from kernelworks.observe.budget import Over
-from kernelworks.plain import version_of
 
 __all__ = ["FORMS", "Graphed", "Pools"]
 
@@ -145,7 +144,7 @@ class _Graph:
         return [marks(value, self.recorder.takes) for value in objects]
 
     def _captured(self, state: State) -> None:
-        recorder, versions = self.recorder, [version_of(t) for t in self.inputs]
+        recorder, given = self.recorder, [t.detach().clone() for t in self.inputs]
 
         def once() -> None:
             """As if it were the first time: a cache that every run went on with would soon be full."""
@@ -155,7 +154,7 @@ class _Graph:
             self._stays()
 
         recorder.warm(once)
-        if versions != [version_of(t) for t in self.inputs]:
+        if any(apart(self.inputs, given)):
             raise Impossible("it writes into its inputs")
         self.mode = self._rehearsed(state)
         if self.objects:
@@ -477,7 +476,7 @@ class Graphed:
                 return None
         kinds = ("cuda", "cpu")
         casts = tuple(torch.get_autocast_dtype(k) if torch.is_autocast_enabled(k) else None for k in kinds)
-        modes = tuple((space["training"], id(space.get("forward"))) for space in self._spaces)
+        modes = tuple((space["training"], Itself(space.get("forward"))) for space in self._spaces)
         return spec, tuple(said), torch.is_grad_enabled(), torch.is_inference_mode_enabled(), casts, modes
 
 

@@ -1,5 +1,5 @@
-"""What a module holds while it is called: where its tensors lie, which parts it has, and the numbers in its attributes.
-A graph is of the module as it was: of another one it would give that one's answers."""
+"""What a module holds while it is called: where its tensors lie, which parts it has, the numbers in its attributes, and
+who watches it. A graph is of the module as it was: of another one it would give that one's answers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelworks.plain import version_of
+from kernelworks.digest import look, seen
+from kernelworks.models.gates import strangers
 
-__all__ = ["PLAIN", "Held"]
+__all__ = ["PLAIN", "Held", "Itself"]
 
 PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 OWN = frozenset(vars(nn.Module())) - {"training"}  # attributes of every module, hooks among them
 LISTS = (list, dict, set)
 GONE = object()
 Place = tuple[dict[str, Any], str, Any, Any]  # where a name stands, the name, its value, and where or what that is
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class Itself:
+    """An object as the key of a mapping: equal to itself alone, and held, so that its number is no other's."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Itself) and other.of is self.of
+
+    def __hash__(self) -> int:
+        return id(self.of)
 
 
 class Held:
@@ -27,6 +44,9 @@ class Held:
         self.takes = takes
         self.places = list(self._places(module))
         self._sizes = list(_sizes(module))
+        self._types = [(part, type(part)) for part in module.modules()]
+        self._hooks = [getattr(part, name) for part in module.modules() for name in HOOKS]
+        self._watching = _hooks_in(self._hooks)
 
     def _places(self, module: nn.Module) -> Iterator[Place]:
         for part in module.modules():
@@ -41,7 +61,7 @@ class Held:
     def _at(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return None
-        return value.data_ptr() if self.takes(value) else (value.data_ptr(), version_of(value))
+        return (look(value), value.requires_grad) if self.takes(value) else (seen(value), value.requires_grad)
 
     def other(self) -> str:
         """What is another one by now, by its name; "" where nothing is."""
@@ -52,11 +72,20 @@ class Held:
                     return name
             elif now is not value or self._at(value) != at:
                 return name
+        if any(type(part) is not of for part, of in self._types):
+            return "a part's class"
+        if (self._watching or any(self._hooks)) and _hooks_in(self._hooks) != self._watching:
+            return "a hook"
         return ""
 
     def grown(self) -> str:
         """A list, mapping or set in an attribute that has another size by now."""
         return next((name for held, name, size in self._sizes if len(held) != size), "")
+
+
+def _hooks_in(spaces: list[dict[int, Any]]) -> list[Any]:
+    """The hooks that are none of ours."""
+    return [hook for space in spaces for hook in space.values() if strangers({0: hook})]
 
 
 def _sizes(module: nn.Module) -> Iterator[tuple[Any, str, int]]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kernelworks.diagnose.copies import CONTAINERS, DEEPEST, keeps
 from kernelworks.diagnose.remedies.held import PLAIN
-from kernelworks.plain import version_of
+from kernelworks.digest import look, seen
 
 __all__ = ["can_be_written", "marks", "tensors_in"]
 
@@ -34,10 +34,9 @@ def can_be_written(value: Any) -> bool:
 
 def marks(value: Any, takes: Callable[[Tensor], bool], depth: int = 0) -> Any:
     """Where its tensors lie, and its numbers: equal at two moments where a graph of one of them holds at the other.
-    Of tensors that a graph does not read (``takes``) what counts is whether they were written."""
+    Of tensors that a graph does not read (``takes``) what counts is what they hold."""
     if isinstance(value, Tensor):
-        place = id(value), value.data_ptr(), value.shape
-        return place if takes(value) else (*place, version_of(value))
+        return id(value), look(value) if takes(value) else seen(value), value.requires_grad
     if isinstance(value, PLAIN):
         return type(value), value
     if isinstance(value, dict):

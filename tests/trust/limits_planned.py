@@ -1,0 +1,131 @@
+"""What a plan leaves as it is: where somebody must see torch's own, and where nothing can be kept."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import torch
+from limit import Limit
+from planned import KINDS, Kind, X, models, plan_of
+from torch import Tensor, nn
+
+import kernelworks as kw
+
+
+class Elsewhere(nn.Module):
+    """A norm that another function calls than the method that calls its convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.conv(x)
+        made = made + 0.0
+        return self.norm(made)  # type: ignore[no-any-return]
+
+
+class Writing(nn.Module):
+    """Code of which nobody knows what it writes, between two projections."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.q(x)
+        print(end="")
+        return q + self.k(x)  # type: ignore[no-any-return]
+
+
+def after(name: str, change: Any) -> tuple[Any, Any]:
+    """What a model under a plan gives after a change, and what one without a plan does."""
+    model, plain = models(KINDS[name])
+    with torch.no_grad(), kw.apply(plan_of(KINDS[name], model), model):
+        model(X)
+        for each in (model, plain):
+            change(each.get_submodule(KINDS[name].first))
+        return model(X), plain(X)
+
+
+def left(cls: type[nn.Module], remedy: str, options: dict[str, Any]) -> str:
+    kind = Kind(cls, remedy, options, "", 0.0, (object, ""))
+    model, _ = models(kind)
+    return str(kw.apply(plan_of(kind, model), model))
+
+
+def traced() -> tuple[Any, Any]:
+    model, plain = models(KINDS["folded"])
+    with torch.no_grad(), kw.apply(plan_of(KINDS["folded"], model), model):
+        made = torch.jit.trace(model, (X,), check_trace=False)
+        state = {n: t + 0.5 if t.is_floating_point() else t for n, t in plain.state_dict().items()}
+        for each in (made, plain):
+            each.load_state_dict(state)
+        return made(X), plain(X)
+
+
+def not_on_a_gpu() -> str:
+    from kernelworks.diagnose.remedies import cast_weights
+    from kernelworks.diagnose.remedies.remedy import Scene
+    from kernelworks.diagnose.roots import Roots, Sample
+
+    class OnGpu(Scene):
+        on_gpu = True  # type: ignore[assignment]
+
+    model, _ = models(KINDS["cast"])
+    sample = Sample(model, (X,), {}, inference=False, autocast={"cpu": torch.bfloat16})
+    here, there = (list(cast_weights.REMEDY.offers(s(Roots((model,), (sample,), fresh=False)))) for s in (Scene, OnGpu))
+    return "no offer" if here and not there else ""
+
+
+def on_a_gpu() -> str:
+    """As where the host cannot read the bytes."""
+    from transformers import masking_utils
+
+    from kernelworks import digest
+    from kernelworks.models import attention
+
+    with mock.patch.object(digest, "readable", lambda tensors: False):
+        mask: Any = attention.mask_function(
+            1, 8, 8, 0, 0, masking_utils.causal_mask_function, allow_is_causal_skip=False
+        )  # fmt: skip
+        mask.data.zero_()
+        return "taken for causal" if attention._pattern(mask) is not None else ""
+
+
+PLANS = [
+    Limit(
+        "What a plan derives from weights (a folded norm, a weight cast once or in int8) holds for the very tensors, "
+        "bytes and attributes that it was made of, which each call looks at, whoever changed them and how; else it is "
+        "made anew, or the modules answer as they are written.",
+        lambda: after("folded", lambda part: part.weight.data.mul_(2)),
+    ),
+    Limit(
+        "The bytes of a GPU's tensors are not looked at, since the host would wait: there norms are folded in each "
+        "call, and weights are not cast once.",
+        not_on_a_gpu, says="no offer",
+    ),
+    Limit(
+        "Compilers, traces, exports, transforms of torch.func and modes see the modules' own operators: nothing of a "
+        "plan's weights is in what they make.",
+        traced,
+    ),
+    Limit(
+        "A norm is folded where a method, in the source that runs, calls it on what the product gives and on nothing "
+        "else, or an nn.Sequential has one after the other; parts that are called alone, watched by a hook or "
+        "exchanged are torch's own.",
+        lambda: left(Elsewhere, "folded norms", {"pairs": [["conv", "norm"]]}),
+        says="no method of Elsewhere calls them",
+    ),
+    Limit(
+        "Projections are merged where one method hands all of them one variable, and nothing between them may write.",
+        lambda: left(Writing, "merged projections", {"groups": [["q", "k"]]}),
+        says="no method of Writing hands one variable to all of q, k",
+    ),
+    Limit(
+        "On a GPU a mask of transformers' that is written through `.data` between its making and a swapped layer is "
+        "taken for what it was: its version tells, and does not move.",
+        on_a_gpu, says="taken for causal",
+    ),
+]  # fmt: skip
