@@ -38,8 +38,8 @@ WRITES = {
     "biases None": "for part in model.modules(): part._parameters.get('bias') is None or setattr(part, 'bias', None)",
     "bias new": "{w}.bias = nn.Parameter(like(torch.linspace(-1, 1, {C}), {w}.weight))",
     "bias data": "{w}.bias.data = {w}.bias.data * 2 + 1",
-    "memory used again": "for _ in range(4): new = ({p}.detach() * 1.25).tolist(); {p} = None; "
-    "{p} = nn.Parameter(like(torch.tensor(new), model)); {call}",
+    "memory used again": "for _ in range(4): renewed({w}); {call}",
+    "memory used again, weights swapped": "for _ in range(4): renewed({w}); renewed({o}); {call}",
     "memory used again by load": "for _ in range(3): model.load_state_dict(doubled(model.state_dict()), assign=True); "
     "{call}",
     "averaged": "shadow = copy.deepcopy(model); torch._foreach_mul_([p.data for p in shadow.parameters()], 2); "

@@ -281,8 +281,8 @@ def _left_as_found() -> Iterator[None]:
 
 
 def reduced(program: Program, folder: Path, row: str | None = None, *, words: bool = True) -> Program:
-    """A program of which no line, optimization, place or (``words``) line of the model can be left out without its
-    first fault."""
+    """A program of which no line, optimization, place or line of the model (``words``; not of what is compiled) can be
+    left out without its first fault."""
 
     def kinds(candidate: Program) -> set[str]:
         try:
@@ -294,7 +294,8 @@ def reduced(program: Program, folder: Path, row: str | None = None, *, words: bo
     if wrong:  # what comes after it says nothing
         last = wrong[0].line + 1
         program = dataclasses.replace(program, lines=program.lines[:last], names=program.names[:last])
-    for parts in (_lines, _places, _words) if words else (_lines, _places):
+    compiles = program.backend is not None  # which takes a second each time
+    for parts in (_lines, _places, _words) if words and not compiles else (_lines, _places):
         at = len(parts(program))
         while wrong and at > 0:
             at -= 1
