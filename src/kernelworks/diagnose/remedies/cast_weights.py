@@ -102,12 +102,7 @@ class CastOnce:
         setattr(forward, SAME_VALUES, True)
         entries = Installed(self.module)
         entries.set("forward", MethodType(forward, self.module))
-
-        def back() -> None:
-            entries.remove()
-            self.cast.forget()
-
-        return back
+        return entries.remove
 
     def called(self, module: Any, x: Any) -> Tensor | None:
         """What the module gives of weights that were cast before; None where autocast would not cast them, or a
@@ -119,6 +114,8 @@ class CastOnce:
             return None
         if x.device.type != "cpu" or x.dtype not in NARROW:
             return None  # autocast leaves float64 as it is
+        if isinstance(module, nn.modules.conv._ConvTransposeNd) and module.padding_mode != "zeros":
+            return None  # which it refuses
         dtype = torch.get_autocast_dtype("cpu")
         found = self.cast.kept(held, dtype)
         if found is None:

@@ -89,9 +89,6 @@ class Derived(Generic[T]):
             self._record = _Record(tuple(tensors), attributes, contents, value)
         return value
 
-    def forget(self) -> None:
-        self._record = None
-
 
 def plainly() -> bool:
     """Whether somebody must see torch's own operators on the module's own tensors: a compiler, a tracer, a transform,

@@ -145,21 +145,18 @@ class Quantised:
 
         entries = Installed(self.module)
         entries.set("forward", MethodType(forward, self.module))
-
-        def back() -> None:
-            entries.remove()
-            self.packed.forget()
-
-        return back
+        return entries.remove
 
     def called(self, module: Any, x: Any) -> Tensor | None:
         """What the module gives in int8; None where its own product is to be computed."""
-        if torch.is_grad_enabled() or nn.Linear.forward is not FORWARDS[nn.Linear]:
+        if torch.is_grad_enabled() or plainly() or nn.Linear.forward is not FORWARDS[nn.Linear]:
             return None
         held = [t for t in (module.weight, module.bias) if t is not None]
         if not all(isinstance(t, Tensor) and t.dtype is torch.float32 for t in (x, *held)) or not readable((x,)):
             return None
-        if torch.is_autocast_enabled("cpu") or plainly() or x.shape[-1:] != held[0].shape[1:]:
+        if not x.numel():
+            return None
+        if torch.is_autocast_enabled("cpu") or x.shape[-1:] != held[0].shape[1:]:
             return None
         packed = self.packed.kept(held, len(held))
         if packed is None:

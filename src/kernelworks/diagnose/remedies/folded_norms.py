@@ -84,7 +84,7 @@ class _Remedy:
         timeline = scene.forecaster.timeline if scene.forecaster is not None else None
         if timeline is None or scene.training or scene.roots.fresh:
             return
-        found = norms_after_products(timeline.calls)
+        found, without, offered = norms_after_products(timeline.calls), list[str](), False
         for root in scene.roots.modules:
             name = type(root).__name__
             pairs = [(below(name, a), below(name, b)) for a, b in found]
@@ -100,8 +100,11 @@ class _Remedy:
                     self.name, scene.site(root), says, code=code, options=(("pairs", pairs),),
                     touches=frozenset({"ops"}),
                 )  # fmt: skip
-            elif left:
-                raise Impossible(left[0])
+                offered = True
+            else:
+                without += left
+        if without and not offered:
+            raise Impossible(without[0])
 
     def predict(self, scene: Scene, offer: Offer) -> Promise:
         module = scene.at(offer.site)
@@ -343,14 +346,7 @@ class Folding:
             name: (plain, self._chain if code is None else callers.of_site(plain, code, self))
             for name, (plain, code) in self.place.methods.items()
         }
-        remove = callers.placed_in(self.place.caller, ours)
-
-        def back() -> None:
-            remove()
-            for pair in self.pairs:
-                pair.folded.forget()
-
-        return back
+        return callers.placed_in(self.place.caller, ours)
 
     def begin(self, product: Any, x: Any) -> Any:
         """``product(x)``, put off where computing it is all that a call of it does."""
@@ -398,7 +394,7 @@ class Pair:
         if x.dim() != DIMS[type(product)][1] or not x.numel():
             return None  # the norm refuses it
         transposed = isinstance(product, nn.modules.conv._ConvTransposeNd)
-        if transposed and product.groups != 1:
+        if transposed and (product.groups != 1 or product.padding_mode != "zeros"):
             return None
         maybe = product.weight, norm.running_mean, norm.running_var, product.bias, norm.weight, norm.bias
         held = [t for t in maybe if t is not None]

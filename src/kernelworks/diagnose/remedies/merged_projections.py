@@ -65,7 +65,7 @@ class _Remedy:
         timeline = scene.forecaster.timeline if scene.forecaster is not None else None
         if timeline is None or scene.training or scene.roots.fresh or scene.autocast:
             return
-        found = products_of_one_input(timeline.calls)
+        found, without, offered = products_of_one_input(timeline.calls), list[str](), False
         for root in scene.roots.modules:
             name, parts = type(root).__name__, dict(root.named_modules())
             groups = [[below(name, path) for path in group] for group in found]
@@ -81,8 +81,11 @@ class _Remedy:
                     code=CODE.format(weights=weights, names=", ".join(short), sizes=sizes),
                     options=(("groups", groups),), touches=frozenset({"ops"}),
                 )  # fmt: skip
-            elif left:
-                raise Impossible(left[0])
+                offered = True
+            else:
+                without += left
+        if without and not offered:
+            raise Impossible(without[0])
 
     def predict(self, scene: Scene, offer: Offer) -> Promise:
         return raced(scene, self.apply(scene, offer), scene.alone(scene.at(offer.site)).roots)
