@@ -49,6 +49,7 @@ LEVELS = (("L1", 16 << 10, 450.0), ("L2", 512 << 10, 255.0), ("L3", 8 << 20, 105
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="what `make test` has no time for, too")
+    parser.addoption("--seed", type=int, help="the number of the first of a night's random programs")
     parser.addoption("--shuffle", type=int, help="in the order that is drawn with this number: no test needs another")
 
 

@@ -406,7 +406,7 @@ def _differences(source: Source, want: World, got: World, *measures: World, exac
                     continue
                 beside = [t for m in measures for t in _counterpart(m, number, at, what, i)]
                 # gradients are of seeds near one: what cancels to nothing in the original need not in ours
-                reason = _worse(a, b, beside, exact, least=1.0 if "gradient" in what else 0.0)
+                reason = worse(a, b, beside, exact, least=1.0 if "gradient" in what else 0.0)
                 wrong += [f"{line}{what} {i}: {reason}"] if reason else []
     return wrong
 
@@ -430,7 +430,7 @@ def _counterpart(world: World, line: int, at: int, what: str, i: int) -> list[Te
     return []
 
 
-def _worse(a: Tensor, b: Tensor, measures: list[Tensor], exact: bool, least: float) -> str:
+def worse(a: Tensor, b: Tensor, measures: list[Tensor], exact: bool, least: float) -> str:
     """What is wrong with ``b`` in place of ``a``, or ""; ``measures`` tell by how much ``a`` may be off itself."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return f"{b.dtype} {list(b.shape)}, originally {a.dtype} {list(a.shape)}"
