@@ -242,7 +242,9 @@ def autocast() -> Any:
     return torch.autocast("cpu", torch.bfloat16)
 
 
-@pytest.mark.parametrize("world", [autocast, Operators, Functions, torch.no_grad, torch.inference_mode], ids=str)
+@pytest.mark.parametrize(
+    "world", [autocast, Operators, Functions, torch.no_grad, torch.inference_mode], ids=lambda world: world.__name__
+)
 @pytest.mark.parametrize("op", DIRECT, ids=label)
 def test_whatever_the_thread_is_in(op: Op, world: Callable[[], Any]) -> None:
     args = given(op)

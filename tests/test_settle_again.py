@@ -33,7 +33,7 @@ def test_a_row_that_came_since_is_raced_too(monkeypatch: pytest.MonkeyPatch) -> 
     assert taken(lambda: kw.gelu(x)) == ["torch"] and len(ended) == 1
     known = op.rows
     for count, source in enumerate(("one", "another"), 2):
-        later = replace(op.row(ROWS[-1]), name="later", hash=lambda source=source: source)
+        later = replace(op.row(ROWS[-1]), name="later", hashed=lambda row, source=source: source)
         monkeypatch.setattr(op, "rows", (later, *known))
         forget_all()
         for _ in range(2):

@@ -54,7 +54,9 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
     plain, reference = OPS["gelu"].rows[-2:]
     ours = [
-        dataclasses.replace(plain, name=name, source=Path(f"{name}.cpp"), hash=lambda name=name: name, device="cpu")
+        dataclasses.replace(
+            plain, name=name, source=Path(f"{name}.cpp"), hashed=lambda row, name=name: name, device="cpu"
+        )
         for name in (ROW, OTHER)
     ]
     monkeypatch.setattr(OPS["gelu"], "rows", tuple(noting(row) for row in (*ours, plain, reference)))

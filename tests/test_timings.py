@@ -23,8 +23,10 @@ from kernelworks.op import OPS
 from kernelworks.timings import NONE, Raced, Timing, Verdict, bucket_of, call_of, verdict
 
 OP = OPS["rms_norm"]
-OURS = Row("ours", "avx2", lambda pass_: lambda: None, source=Path("ours.cpp"), hash=lambda: "h", toolchain=lambda: "g")
-OTHER = dataclasses.replace(OURS, name="other", hash=lambda: "o")
+OURS = Row(
+    "ours", "avx2", lambda pass_: lambda: None, source=Path("ours.cpp"), hashed=lambda row: "h", toolchain=lambda: "g"
+)
+OTHER = dataclasses.replace(OURS, name="other", hashed=lambda row: "o")
 WAYS = {"ours": (OURS,), "other": (OTHER,)}
 PLACE = "x86_64-amd-family0-model0-avx2-2cores"
 
@@ -107,7 +109,7 @@ def test_training_wants_the_backward_quicker_too(whole: float, alone: float, way
 
 def test_a_timing_settles_a_call_among_the_ways_that_were_raced() -> None:
     alone, again = {"ours": (OURS,)}, dict(reversed(WAYS.items()))
-    changed = {**WAYS, "other": (dataclasses.replace(OTHER, hash=lambda: "o2"),)}
+    changed = {**WAYS, "other": (dataclasses.replace(OTHER, hashed=lambda row: "o2"),)}
     before, now = timing(), timing(among=timings.among(WAYS))
     assert timings.settles(before, alone) and not timings.settles(before, WAYS)  # a record that says nothing of others
     assert timings.settles(now, again) and not timings.settles(now, alone) and not timings.settles(now, changed)

@@ -144,7 +144,7 @@ def test_noise_and_what_holds_no_more_say_nothing(monkeypatch: pytest.MonkeyPatc
     path.write_text(text, encoding="utf-8")
     timings.reread()
     assert kw.swap(nn.GELU(), verbose=False).replaced
-    stale = dataclasses.replace(OPS["gelu"].row(ROW), hash=lambda: "another")
+    stale = dataclasses.replace(OPS["gelu"].row(ROW), hashed=lambda row: "another")
     monkeypatch.setattr(OPS["gelu"], "rows", tuple(stale if r.name == ROW else r for r in OPS["gelu"].rows))
     assert not kw.swap(nn.GELU(), verbose=False).replaced
 

@@ -15,7 +15,7 @@ Fault = tuple[str, str, Any]  # a field, what is accepted, what came
 
 a_mapping = Accepts("a mapping", lambda value: type(value) is dict)
 a_share = Accepts("a number or null", lambda value: value is None or type(value) in (int, float))
-names = Accepts("a list of strings", lambda value: _listed(value) and all(type(each) is str for each in value))
+names = Accepts("a list of strings", lambda value: _listed(value) and all(isinstance(each, str) for each in value))
 offers = Accepts("a list of offers", lambda value: _listed(value))
 
 PLAN = {
@@ -70,7 +70,7 @@ def _faults(plan: Mapping[str, Any]) -> Iterator[Fault]:
             if not site.get(name):
                 yield f"{where}.site.{name}", f"a name, where kind is {site['kind']!r}", site.get(name)
         for name in offer["options"]:
-            if type(name) is not str:
+            if not isinstance(name, str):
                 yield f"{where}.options", "a mapping from names", name
 
 

@@ -21,6 +21,7 @@ from torch import nn
 
 from kernelworks.models.install import Installed
 from kernelworks.models.sources import compiled, definition, parsed
+from kernelworks.plain import uncompiled
 
 __all__ = ["SITE", "Rewrite", "called_on", "fits", "methods_of", "of_site", "on_site", "placed_in", "rewritten"]
 
@@ -97,14 +98,16 @@ def on_site(method: str, *arguments: ast.expr) -> ast.Call:
 
 
 def of_site(function: FunctionType, code: CodeType, site: Any) -> FunctionType:
-    """The function with rewritten code, whose calls go to ``site``."""
+    """The function with rewritten code, whose calls go to ``site``. torch's compiler, which sees the class's method
+    where it traces, leaves this one to Python where it meets it by itself (a forward-mode derivative, a call that it
+    gave up)."""
     constants = tuple(site if type(each) is str and each == MARK else each for each in code.co_consts)
     made = FunctionType(
         code.replace(co_consts=constants), function.__globals__, function.__name__, function.__defaults__,
         function.__closure__,
     )  # fmt: skip
     made.__kwdefaults__ = function.__kwdefaults__
-    return made
+    return uncompiled(made)
 
 
 def placed_in(module: nn.Module, methods: Mapping[str, tuple[Any, Callable[..., Any]]]) -> Callable[[], None]:

@@ -19,7 +19,7 @@ class Accepts(NamedTuple):
 
 
 def _is_string(value: Any) -> bool:
-    return type(value) is str
+    return isinstance(value, str)
 
 
 a_string = Accepts("a string", _is_string)
