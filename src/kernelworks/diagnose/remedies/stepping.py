@@ -39,7 +39,7 @@ class _Asked:
 
     def begin(self, optimizer: Optimizer, args: Any = (), kwargs: Any = None) -> None:
         self.end()
-        if torch.compiler.is_compiling() or not self._suited(optimizer):
+        if torch.compiler.is_compiling() or not self._suited(optimizer) or (self._moves and not _laid_alike(optimizer)):
             return
         for group in optimizer.param_groups:
             self._was.append((group, group.get(self.name, ABSENT)))
@@ -87,6 +87,24 @@ class _Asked:
             for index, each in saved["state"].items()
         }
         return {**saved, "state": state}
+
+
+def _laid_alike(optimizer: Optimizer) -> bool:
+    """Whether every parameter lies in memory as its gradient and its states do, of the same dtype. torch's fused steps
+    go through memory in order, and ask for no strides on a CPU; any of them may be another tensor since the last step
+    (``model.to(memory_format=...)``, a gradient that was assigned)."""
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            gradient = p.grad
+            if gradient is None:
+                continue
+            lies = p.stride()
+            if gradient.stride() != lies or gradient.dtype is not p.dtype:
+                return False
+            for held in optimizer.state.get(p, {}).values():
+                if isinstance(held, Tensor) and held.dim() and (held.stride() != lies or held.shape != p.shape):
+                    return False
+    return True
 
 
 def _on_a_gpu(state: Any) -> bool:
