@@ -79,9 +79,9 @@ test-all: lint
 # Rewrites what is generated: ops/generated.py, the ladders' documents, the tables between the markers of pages,
 # docs/reference.md, docs/limits.md and the attacks of docs/judge.md.
 docs: $(STAMPS)/demo
-	$(BIN)/python -m kernelworks.schemas
+	$(BIN)/python tools/schemas.py
 	$(BIN)/python -m kernelworks.climb.command
-	$(BIN)/python -m kernelworks.readme
+	$(BIN)/python tools/readme.py
 	$(BIN)/kernelworks map --markdown docs/reference.md
 	$(BIN)/python tests/trust/limits.py
 	$(BIN)/python tests/judge/attack_table.py

@@ -3,7 +3,7 @@
 Those of format 1 left out the code that launches a row. A row's certificate is carried over where, at the commit that
 it is compared with, its hash of format 1 is the one that was proved, and where what it speaks for is the same to the
 byte now: the flags, the machine code (the bytes of all sources, or else the libraries that this machine's compiler
-makes of both) and the text of what launches it, as ``build/launching.py`` reads both trees. The new certificate says so
+makes of both) and the text of what launches it, as ``build/launch_code.py`` reads both trees. The new certificate says so
 (``carried_from``). Certificates of GPUs are left alone: they are proved anew on the card.
 
 Timings and records are of the same bytes and so of the same speed: they get the new hash for a row of which the same
@@ -39,7 +39,7 @@ SAME = {"add_layer_norm.triton": "its arguments are named by a constant of the c
 
 
 def _keep_written() -> None:
-    """Functions that are made of a text keep it, as ``forms/launches.py`` has it since."""
+    """Functions that are made of a text keep it, as ``templates/launches.py`` has it since."""
     run = builtins.exec
 
     def keeping(text: Any, scope: Any = None, *more: Any) -> None:
@@ -56,10 +56,10 @@ def listed() -> dict[str, dict[str, Any]]:
     from kernelworks.build import cpp, cuda
     from kernelworks.build.configs import configs
     from kernelworks.build.constants import constants_of
-    from kernelworks.build.indexed import PACKAGE, Files
-    from kernelworks.build.launching import Launches, Walk
+    from kernelworks.build.launch_code import Launches, Walk
+    from kernelworks.build.source_index import PACKAGE, Files
     from kernelworks.build.sources import with_includes
-    from kernelworks.op import OPS
+    from kernelworks.dispatch.op import OPS
 
     class Launching(Walk):
         """What rows of rows hash to depends on the format."""
@@ -158,8 +158,8 @@ def carried(
     then: dict[str, Any], now: dict[str, Any], same: Mapping[str, str], commit: str, source: Path
 ) -> Iterator[str]:  # fmt: skip
     """Certificates of CPUs, from those of the commit; what was proved since under a hash of format 2 stays."""
-    from kernelworks import certificates
-    from kernelworks.build.launching import FORMAT
+    from kernelworks.build.launch_code import FORMAT
+    from kernelworks.dispatch import certificates
 
     for path in sorted((source / "kernelworks" / "certified").glob("*.json")):
         kind = path.stem
@@ -217,15 +217,15 @@ def subsets(items: list[Any]) -> list[tuple[Any, ...]]:
 def rekeyed(hashes: Mapping[str, str], then: Mapping[str, Any], now: Mapping[str, Any], source: Path) -> Iterator[str]:
     """Timings of the commit: the source's hash, and of what they were raced among. Those that were made of the rows as
     they are now stay."""
-    from kernelworks import timings
+    from kernelworks.dispatch import tuning_records
 
     known = {its["hash"] for its in now.values()}
     for path in sorted((source / "kernelworks" / "timed").glob("*.json")):
         changed = 0
         remade: dict[tuple[str, ...], str] = {}
-        found = {(t.op, t.key): t for t in timings._read(timings.SHIPPED / path.name)[0]}
+        found = {(t.op, t.key): t for t in tuning_records._read(tuning_records.SHIPPED / path.name)[0]}
         made = {at for at, t in found.items() if known.issuperset(t.source_hash.split("+"))}
-        for t in timings._read(path)[0]:
+        for t in tuning_records._read(path)[0]:
             if (t.op, t.key) in made:
                 continue
             new = "+".join(hashes.get(one, one) for one in t.source_hash.split("+"))
@@ -239,7 +239,7 @@ def rekeyed(hashes: Mapping[str, str], then: Mapping[str, Any], now: Mapping[str
                     remade[key] = among(*key, sources)
                 t, changed = replace(t, source_hash=new, among=remade.get(key, "") if t.among else ""), changed + 1
             found[t.op, t.key] = t
-        timings.write_shipped(found.values(), path.stem)
+        tuning_records.write_shipped(found.values(), path.stem)
         lost = sum(not new for new in remade.values())
         yield f"{path.name}: {changed} of {len(found)} timings" + (
             f", {lost} without what they were among" if lost else ""
@@ -260,7 +260,7 @@ def records(hashes: Mapping[str, str], folder: Path) -> Iterator[str]:
 
 def toolchains(place: str, op: str) -> dict[str, str]:
     """Row -> the toolchain that its certificate names on that machine."""
-    from kernelworks import certificates
+    from kernelworks.dispatch import certificates
 
     kind = next((k for k in certificates.shipped_kinds() if place.startswith(k)), "")
     return {c.row: c.toolchain for c in certificates._shipped(kind).values() if c.op == op}

@@ -9,9 +9,10 @@ from __future__ import annotations
 import argparse
 
 import kernelworks  # noqa: F401  fills OPS
-from kernelworks import certificates, environment
-from kernelworks.certificates import Certificate
-from kernelworks.op import OPS
+from kernelworks.dispatch import certificates
+from kernelworks.dispatch.certificates import Certificate
+from kernelworks.dispatch.op import OPS
+from kernelworks.machine import environment
 
 
 def current(certificate: Certificate) -> bool:

@@ -23,10 +23,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kernelworks.bench.results import commit, head
 from kernelworks.build.cpp import toolchain
-from kernelworks.ceilings import quiet
-from kernelworks.layout import in_lines
+from kernelworks.measure.bench.results import commit, head
+from kernelworks.measure.clock import noise
+from kernelworks.records.json_text import in_lines
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -69,15 +69,15 @@ def measured(command: list[str]) -> tuple[Any, dict[str, Any]]:
     words = [Path(word).name if "/" in word else word for word in command]  # folders are this machine's
     return figures, {
         "command": " ".join(words), "exit_code": run.returncode, "said": last,
-        "others_share_of_the_cores": round(quiet.foreign_share(before, after), 3),
+        "others_share_of_the_cores": round(noise.foreign_share(before, after), 3),
         "seconds": round(after.wall_s - before.wall_s, 1),
     }  # fmt: skip
 
 
-def _times() -> quiet.CpuTimes:
+def _times() -> noise.CpuTimes:
     """With the processes of our own that have ended."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    now = quiet.cpu_times()
+    now = noise.cpu_times()
     return now._replace(own_s=now.own_s + ended.ru_utime + ended.ru_stime)
 
 

@@ -45,10 +45,10 @@ import h200_trust
 from h200_ops import head
 from side_by_side import RESULT, Entry, Heard, Started, Task, end_on_sigterm, side_by_side
 
-from kernelworks import certificates
-from kernelworks.layout import in_lines
+from kernelworks.dispatch import certificates
+from kernelworks.dispatch.op import OPS
 from kernelworks.machine import gpu
-from kernelworks.op import OPS
+from kernelworks.records.json_text import in_lines
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = Path(__file__).resolve().parent

@@ -31,13 +31,13 @@ from torch import Tensor
 from triton.testing import do_bench
 
 import kernelworks as kw
-from kernelworks.bench.results import head
-from kernelworks.layout import in_lines
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
+from kernelworks.measure.bench.results import head
 from kernelworks.ops.attention.block_sparse_attention.cases import pattern
 from kernelworks.ops.attention.block_sparse_attention.contract import BLOCK, blocks_of, pairs_of
 from kernelworks.ops.attention.block_sparse_attention.peers import by_flex
 from kernelworks.ops.attention.block_sparse_attention.triton_lists import lists_of
+from kernelworks.records.json_text import in_lines
 
 OUT = Path(__file__).resolve().parent / "results" / "h200-blocks.json"
 ROWS = {"block_sparse_attention": ("sm90", "sm90_backward"), "attention": ("sm90", "sm90_backward")}

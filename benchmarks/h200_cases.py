@@ -20,13 +20,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import kernelworks as kw
 from kernelworks import contract
-from kernelworks.bench import baselines
-from kernelworks.bench.expecting import counted
-from kernelworks.op import OPS, Op
+from kernelworks.contract.tensors import leaves
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.measure.bench import baselines
+from kernelworks.measure.roofline.kernel_time import counted
 from kernelworks.ops.attention.attention.peers import by_flex as attention_by_flex
 from kernelworks.ops.attention.block_sparse_attention.peers import by_flex as of_blocks
 from kernelworks.ops.attention.varlen_attn.peers import by_flex as of_sequences
-from kernelworks.plain import leaves
 
 __all__ = ["BOTH", "FILLING", "Asked", "Call", "Case", "Group", "groups", "of_contract", "small_calls"]
 

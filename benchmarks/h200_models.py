@@ -45,10 +45,10 @@ import transformers
 from side_by_side import RESULT, Entry, Heard, Started, Task, end_on_sigterm, side_by_side
 from torch import Tensor, nn
 
-from kernelworks.layout import in_lines
-from kernelworks.models import swap, validate
-from kernelworks.models.validate import relative_error
-from kernelworks.op import OPS, Op
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.nn.swap import swap
+from kernelworks.nn.validate import relative_error, validate
+from kernelworks.records.json_text import in_lines
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"

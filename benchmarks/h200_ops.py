@@ -40,17 +40,17 @@ from side_by_side import wait_for_turn
 from torch import Tensor
 
 import kernelworks as kw
-from kernelworks import timings
-from kernelworks.bench.expecting import counted, piece_of
-from kernelworks.bench.gpu import copy_of, race_on_gpu
-from kernelworks.bench.results import head as provenance
 from kernelworks.build import native
-from kernelworks.choose import choose, eligible
 from kernelworks.contract import Request
-from kernelworks.layout import in_lines
-from kernelworks.map import source_hashes
-from kernelworks.op import OPS
-from kernelworks.settle.live import Training
+from kernelworks.dispatch import tuning_records
+from kernelworks.dispatch.choose import choose, eligible
+from kernelworks.dispatch.op import OPS
+from kernelworks.measure.autotune.live import Training
+from kernelworks.measure.bench.kernel_map import source_hashes
+from kernelworks.measure.bench.results import head as provenance
+from kernelworks.measure.clock.race_on_gpu import copy_of, race_on_gpu
+from kernelworks.measure.roofline.kernel_time import counted, piece_of
+from kernelworks.records.json_text import in_lines
 
 GIB = 2**30
 SAME = 3e-3  # how much further from float32 torch than eager an arm may be, normwise: half an ulp of bfloat16
@@ -226,8 +226,8 @@ def known(case: Case) -> bool:
     """Whether a timing speaks for this very call: ours was quicker, or torch than all ways that there are today."""
     op, request = OPS[case.op], request_of(case)
     there = eligible(op, request)[0]
-    exact, _ = timings.held(op.name, op.contract, request, there)
-    return any(timing.won or timings.settles(timing, there) for timing in exact)
+    exact, _ = tuning_records.held(op.name, op.contract, request, there)
+    return any(timing.won or tuning_records.settles(timing, there) for timing in exact)
 
 
 def ways(case: Case) -> Iterator[Call]:

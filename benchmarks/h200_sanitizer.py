@@ -22,8 +22,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from kernelworks.layout import in_lines
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
+from kernelworks.records.json_text import in_lines
 
 TOOLS = {"memcheck": [], "racecheck": ["--racecheck-report", "analysis", "--print-limit", "100"]}
 SHORTEST = 20.0  # seconds: what a run takes before its first call
@@ -146,7 +146,7 @@ class Runs:
 def run(op: str, row: str, tool: str, limit: float) -> dict[str, Any]:
     """One run under a tool, ended after ``limit`` seconds; the process makes no call in the last third of them."""
     more = arguments(op, row)
-    inner = [sys.executable, "-m", "kernelworks.prove.sanitized", op, row, "--seconds", f"{limit * 2 / 3:.0f}", *more]
+    inner = [sys.executable, "-m", "kernelworks.verify.sanitized", op, row, "--seconds", f"{limit * 2 / 3:.0f}", *more]
     watched = ["compute-sanitizer", "--tool", tool, *TOOLS[tool], "--show-backtrace", "no", "--error-exitcode", "9"]
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     begin = time.monotonic()

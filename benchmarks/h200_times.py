@@ -3,7 +3,7 @@
     python benchmarks/h200_times.py [--only attention,linear] [--record FILE] [--machine FILE] [--terms]
 
 The predictions are made anew from the shapes on record, the ceilings of ``h200-machine.json`` and the model as it lies
-here (``ceilings/expected.py``, the rooms' ``times.toml``), of whatever source the figures are.
+here (``measure/roofline/time_model.py``, the rooms' ``times.toml``), of whatever source the figures are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import argparse
 import json
 from pathlib import Path
 
-from kernelworks.bench.expecting import compared
+from kernelworks.measure.roofline.kernel_time import compared
 from kernelworks.records import GpuCeilings, from_json
 from kernelworks.report import expectations
 

@@ -38,11 +38,11 @@ import torch
 from torch import Tensor
 
 import kernelworks  # noqa: F401  fills OPS
-from kernelworks.build.rows import as_float64
+from kernelworks.build.kernels import as_float64
 from kernelworks.contract import Case
-from kernelworks.layout import in_lines
-from kernelworks.op import OPS, Op
-from kernelworks.prove.truth import flat_outputs, placed
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.records.json_text import in_lines
+from kernelworks.verify.reference import flat_outputs, placed
 
 CASES = 3  # of each op's, evenly spread over those that have gradients, the first always among them
 CLOSE = {

@@ -23,11 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.bench.expecting import expect
-from kernelworks.bench.results import head
-from kernelworks.op import OPS, Op
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.measure.autotune.live import forward_only, ours
+from kernelworks.measure.bench.results import head
+from kernelworks.measure.roofline.kernel_time import expect
 from kernelworks.records import GpuCeilings, from_json
-from kernelworks.settle.live import forward_only, ours
 
 RESULTS = Path(__file__).resolve().parent / "results"
 OUT = RESULTS / "h200-unseen.json"

@@ -23,9 +23,9 @@ from kernelworks.judge import Budget, judge
 from kernelworks.judge.formats import kernelbench
 from kernelworks.judge.lint import lint
 from kernelworks.judge.problem import Problem
-from kernelworks.lints import WEAK, WORTH, Lint
 from kernelworks.machine import machine
-from kernelworks.observe.program import versions
+from kernelworks.profile.program import versions
+from kernelworks.records.problem_check import WEAK, WORTH, Lint
 
 HERE = Path(__file__).resolve().parents[1]
 RECORD = HERE / "benchmarks" / "results" / "kernelbench-lint.json"

@@ -77,8 +77,8 @@ def claimed(path: Path, rows: Path) -> Any:
 def judging(args: argparse.Namespace, number: int) -> None:
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, [cores[(number * args.threads + i) % len(cores)] for i in range(args.threads)])
-    from kernelworks.ceilings import ceilings
-    from kernelworks.judge.nursery import Nursery
+    from kernelworks.judge.process.pool import Nursery
+    from kernelworks.measure.peaks import ceilings
     from kernelworks.records import GpuCeilings, from_json
 
     given = None if args.ceilings is None else json.loads(args.ceilings.read_text(encoding="utf-8"))["ceilings"]
@@ -95,10 +95,10 @@ def judging(args: argparse.Namespace, number: int) -> None:
 
 
 def judged(path: Path, threads: int, limits: Any, nursery: Any) -> dict[str, Any]:
-    from kernelworks.judge.bench import Budget
     from kernelworks.judge.formats import kernelbench, placed
-    from kernelworks.judge.sitting import Sitting
-    from kernelworks.search import shares
+    from kernelworks.judge.harness import Budget
+    from kernelworks.judge.session import Sitting
+    from kernelworks.search.workers import cores as shares
 
     budget = Budget(
         truth_s=0.5, least_cases=3, most_cases=3, many=12, many_s=0.3, looks=1, shapes=0, gradients=0, build_s=90.0,
@@ -205,7 +205,7 @@ def main() -> None:
         return
     if args.folders:
         if args.ceilings is None:
-            from kernelworks.ceilings import ceilings
+            from kernelworks.measure.peaks import ceilings
 
             ceilings(rough=True, device="cuda")  # before others are at work there; kept for them
         beside_each_other(args)

@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from side_by_side import HALTED, READY
 
-from kernelworks.ceilings.quiet import cpu_times, noise_between
+from kernelworks.measure.clock.noise import cpu_times, noise_between
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 

@@ -51,9 +51,9 @@ import torch
 from program_arm import MODES, PLAN, PROGRAMS, SWITCHES
 from side_by_side import LEAST_S, RESULT, Entry, Heard, Started, Task, end_on_sigterm, side_by_side
 
-from kernelworks import environment
-from kernelworks.bench.results import head as provenance
-from kernelworks.layout import in_lines
+from kernelworks.machine import environment
+from kernelworks.measure.bench.results import head as provenance
+from kernelworks.records.json_text import in_lines
 from kernelworks.report import programs as report
 
 HERE = Path(__file__).resolve().parent

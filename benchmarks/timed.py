@@ -10,10 +10,11 @@ from __future__ import annotations
 import argparse
 
 import kernelworks  # noqa: F401  fills OPS
-from kernelworks import environment, timings
 from kernelworks.build import BuildError
-from kernelworks.op import OPS
-from kernelworks.timings import Timing
+from kernelworks.dispatch import tuning_records
+from kernelworks.dispatch.op import OPS
+from kernelworks.dispatch.tuning_records import Timing
+from kernelworks.machine import environment
 
 
 def current(timing: Timing) -> bool:
@@ -24,7 +25,7 @@ def current(timing: Timing) -> bool:
     if op is None or not names.issuperset(ways):
         return False
     try:
-        return timings.sources_of(op.row(way) for way in ways) == (timing.source_hash, timing.toolchain)
+        return tuning_records.sources_of(op.row(way) for way in ways) == (timing.source_hash, timing.toolchain)
     except BuildError:
         return False
 
@@ -33,13 +34,13 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for folder in sorted(p for p in environment.cache_dir("timings").glob("*") if p.is_dir()):
         found: dict[tuple[object, ...], Timing] = {}
-        place, shipped = folder.name, timings.shipped_path(folder.name)
+        place, shipped = folder.name, tuning_records.shipped_path(folder.name)
         for path in filter(lambda path: path.is_file(), [shipped, *sorted(folder.glob("*.json"))]):
-            for timing in timings._read(path)[0]:
+            for timing in tuning_records._read(path)[0]:
                 if not timing.noisy and current(timing):
                     found[timing.op, timing.key] = timing
         if found:
-            print(timings.write_shipped(found.values(), place), len(found))
+            print(tuning_records.write_shipped(found.values(), place), len(found))
 
 
 if __name__ == "__main__":

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from kernelworks import certificates, timings
 from kernelworks.contract import Request
-from kernelworks.op import OPS, Op
+from kernelworks.dispatch import certificates, tuning_records
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.dispatch.tuning_records import NOISY, Raced, Timing
 from kernelworks.ops import linear  # noqa: F401  fills OPS
-from kernelworks.timings import NOISY, Raced, Timing
 
 LEAST = 1.10  # torch's median over ours
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -72,8 +72,8 @@ def timing(record: dict[str, Any], row: dict[str, Any], kind: str) -> Timing | N
     if held is None:  # the row that was timed is no more
         return None
     return Timing(
-        op=name, pass_="forward", way=way, bucket=timings.bucket_of(op.contract, request),
-        call=timings.call_of(request), place=f"{kind}-{record['machine']['cores']}cores", threads=record["threads"],
+        op=name, pass_="forward", way=way, bucket=tuning_records.bucket_of(op.contract, request),
+        call=tuning_records.call_of(request), place=f"{kind}-{record['machine']['cores']}cores", threads=record["threads"],
         source_hash=held.source_hash, toolchain=held.toolchain, torch=record["versions"]["torch"].split("+")[0],
         whole=Raced(ours, theirs, (ratio, ratio), NOISY), backward=None, date=record["date"][:10],
         note="of the medians on record, halves and spread not measured",
@@ -86,7 +86,7 @@ def main() -> None:
         record = json.loads(path.read_text(encoding="utf-8"))
         made = (timing(record, row, record["machine"]["kind"]) for row in record["rows"])
         found += [t for t in made if t is not None]
-    print(timings.write_shipped(found, found[0].place), len(found))
+    print(tuning_records.write_shipped(found, found[0].place), len(found))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from kernelworks.records import (
 )
 
 if TYPE_CHECKING:
-    from kernelworks.judge.nursery import Nursery
+    from kernelworks.judge.process.pool import Nursery
 
 # Started first, in this order: no worker is then left with one long test when the other has nothing more to take.
 LONG = ("test_triton", "test_parity", "test_prove", "test_torch")
@@ -71,7 +71,7 @@ def _entered_through_cpp() -> None:
 def _own_history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What fixes of tests brought is nothing to calibrate the user's predictions by: it goes to a folder of its own,
     but where a test has a cache of its own."""
-    from kernelworks import environment
+    from kernelworks.machine import environment
 
     users, cache_dir = os.environ.get("KERNELWORKS_CACHE"), environment.cache_dir
     folder = tmp_path_factory.mktemp("kept")
@@ -88,7 +88,7 @@ def _own_history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def through_python() -> Iterator[None]:
     """Every op's calls go through Python while the test runs."""
     from kernelworks.build import native
-    from kernelworks.op import OPS
+    from kernelworks.dispatch.op import OPS
 
     for op in OPS.values():
         op.entry.through(None)
@@ -105,15 +105,15 @@ CALM = ("diagnose", "trust", "test_cli")
 def calm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that nobody else uses, whatever goes on; tests of noise put their own reader in its place."""
     if request.path.parent.name in CALM or request.path.stem in CALM:
-        from kernelworks.ceilings import quiet
+        from kernelworks.measure.clock import noise
 
-        monkeypatch.setattr(quiet, "cpu_times", lambda: quiet.CpuTimes(time.monotonic(), 0.0, 0.0, 2))
+        monkeypatch.setattr(noise, "cpu_times", lambda: noise.CpuTimes(time.monotonic(), 0.0, 0.0, 2))
 
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
     """Where the judge's processes are born, once for all tests of a worker: it takes seconds to load torch."""
-    from kernelworks.judge.nursery import Nursery
+    from kernelworks.judge.process.pool import Nursery
 
     with Nursery(interpreted=True) as born:
         yield born

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
-from kernelworks.ceilings.quiet import CpuTimes
-from kernelworks.ceilings.survey import fingerprint
+from kernelworks.measure.clock.noise import CpuTimes
+from kernelworks.measure.peaks.survey import fingerprint
 from kernelworks.records import Bandwidth, Ceilings, FlopRate, FunctionRate, GpuBandwidth, GpuCeilings, GpuRate
 
 MIB = 2**20

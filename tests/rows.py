@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import kernelworks
-from kernelworks import certificates
 from kernelworks.build.cpp import TARGETS
 from kernelworks.contract import Row
+from kernelworks.dispatch import certificates
+from kernelworks.dispatch.op import OPS, Op
 from kernelworks.machine import has_gpu, machine
-from kernelworks.op import OPS, Op
 
 assert kernelworks.__version__  # importing the package lists the ops
 

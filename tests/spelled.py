@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.op import OPS
-from kernelworks.spelling import Spelling
+from kernelworks.dispatch.op import OPS
+from kernelworks.dispatch.signature import Spelling
 
 NAMES = [name for name, op in OPS.items() if op.spelling is not None and op.spelling.function is not None]
 Parameters = list[tuple[str, Any, bool]]  # name, default, whether it may be given by position

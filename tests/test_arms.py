@@ -9,8 +9,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import kernelworks as kw
-from kernelworks.op import OPS
-from kernelworks.settle import live
+from kernelworks.dispatch.op import OPS
+from kernelworks.measure.autotune import live
 
 
 class Seen(TorchFunctionMode):

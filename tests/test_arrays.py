@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import kernelworks as kw
-from kernelworks import arrays
-from kernelworks.op import OPS
+from kernelworks.dispatch import arrays
+from kernelworks.dispatch.op import OPS
 from spelled import NAMES, example
 
 rng = np.random.default_rng(0)

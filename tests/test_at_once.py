@@ -17,11 +17,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelworks import entry, ops, plans, timings
+from kernelworks import ops
 from kernelworks.build import native
-from kernelworks.op import OPS, Op
-from kernelworks.passthrough import ASKED
-from kernelworks.watching import reached, watched
+from kernelworks.dispatch import entry, plans, tuning_records
+from kernelworks.dispatch.hooks import reached, watched
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.dispatch.passthrough import ASKED
 from rows import ALL_OPS, label
 
 DIRECT = [op for op in ALL_OPS if op.passthrough is not None]
@@ -302,7 +303,7 @@ def test_who_is_told_of_calls_is_told(op: Op) -> None:
     assert told == [op.name]
     for _ in range(3):
         call(op, args)
-    assert [m for m, _ in seen_by_python(lambda: call(op, args)) if m == "kernelworks.op"] == []
+    assert [m for m, _ in seen_by_python(lambda: call(op, args)) if m == "kernelworks.dispatch.op"] == []
 
 
 def test_compiled_programs_see_the_op() -> None:
@@ -335,15 +336,15 @@ def test_the_function_is_itself_again_where_calls_go_through_cpp() -> None:
 # ---------------------------------------------------------------- large calls
 
 
-def record(call: str, torch_us: float, ours_us: float) -> timings.Timing:
-    raced = timings.Raced(ours_us, torch_us, (torch_us / ours_us,) * 2, 0.01)
-    return timings.Timing("gelu", "forward", "scalar", "", call, "", 1, "", "", "", raced, None, "")
+def record(call: str, torch_us: float, ours_us: float) -> tuning_records.Timing:
+    raced = tuning_records.Raced(ours_us, torch_us, (torch_us / ours_us,) * 2, 0.01)
+    return tuning_records.Timing("gelu", "forward", "scalar", "", call, "", 1, "", "", "", raced, None, "")
 
 
 def test_a_row_is_worth_the_way_to_it_where_that_is_a_hundredth() -> None:
     names = ("x", "weight")
     call = "x f32[4,4096]; weight f32[4096,1024] by [1,4096]; eps=1"
-    assert timings.elements(call) == {"x": 16384, "weight": 4194304}
+    assert tuning_records.elements(call) == {"x": 16384, "weight": 4194304}
     assert entry._least([record(call, 2000.0, 500.0)], names) == (1, 2097152)
     assert entry._least([record(call, 900.0, 90.0), record(call, 2000.0, 1990.0)], names) is None
-    assert timings.elements("params 16 tensors cc6ee5797df; eps=1") == {}
+    assert tuning_records.elements("params 16 tensors cc6ee5797df; eps=1") == {}

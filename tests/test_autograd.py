@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import kernelworks as kw
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 
 
 def leaves(*shapes: tuple[int, ...]) -> list[torch.Tensor]:

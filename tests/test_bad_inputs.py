@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from kernelworks import ops
-from kernelworks.op import Op
-from kernelworks.prove.checks import bad_inputs
+from kernelworks.dispatch.op import Op
+from kernelworks.verify.checks import bad_inputs
 from rows import ALL_OPS, label, runs_here
 
 

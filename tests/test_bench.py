@@ -15,15 +15,19 @@ from typing import Any
 import pytest
 import torch
 
-from kernelworks import certificates, ops, timings
-from kernelworks.bench import baselines, bench, faults, forecast, results, run, timing
-from kernelworks.bench.timing import Race, race
-from kernelworks.ceilings.quiet import Ambiguous, Quiet
-from kernelworks.choose import eligible
+from kernelworks import ops
 from kernelworks.contract import Case
-from kernelworks.op import OPS, Op
+from kernelworks.dispatch import certificates, tuning_records
+from kernelworks.dispatch.choose import eligible
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.dispatch.plans import forget_all
+from kernelworks.measure.bench import baselines, bench, results, run
+from kernelworks.measure.clock import page_faults
+from kernelworks.measure.clock import race as timing
+from kernelworks.measure.clock.noise import Ambiguous, Quiet
+from kernelworks.measure.clock.race import Race, race
+from kernelworks.measure.roofline import forecast
 from kernelworks.ops.peers import compiled_whole
-from kernelworks.plans import forget_all
 from kernelworks.records import Arm, BenchResult
 from machines import Busy, record
 
@@ -132,28 +136,28 @@ def test_percentiles_and_pooling() -> None:
 def test_page_faults_are_kept_out() -> None:
     """A fresh 32 MiB output faults 8192 times; inside, after glibc has settled, it hardly does."""
     x = torch.zeros(8 << 20)
-    with faults.kept_out() as raised:
+    with page_faults.kept_out() as raised:
         if not raised:
             assert not hasattr(__import__("ctypes").CDLL(None), "mallopt")
             return
         for _ in range(6):
             torch.relu(x)
-        before = faults.minor_faults()
+        before = page_faults.minor_faults()
         torch.relu(x)
-        assert faults.minor_faults() - before < 1000
+        assert page_faults.minor_faults() - before < 1000
 
 
 def test_what_a_race_told_malloc_makes_nothing_slower_afterwards() -> None:
     """A process whose outputs of 16 MiB cause no page faults before a race has none after it."""
     x = torch.zeros(4 << 20)
-    with faults.kept_out():
+    with page_faults.kept_out():
         torch.relu(x)
     for _ in range(6):
         torch.relu(x)
-    before = faults.minor_faults()
+    before = page_faults.minor_faults()
     for _ in range(4):
         torch.relu(x)
-    assert faults.minor_faults() - before < 1000
+    assert page_faults.minor_faults() - before < 1000
 
 
 # ---------------------------------------------------------------- the gate
@@ -243,10 +247,10 @@ def test_where_torch_would_run_the_first_proved_row_is_timed_too(
     small_case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
-    monkeypatch.setattr(timings, "SHIPPED", tmp_path)
-    monkeypatch.setattr(timings, "_folder", lambda place: tmp_path)
+    monkeypatch.setattr(tuning_records, "SHIPPED", tmp_path)
+    monkeypatch.setattr(tuning_records, "_folder", lambda place: tmp_path)
     monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: None)
-    timings.reread()
+    tuning_records.reread()
     forget_all()
     (result,) = small_bench(baselines=False)
     forget_all()

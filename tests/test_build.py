@@ -30,7 +30,7 @@ print(x.item())
 FALLBACK = """
 import json, warnings, torch
 import kernelworks as kw
-from kernelworks.explanation import explain
+from kernelworks.diagnose.explain import explain
 x, w = torch.randn(4, 32), torch.randn(32)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
@@ -184,9 +184,7 @@ def test_the_torch_row_runs_and_explain_says_why(fault: str, tmp_path: Path) -> 
             (tmp_path / "cache").symlink_to("/dev/full")
             text = "the build cache"
     # As proved: only the build stands between the call and the row.
-    code = (
-        "from kernelworks import certificates as c\nc.invalid = lambda op, row, kind=None: row.toolchain() and None\n"
-    )
+    code = "from kernelworks.dispatch import certificates as c\nc.invalid = lambda op, row, kind=None: row.toolchain() and None\n"
     done = forked.python(code=code + FALLBACK, **env)
     assert done.returncode == 0, done.stderr
     right, row, declined, warned = json.loads(done.stdout)

@@ -9,12 +9,13 @@ import json
 import pytest
 import torch
 
-from kernelworks import ceilings
 from kernelworks.build import library
-from kernelworks.ceilings import cache, quiet, survey
-from kernelworks.ceilings.bound import DISPATCH_CALLS
-from kernelworks.ceilings.quiet import Ambiguous, CpuTimes, Quiet, foreign_share
 from kernelworks.machine import machine
+from kernelworks.measure import peaks
+from kernelworks.measure.clock import noise
+from kernelworks.measure.clock.noise import Ambiguous, CpuTimes, Quiet, foreign_share
+from kernelworks.measure.peaks import cache, survey
+from kernelworks.measure.roofline.bound import DISPATCH_CALLS
 from kernelworks.records import Ceilings, FlopRate, from_json, to_json
 from machines import MIB, Busy, record
 
@@ -28,10 +29,10 @@ def test_foreign_share_leaves_out_our_own_time() -> None:
 
 
 def test_cpu_times_count_our_own_work() -> None:
-    before = quiet.cpu_times()
-    while quiet.cpu_times().own_s < before.own_s + 0.05:
+    before = noise.cpu_times()
+    while noise.cpu_times().own_s < before.own_s + 0.05:
         pass
-    after = quiet.cpu_times()
+    after = noise.cpu_times()
     assert after.wall_s > before.wall_s
     assert after.busy_s >= before.busy_s > 0
     assert after.cores >= 1
@@ -55,7 +56,7 @@ def test_a_busy_machine_is_refused_in_words() -> None:
 
 def test_measure_refuses_on_a_busy_machine() -> None:
     with pytest.raises(Ambiguous, match=r"^ambiguous: other processes used 34% of the cores"):
-        ceilings.measure(quiet=Quiet(window_s=0.0, patience=2, times=Busy(0.34)))
+        peaks.measure(quiet=Quiet(window_s=0.0, patience=2, times=Busy(0.34)))
 
 
 def test_a_later_burst_does_not_spoil_the_first_round() -> None:
@@ -84,7 +85,7 @@ def test_everything_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey, "ROUNDS", 1)
     monkeypatch.setattr(survey, "SAMPLE_S", 0.0005)
     steps: list[tuple[str, int, int]] = []
-    found = ceilings.measure(lambda *s: steps.append(s), quiet=Quiet(window_s=0.0, times=Busy(0.0)))
+    found = peaks.measure(lambda *s: steps.append(s), quiet=Quiet(window_s=0.0, times=Busy(0.0)))
     counts = {1, machine().cores}
     assert {b.threads for b in found.bandwidth} == counts
     assert {(b.level, b.kind) for b in found.bandwidth} == set(
@@ -138,13 +139,13 @@ def own_cache(tmp_path, monkeypatch):  # type: ignore[no-untyped-def]
 def test_cache_round_trip(own_cache, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     calls: list[int] = []
     monkeypatch.setattr(cache, "measure", lambda progress=None: calls.append(1) or record())
-    assert ceilings.cached() is None
-    assert ceilings.ceilings() == record()
+    assert peaks.cached() is None
+    assert peaks.ceilings() == record()
     cache.forget()
-    assert ceilings.cached() == record()
-    assert ceilings.ceilings() == record()
+    assert peaks.cached() == record()
+    assert peaks.ceilings() == record()
     assert len(calls) == 1
-    ceilings.ceilings(again=True)
+    peaks.ceilings(again=True)
     assert len(calls) == 2
     assert [p.suffix for p in (own_cache / "ceilings").iterdir()] == [".json"]
 
@@ -165,9 +166,9 @@ def test_a_bad_entry_is_measured_again(own_cache, monkeypatch, fault: str) -> No
         path.write_bytes(bytes(range(256)))
     else:
         cache.save(record(fingerprint="of another machine"))
-    assert ceilings.cached() is None
+    assert peaks.cached() is None
     monkeypatch.setattr(cache, "measure", lambda progress=None: record(dispatch_us=7.0))
-    assert ceilings.ceilings().dispatch_us == 7.0
+    assert peaks.ceilings().dispatch_us == 7.0
     assert json.loads(path.read_text())["ceilings"]["dispatch_us"] == 7.0
 
 
@@ -175,7 +176,7 @@ def test_an_unwritable_cache_still_returns_the_result(own_cache, monkeypatch) ->
     (own_cache / "ceilings").write_text("a file where the folder should be")
     monkeypatch.setattr(cache, "measure", lambda progress=None: record())
     with pytest.warns(UserWarning, match="could not be cached"):
-        assert ceilings.ceilings() == record()
+        assert peaks.ceilings() == record()
 
 
 # ---------------------------------------------------------------- the bound
@@ -183,15 +184,15 @@ def test_an_unwritable_cache_still_returns_the_result(own_cache, monkeypatch) ->
 
 def test_each_term_names_its_regime() -> None:
     here = record()
-    streaming = ceilings.bound(1e6, 0, 400e6, float("inf"), torch.float32, 1, here)
+    streaming = peaks.bound(1e6, 0, 400e6, float("inf"), torch.float32, 1, here)
     assert streaming.seconds == pytest.approx(10e-3)  # 400 MB at 40 GB/s
     assert (streaming.regime, streaming.level, streaming.ceiling) == ("memory DRAM", "DRAM", "DRAM read 40 GB/s")
-    product = ceilings.bound(4e9, 0, 1e6, 1e6, torch.float32, 2, here)
+    product = peaks.bound(4e9, 0, 1e6, 1e6, torch.float32, 2, here)
     assert product.seconds == pytest.approx(10e-3)  # 4 GFLOP at 2 x 200 GFLOP/s
     assert product.regime == "compute" and product.ceiling == "float32 avx512 400 GFLOP/s"
-    soft = ceilings.bound(1e6, 50e6, 1e6, 1e6, torch.float32, 1, here)
+    soft = peaks.bound(1e6, 50e6, 1e6, 1e6, torch.float32, 1, here)
     assert soft.seconds == pytest.approx(10e-3) and soft.regime == "transcendental"
-    tiny = ceilings.bound(10, 0, 40, 40, torch.float32, 1, here)
+    tiny = peaks.bound(10, 0, 40, 40, torch.float32, 1, here)
     assert tiny.seconds == pytest.approx(1e-6) and tiny.regime == "dispatch"
 
 
@@ -203,7 +204,7 @@ def test_each_term_names_its_regime() -> None:
     ],
 )  # fmt: skip
 def test_the_unit_follows_dtype_and_isa(dtype: object, isa: str | None, gflops: float) -> None:
-    assert ceilings.bound(gflops * 1e9, 0, 0, 0, dtype, 1, record(), isa).terms["compute"] == pytest.approx(1.0)
+    assert peaks.bound(gflops * 1e9, 0, 0, 0, dtype, 1, record(), isa).terms["compute"] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +215,7 @@ def test_the_unit_follows_dtype_and_isa(dtype: object, isa: str | None, gflops: 
     ],
 )  # fmt: skip
 def test_the_level_follows_the_footprint(footprint: float, threads: int, level: str, gbs: float) -> None:
-    limit = ceilings.bound(0, 0, 1e9, footprint, "float32", threads, record())
+    limit = peaks.bound(0, 0, 1e9, footprint, "float32", threads, record())
     assert limit.level == level
     assert limit.seconds == pytest.approx(1 / gbs)
 
@@ -226,14 +227,14 @@ def test_the_last_cache_counts_as_far_as_it_was_measured() -> None:
     ]
     here = record(bandwidth=tuple(bandwidth))
     sizes = (6, 8, 16, 32, 64)  # two threads measured 4 MiB each
-    times = [ceilings.bound(0, 0, 1e9, size * MIB, "float32", 1, here).seconds for size in sizes]
+    times = [peaks.bound(0, 0, 1e9, size * MIB, "float32", 1, here).seconds for size in sizes]
     assert times[0] == times[1] == pytest.approx(1 / 100)
     assert times[3] == pytest.approx((24 / 56) / 40 + (32 / 56) / 100)
     assert times == sorted(times) and times[4] == pytest.approx(1 / 40)
 
 
 def test_just_beyond_the_last_cache_the_bound_is_continuous() -> None:
-    times = [ceilings.bound(0, 0, 1e9, f * MIB, "float32", 1, record()).seconds for f in (32, 32.01, 48, 63.99, 64)]
+    times = [peaks.bound(0, 0, 1e9, f * MIB, "float32", 1, record()).seconds for f in (32, 32.01, 48, 63.99, 64)]
     assert times == sorted(times)
     assert times[1] < 1.01 * times[0] and times[4] < 1.01 * times[3]
     assert times[2] == pytest.approx(0.5 / 100 + 0.5 / 40)
@@ -242,11 +243,11 @@ def test_just_beyond_the_last_cache_the_bound_is_continuous() -> None:
 def test_writes_may_stream() -> None:
     """A non-temporal copy at 60 GB/s beats reading at 40: half read, half written is bound by it, and no less."""
     here = record()
-    assert ceilings.bound(0, 0, 120e6, 1e9, "float32", 1, here, written_bytes=60e6).seconds == pytest.approx(2e-3)
-    assert ceilings.bound(0, 0, 120e6, 1e9, "float32", 1, here, written_bytes=20e6).seconds == pytest.approx(
+    assert peaks.bound(0, 0, 120e6, 1e9, "float32", 1, here, written_bytes=60e6).seconds == pytest.approx(2e-3)
+    assert peaks.bound(0, 0, 120e6, 1e9, "float32", 1, here, written_bytes=20e6).seconds == pytest.approx(
         80e6 / 40e9 + 40e6 / 60e9
     )
-    in_cache = ceilings.bound(0, 0, 120e3, 30e3, "float32", 1, here, written_bytes=60e3)
+    in_cache = peaks.bound(0, 0, 120e3, 30e3, "float32", 1, here, written_bytes=60e3)
     assert in_cache.terms["memory"] == pytest.approx(120e3 / 400e9)
 
 
@@ -255,20 +256,20 @@ def test_threads_between_one_and_all() -> None:
         cores=8,
         flops=(FlopRate("float32", "avx512", 1, 100.0), FlopRate("float32", "avx512", 8, 500.0)),
     )
-    times = [ceilings.bound(1e9, 0, 0, 0, "float32", n, here).terms["compute"] for n in (1, 2, 4, 5, 8, 16)]
+    times = [peaks.bound(1e9, 0, 0, 0, "float32", n, here).terms["compute"] for n in (1, 2, 4, 5, 8, 16)]
     assert times == pytest.approx([1 / 100, 1 / 200, 1 / 400, 1 / 500, 1 / 500, 1 / 500])
 
 
 def test_ridge_and_latency() -> None:
     here = record()
-    ridge = ceilings.bound(190e6, 0, 40e6, 1e9, "float32", 1, here)  # 0.95 ms against 1 ms
+    ridge = peaks.bound(190e6, 0, 40e6, 1e9, "float32", 1, here)  # 0.95 ms against 1 ms
     assert ridge.regime == "ridge memory DRAM/compute"
-    clear = ceilings.bound(160e6, 0, 40e6, 1e9, "float32", 1, here)
+    clear = peaks.bound(160e6, 0, 40e6, 1e9, "float32", 1, here)
     assert clear.regime == "memory DRAM"
-    assert ceilings.regime(clear, 1e-3) == "memory DRAM"
-    assert ceilings.regime(clear, 1e-3 / 0.6 * 0.999) == "memory DRAM"
-    assert ceilings.regime(clear, 1e-3 / 0.6 * 1.001) == "latency"
-    tiny = ceilings.bound(10, 0, 40, 40, "float32", 1, here)
-    assert ceilings.regime(tiny, 1.2e-6) == "dispatch"
-    assert ceilings.regime(tiny, 9e-6) == "dispatch"
-    assert ceilings.regime(tiny, DISPATCH_CALLS * 1e-6 * 1.01) == "latency"
+    assert peaks.regime(clear, 1e-3) == "memory DRAM"
+    assert peaks.regime(clear, 1e-3 / 0.6 * 0.999) == "memory DRAM"
+    assert peaks.regime(clear, 1e-3 / 0.6 * 1.001) == "latency"
+    tiny = peaks.bound(10, 0, 40, 40, "float32", 1, here)
+    assert peaks.regime(tiny, 1.2e-6) == "dispatch"
+    assert peaks.regime(tiny, 9e-6) == "dispatch"
+    assert peaks.regime(tiny, DISPATCH_CALLS * 1e-6 * 1.01) == "latency"

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import kernelworks as kw
-from kernelworks import certificates, plans
-from kernelworks import op as ops
 from kernelworks.build.cpp import TARGETS
-from kernelworks.build.rows import python_row
-from kernelworks.choose import choose
+from kernelworks.build.kernels import python_row
+from kernelworks.dispatch import certificates, plans
+from kernelworks.dispatch import op as ops
+from kernelworks.dispatch.choose import choose
+from kernelworks.dispatch.op import OPS
 from kernelworks.machine import machine
-from kernelworks.op import OPS
 from operators import Seen
 
 OP = OPS["rms_norm"]
@@ -158,7 +158,7 @@ def test_plans_are_dropped_not_hoarded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_explain_says_what_would_run() -> None:
-    from kernelworks.explanation import explain
+    from kernelworks.diagnose.explain import explain
 
     x, weight = torch.ones(4, 64), torch.ones(64)
     told = explain("rms_norm", x, weight, eps=1e-6)

@@ -19,11 +19,11 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from kernelworks import readme
-from kernelworks.arguments import named, op_named
-from kernelworks.ceilings import Ambiguous
 from kernelworks.cli import app
-from kernelworks.map import keep_benches, kept_benches, kernel_map
-from kernelworks.op import OPS
+from kernelworks.cli.arguments import named, op_named
+from kernelworks.dispatch.op import OPS
+from kernelworks.measure.bench.kernel_map import keep_benches, kept_benches, kernel_map
+from kernelworks.measure.clock.noise import Ambiguous
 from kernelworks.records import BenchResult, Ceilings, Diagnosis, Explanation, MapOp, Proof, from_json
 from kernelworks.report import map as map_report
 
@@ -123,7 +123,7 @@ def test_a_program_that_is_not_there_is_usage() -> None:
 
 
 def test_machine_prints_json_and_a_page(monkeypatch: pytest.MonkeyPatch, ceilings: Ceilings, tmp_path: Path) -> None:
-    patch(monkeypatch, "kernelworks.ceilings", "ceilings", lambda progress, again: ceilings)
+    patch(monkeypatch, "kernelworks.measure.peaks", "ceilings", lambda progress, again: ceilings)
     result = cli("machine", "--json", "--html", str(tmp_path / "machine.html"))
     assert from_json(Ceilings, result.stdout) == ceilings
     assert "Memory pyramid" in (tmp_path / "machine.html").read_text()
@@ -134,7 +134,7 @@ def test_a_busy_machine_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
     def busy(progress: Any, again: bool) -> Ceilings:
         raise Ambiguous(0.34)
 
-    patch(monkeypatch, "kernelworks.ceilings", "ceilings", busy)
+    patch(monkeypatch, "kernelworks.measure.peaks", "ceilings", busy)
     result = cli("machine")
     assert result.exit_code == 3
     assert "ambiguous: other processes used 34% of the cores" in result.stderr
@@ -149,7 +149,7 @@ def test_a_machine_too_busy_for_a_program_is_no_fault_of_the_programs(
         raise Ambiguous(0.34)
 
     patch(monkeypatch, "kernelworks.diagnose", "run", busy)
-    patch(monkeypatch, "kernelworks.settling", "settled", busy)
+    patch(monkeypatch, "kernelworks.cli.autotune", "settled", busy)
     assert cli(*verb).exit_code == 3
 
 
@@ -160,7 +160,7 @@ def test_a_refused_proof_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, proofs:
         asked.append((op, row, more["case"], more["dtype"]))
         return proofs if row == "avx2" else proofs[:1]
 
-    patch(monkeypatch, "kernelworks.prove", "prove", prove)
+    patch(monkeypatch, "kernelworks.verify", "prove", prove)
     case = OPS["rms_norm"].contract.cases[3].name
     result = cli("prove", "rms_norm.avx2", "--case", case, "--dtype", "float32")
     assert result.exit_code == 1
@@ -175,9 +175,9 @@ def test_a_bench_without_its_gate_is_exit_code_1(
     monkeypatch: pytest.MonkeyPatch, benches: list[BenchResult], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
-    patch(monkeypatch, "kernelworks.bench", "bench", lambda op, **more: benches[:1])
+    patch(monkeypatch, "kernelworks.measure.bench", "bench", lambda op, **more: benches[:1])
     assert cli("bench", "rms_norm").exit_code == 0
-    patch(monkeypatch, "kernelworks.bench", "bench", lambda op, **more: benches)
+    patch(monkeypatch, "kernelworks.measure.bench", "bench", lambda op, **more: benches)
     result = cli("bench", "rms_norm", "--json")
     assert result.exit_code == 1
     assert len(json.loads(result.stdout)) == 2

@@ -26,10 +26,10 @@ from kernelworks.climb.sass import loops
 from kernelworks.climb.template import FILES, start
 from kernelworks.machine import has_gpu
 from kernelworks.records import Ceilings, from_json, to_json
+from kernelworks.records.climb import Climb, RungTime
 from kernelworks.report.climb import page as climb_page
 from kernelworks.report.climb import tile as climb_tile
 from kernelworks.report.climb.worklog import worklog
-from kernelworks.rungs import Climb, RungTime
 
 LADDERS = Path(__file__).resolve().parent.parent / "ladders"
 ON_GPU = sorted({path.parent.name for path in LADDERS.glob("*/*.cu") if (path.parent / "problem.py").is_file()})

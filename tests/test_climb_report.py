@@ -13,6 +13,7 @@ import pytest
 from kernelworks.climb import ladder_named
 from kernelworks.climb.command import documents
 from kernelworks.records import Ceilings, GpuBandwidth, GpuCeilings, GpuRate, from_json
+from kernelworks.records.climb import Climb, RungResult, RungTime
 from kernelworks.report.climb import evidence as climb_evidence
 from kernelworks.report.climb import page as climb_page
 from kernelworks.report.climb import terminal
@@ -20,7 +21,6 @@ from kernelworks.report.climb import words as climb_words
 from kernelworks.report.climb.code import Line, changes, hunks, rewritten
 from kernelworks.report.climb.plot import roofline, stairs
 from kernelworks.report.climb.worklog import worklog
-from kernelworks.rungs import Climb, RungResult, RungTime
 from printed import printed
 from test_report import opened, without_browser
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kernelworks.cli import app
-from kernelworks.compare import NoRecord, compare
+from kernelworks.records.compare import NoRecord, compare
 
 HEAD = {
     "machine": {"kind": "k", "name": "M"}, "date": "2026-01-01", "commit": "c", "threads": 2, "versions": {"torch": "2"}

@@ -19,15 +19,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import kernelworks as kw
 from compiled_graphs import graphs, leaves_of
-from kernelworks.choose import Choice
-from kernelworks.compile import choice, compiling, measured
+from kernelworks.compile import choice, inductor
+from kernelworks.compile import race as measured
 from kernelworks.compile.calls import Found, found, states, value_of
 from kernelworks.compile.choice import Races, chosen
-from kernelworks.compile.compiling import compiled, races_within
-from kernelworks.compile.measured import Raced
+from kernelworks.compile.inductor import compiled, races_within
+from kernelworks.compile.race import Raced
 from kernelworks.compile.region import region_of
 from kernelworks.compile.replace import replaced
 from kernelworks.compile.report import CompileReport, Graph
+from kernelworks.dispatch.choose import Choice
 
 WON = Raced(120.0, 100.0, (1.2, 1.2), 0.01, False)
 LARGE = torch.linspace(-2, 2, 512 * 64).view(512, 64)  # work that is worth a race
@@ -296,9 +297,9 @@ def test_races_of_all_graphs_within_a_bound_share_it(monkeypatch: pytest.MonkeyP
         given.append(races.budget_s)
         told.seconds = 3.0
 
-    monkeypatch.setattr(compiling, "chosen", spending)
-    monkeypatch.setattr(compiling, "_by_inductor", lambda *args: None)
-    monkeypatch.setattr(compiling, "MANY", 1)
+    monkeypatch.setattr(inductor, "chosen", spending)
+    monkeypatch.setattr(inductor, "_by_inductor", lambda *args: None)
+    monkeypatch.setattr(inductor, "MANY", 1)
 
     def compile(times: int) -> None:
         for _ in range(times):
@@ -308,7 +309,7 @@ def test_races_of_all_graphs_within_a_bound_share_it(monkeypatch: pytest.MonkeyP
     with races_within(5.0):
         compile(3)
     compile(1)
-    assert given == [5.0, 2.0, -1.0, compiling.BUDGET_S]
+    assert given == [5.0, 2.0, -1.0, inductor.BUDGET_S]
 
 
 def test_a_race_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,7 +409,7 @@ def test_a_graph_that_cannot_be_read_is_inductors(monkeypatch: pytest.MonkeyPatc
     def odd(*args: Any) -> None:
         raise KeyError("odd")
 
-    monkeypatch.setattr("kernelworks.compile.compiling.chosen", odd)
+    monkeypatch.setattr("kernelworks.compile.inductor.chosen", odd)
     monkeypatch.setattr(compile_fx, "compile_fx", lambda graph, inputs, **more: graph.forward)
     got = torch.compile(lambda x: F.softmax(x, -1), backend=kw.compile.backend)(X)
     torch.testing.assert_close(got, F.softmax(X, -1))

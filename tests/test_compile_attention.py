@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 
 from compiled_graphs import graphs, leaves_of, truth
-from kernelworks.compile import measured
+from kernelworks.compile import race
+from kernelworks.compile.attention import attentions
 from kernelworks.compile.calls import Found, states
 from kernelworks.compile.choice import WHOLE, _ways
 from kernelworks.compile.region import region_of, with_copy
 from kernelworks.compile.replace import replaced
-from kernelworks.compile.scores import attentions
 
 Program = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -457,7 +457,7 @@ def test_masks_of_a_race_hide_nothing() -> None:
         region = region_of(call, states(graph.graph), {})
         assert not isinstance(region, str)
         (seen,) = (s for s, a in zip(call.sources, call.args, strict=True) if getattr(a, "dtype", None) is torch.bool)
-        clear = measured._clear(call)
+        clear = race._clear(call)
         view = seen.of(lambda node, c=clear: torch.full_like(node.meta["example_value"], c[node], device="cpu"))
         assert set(clear) and bool(torch.as_tensor(view.shape == (1, 1, 8, 8)))
 

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 
 from compiled_graphs import graphs, leaves_of
-from kernelworks.compile.by_hand import by_hand
 from kernelworks.compile.calls import states
+from kernelworks.compile.decomposed import by_hand
 from kernelworks.compile.replace import replaced
 
 X = torch.linspace(-2, 2, 6 * 64).view(6, 64)

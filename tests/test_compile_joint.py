@@ -16,13 +16,14 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor.decomposition import select_decomp_table
 
 from compiled_graphs import graphs, leaves_of
-from kernelworks.compile import choice, measured
+from kernelworks.compile import choice
+from kernelworks.compile import race as measured
 from kernelworks.compile.calls import found
 from kernelworks.compile.choice import Races, chosen
-from kernelworks.compile.halves import INDUCTOR, in_halves
-from kernelworks.compile.measured import Raced
+from kernelworks.compile.race import Raced
 from kernelworks.compile.replace import replaced
 from kernelworks.compile.report import Graph
+from kernelworks.compile.split_passes import INDUCTOR, in_halves
 
 WON = Raced(120.0, 100.0, (1.2, 1.2), 0.01, False)
 LOST = Raced(100.0, 120.0, (0.8, 0.8), 0.01, False)

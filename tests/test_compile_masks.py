@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from compiled_graphs import graphs
-from kernelworks.compile.masks import constant, held
+from kernelworks.compile.constants import constant, held
 
 X = torch.linspace(-1, 1, 8)
 

@@ -12,7 +12,7 @@ from compiled_graphs import graphs, leaves_of, truth
 from kernelworks.compile import choice
 from kernelworks.compile.calls import Found, states
 from kernelworks.compile.choice import Races, chosen
-from kernelworks.compile.measured import Raced
+from kernelworks.compile.race import Raced
 from kernelworks.compile.region import region_of, with_copy
 from kernelworks.compile.replace import misfit, replaced
 from kernelworks.compile.report import Graph

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from compiled_graphs import graphs
-from kernelworks import digest
-from kernelworks.compile import measured
-from kernelworks.compile.frozen import Weights, gains, weights_of
-from kernelworks.compile.measured import Raced
+from kernelworks.build import digest
+from kernelworks.compile import race as measured
+from kernelworks.compile.frozen_weights import Weights, gains, weights_of
+from kernelworks.compile.race import Raced
 from kernelworks.compile.report import Graph
 
 WON = Raced(120.0, 100.0, (1.2, 1.2), 0.01, False)

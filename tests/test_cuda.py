@@ -10,7 +10,7 @@ import torch
 from kernelworks import ops  # noqa: F401  fills OPS
 from kernelworks.build import BuildError, cuda
 from kernelworks.contract import Row
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 
 ROWS = {f"{op.name}.{row.name}": row for op in OPS.values() for row in op.rows if row.target == "sm_90a"}
 

@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from kernelworks.build import cache
-from kernelworks.ceilings.quiet import CpuTimes
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
+from kernelworks.dispatch.tuning_records import Raced
+from kernelworks.measure.autotune import candidates
+from kernelworks.measure.clock import duel as module
+from kernelworks.measure.clock.duel import Duel, OverTime, duel, quickest
+from kernelworks.measure.clock.noise import CpuTimes
 from kernelworks.ops.norm import rms_norm  # noqa: F401  fills OPS
-from kernelworks.settle import duel as module
-from kernelworks.settle import races
-from kernelworks.settle.duel import Duel, OverTime, duel, quickest
-from kernelworks.timings import Raced
 
 
 class Clock:
@@ -59,7 +59,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 PLACES = """
 import torch
-from kernelworks.settle.duel import _places
+from kernelworks.measure.clock.duel import _places
 lay, places = set(), _places()
 for _ in range(20):
     next(places)
@@ -321,11 +321,11 @@ def test_what_is_far_ahead_is_raced_to_its_end(monkeypatch: pytest.MonkeyPatch) 
         given.append(until)
         return Duel(Raced(1.0, ratio, (ratio, ratio), 0.0), rounds=1)
 
-    monkeypatch.setattr(races, "duel", said)
+    monkeypatch.setattr(candidates, "duel", said)
     args = (torch.ones(2, 8, requires_grad=True), torch.ones(8), 1e-6, None)
-    races.race_training(OPS["rms_norm"], args, ["reference+reference"], 1e9)
+    candidates.race_training(OPS["rms_norm"], args, ["reference+reference"], 1e9)
     ratio = 2.0
-    races.race_training(OPS["rms_norm"], args, ["reference+reference"], 1e9)
+    candidates.race_training(OPS["rms_norm"], args, ["reference+reference"], 1e9)
     assert given == [1e9, math.inf, 1e9, 1e9]
 
 
@@ -336,9 +336,9 @@ def test_what_is_made_with_the_forward_is_not_raced_as_a_backward(monkeypatch: p
         raced.append("")
         return Duel(Raced(1.0, 2.0, (2.0, 2.0), 0.0), rounds=1, runs=1)
 
-    monkeypatch.setattr(races, "duel", said)
+    monkeypatch.setattr(candidates, "duel", said)
     args = (torch.ones(2, 8, requires_grad=True), torch.ones(8), 1e-6, None)
-    one = races.race_training(OPS["rms_norm"], args, ["reference"])
+    one = candidates.race_training(OPS["rms_norm"], args, ["reference"])
     assert len(raced) == 1 and one.backward is one.whole
-    two = races.race_training(OPS["rms_norm"], args, ["reference+reference"])
+    two = candidates.race_training(OPS["rms_norm"], args, ["reference+reference"])
     assert len(raced) == 3 and two.backward is not two.whole, two.lost

@@ -8,7 +8,7 @@ import sys
 FIRST_CALL_IS_COMPILED = """
 import torch, kernelworks as kw
 from kernelworks.build import native
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 
 def backend(graph, inputs):
     for op in OPS.values():

@@ -19,20 +19,20 @@ from rich.console import Console
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import kernelworks as kw
-from kernelworks.bench.expecting import Compared, compared, counted, expect, manner, piece_of, tables
-from kernelworks.ceilings.expected import Manner, Piece, expected, raced
-from kernelworks.ceilings.shares import product_of
 from kernelworks.contract import Request, TensorSpec
-from kernelworks.diagnose import on_gpu
-from kernelworks.diagnose.on_gpu import Gpu
-from kernelworks.observe.overhead import Floors
-from kernelworks.observe.trace import Call, Place
-from kernelworks.op import OPS, Op
+from kernelworks.diagnose.account import on_gpu
+from kernelworks.diagnose.account.on_gpu import Gpu
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.measure.roofline.kernel_time import Compared, compared, counted, expect, manner, piece_of, tables
+from kernelworks.measure.roofline.time_model import Manner, Piece, expected, raced
+from kernelworks.measure.roofline.waves import product_of
 from kernelworks.ops.attention.block_sparse_attention.contract import BLOCK, masked
+from kernelworks.profile.cost.calls import work
+from kernelworks.profile.overhead import Floors
+from kernelworks.profile.trace import Call, Place
 from kernelworks.records import GpuCeilings, from_json
 from kernelworks.report import expectations
 from kernelworks.report.explain import explanation
-from kernelworks.work.costs import work
 from machines import gpu_record
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -342,7 +342,7 @@ def test_explain_counts_and_says_what_it_assumed(monkeypatch: pytest.MonkeyPatch
     mask = torch.tensor([[1, 0], [0, 0]], dtype=torch.bool)[None, None]
     found = kw.explain("block_sparse_attention", q, q, q, mask)
     assert found.assumed == "" and found.flop == 4 * 16 * 128 * 128
-    monkeypatch.setattr("kernelworks.explanation.counted", lambda op, request, args: request)
+    monkeypatch.setattr("kernelworks.diagnose.explain.counted", lambda op, request, args: request)
     blind = kw.explain("block_sparse_attention", q, q, q, mask)
     assert blind.flop == 4 * found.flop and blind.assumed == "if every block is named"
     console = Console(width=200, file=io.StringIO())
@@ -402,7 +402,7 @@ def test_timings_that_the_model_was_not_made_from_are_predicted() -> None:
     """Races of an H200 in queues: most within a tenth. What is left out is not of one tensor's sizes: lists, packed
     sequences, named blocks; and what misses is named where it is told (docs/results.md)."""
     known, off, of_op = h200(), list[float](), dict[str, list[float]]()
-    shipped = json.loads((ROOT / "src/kernelworks/timed/sm_90-nvidia_h200.json").read_text(encoding="utf-8"))
+    shipped = json.loads((ROOT / "src/kernelworks/dispatch/timed/sm_90-nvidia_h200.json").read_text(encoding="utf-8"))
     for timing in shipped["timings"]:
         plain = timing["op"] not in UNSAID and " by [" not in timing["call"]
         if timing["pass_"] == "forward" and plain and timing["whole"]["ours_us"] >= FILLS_US:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 import kernelworks as kw
-from kernelworks.explanation import what_it_asks
-from kernelworks.op import OPS
-from kernelworks.spelling import Spelling
+from kernelworks.diagnose.explain import what_it_asks
+from kernelworks.dispatch.op import OPS
+from kernelworks.dispatch.signature import Spelling
 from spelled import NAMES, OTHER, UNSAID, WHOLE, example, torchs
 
 

@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.aten import Given, program
 from kernelworks.build import native
-from kernelworks.forms.arguments import Floats, Like, Word, check_of, errors_of, right_of
-from kernelworks.forms.derived import told
-from kernelworks.forms.launches import written_backward, written_forward
-from kernelworks.forms.pointwise import Pointwise, Work
-from kernelworks.forms.traced import aten_of, text
-from kernelworks.op import OPS
+from kernelworks.contract.arguments import Floats, Like, Word, check_of, errors_of, right_of
+from kernelworks.dispatch.aten import Given, program
+from kernelworks.dispatch.op import OPS
+from kernelworks.templates.derived import told
+from kernelworks.templates.launches import written_backward, written_forward
+from kernelworks.templates.pointwise import Pointwise, Work
+from kernelworks.templates.traced import aten_of, text
 from wrong_expressions import caught
 
 GATED = {"gate": Floats(), "up": Like("gate"), "approximate": Word("none", "tanh")}

@@ -16,22 +16,16 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from kernelworks import ceilings, certificates, readme
-from kernelworks import map as kernel_map
-from kernelworks.bench import limit, predict
-from kernelworks.bench.expecting import expect
+from kernelworks import readme
 from kernelworks.cli import app
 from kernelworks.contract import Request, spec
-from kernelworks.layout import _alternative
-from kernelworks.op import OPS
-from kernelworks.records import (
-    Arm,
-    BenchResult,
-    Ceilings,
-    GpuCeilings,
-    from_json,
-    to_json,
-)
+from kernelworks.dispatch import certificates
+from kernelworks.dispatch.op import OPS
+from kernelworks.measure import peaks
+from kernelworks.measure.bench import kernel_map, limit, predict
+from kernelworks.measure.roofline.kernel_time import expect
+from kernelworks.records import Arm, BenchResult, Ceilings, GpuCeilings, from_json, to_json
+from kernelworks.records.json_text import _alternative
 from kernelworks.report import bench as bench_report
 from kernelworks.report import gpu as gpu_report
 from kernelworks.report import map as map_report
@@ -51,20 +45,18 @@ def test_json_gives_the_record_back() -> None:
 
 def test_each_term_names_its_regime_on_a_gpu() -> None:
     here = record()
-    reading = ceilings.bound(0, 0, 4e9, math.inf, "bfloat16", 1, here)
+    reading = peaks.bound(0, 0, 4e9, math.inf, "bfloat16", 1, here)
     assert reading.seconds == pytest.approx(1e-3)
     assert (reading.regime, reading.level, reading.ceiling) == ("memory HBM", "HBM", "HBM read 4000 GB/s")
-    product = ceilings.bound(8e11, 0, 1e6, math.inf, torch.bfloat16, 1, here)
+    product = peaks.bound(8e11, 0, 1e6, math.inf, torch.bfloat16, 1, here)
     assert product.seconds == pytest.approx(1e-3) and product.ceiling == "bfloat16 torch.mm 800 TFLOP/s"
-    assert ceilings.bound(6e10, 0, 0, 0, "float32", 1, here).terms["compute"] == pytest.approx(1e-3)
-    assert ceilings.bound(4e11, 0, 0, 0, "tf32", 1, here).terms["compute"] == pytest.approx(1e-3)
-    soft = ceilings.bound(0, 4e9, 1e3, math.inf, "float32", 1, here)
+    assert peaks.bound(6e10, 0, 0, 0, "float32", 1, here).terms["compute"] == pytest.approx(1e-3)
+    assert peaks.bound(4e11, 0, 0, 0, "tf32", 1, here).terms["compute"] == pytest.approx(1e-3)
+    soft = peaks.bound(0, 4e9, 1e3, math.inf, "float32", 1, here)
     assert soft.seconds == pytest.approx(1e-3) and soft.regime == "transcendental"
-    assert ceilings.bound(0, 1e9, 0, 0, "float32", 1, here, function="erf").terms["transcendental"] == pytest.approx(
-        1e-3
-    )
-    assert ceilings.bound(0, 4e9, 0, 0, "float32", 1, here, function="tanh").terms["transcendental"] == 1e-3
-    tiny = ceilings.bound(1, 0, 64, 64, "float32", 1, here, launches=3)
+    assert peaks.bound(0, 1e9, 0, 0, "float32", 1, here, function="erf").terms["transcendental"] == pytest.approx(1e-3)
+    assert peaks.bound(0, 4e9, 0, 0, "float32", 1, here, function="tanh").terms["transcendental"] == 1e-3
+    tiny = peaks.bound(1, 0, 64, 64, "float32", 1, here, launches=3)
     assert tiny.seconds == pytest.approx(3e-6) and tiny.regime == "launch"
 
 
@@ -74,9 +66,7 @@ def test_a_copys_rate_depends_on_its_size() -> None:
 
     def rate(mib: float) -> float:
         bytes = mib * MIB
-        return (
-            bytes / ceilings.bound(0, 0, bytes, math.inf, "float32", 1, here, written_bytes=bytes / 2).terms["memory"]
-        )
+        return bytes / peaks.bound(0, 0, bytes, math.inf, "float32", 1, here, written_bytes=bytes / 2).terms["memory"]
 
     assert rate(64) == pytest.approx(4200e9)  # the one size of torch's copy holds everywhere
     alone = record(bandwidth=tuple(b for b in here.bandwidth if b.kind != "memcpy"))
@@ -90,13 +80,13 @@ def test_a_copys_rate_depends_on_its_size() -> None:
 
 def test_reads_beyond_the_written_bytes_go_at_the_read_rate() -> None:
     bytes = 1024 * MIB
-    found = ceilings.bound(0, 0, bytes, math.inf, "float32", 1, record(), written_bytes=bytes / 4)
+    found = peaks.bound(0, 0, bytes, math.inf, "float32", 1, record(), written_bytes=bytes / 4)
     assert found.terms["memory"] == pytest.approx(bytes / 2 / 4200e9 + bytes / 2 / 4000e9)
 
 
 @pytest.mark.parametrize(("mib", "level"), [(10, "L2"), (50, "L2"), (60, "L2"), (90, "HBM"), (200, "HBM")])
 def test_the_footprint_decides_between_l2_and_memory(mib: int, level: str) -> None:
-    found = ceilings.bound(0, 0, 4e9, mib * MIB, "float32", 1, record())
+    found = peaks.bound(0, 0, 4e9, mib * MIB, "float32", 1, record())
     assert found.level == level
     near, far = 4e9 / 8000e9, 4e9 / 4000e9
     share = min(1.0, max(0.0, mib / 50 - 1))
@@ -105,12 +95,12 @@ def test_the_footprint_decides_between_l2_and_memory(mib: int, level: str) -> No
 
 def test_traffic_that_l2_served_is_called_so_and_never_over_the_ceiling() -> None:
     here = record()
-    far, near = (ceilings.bound(0, 0, 4e9, footprint, "float32", 1, here) for footprint in (math.inf, 0.0))
+    far, near = (peaks.bound(0, 0, 4e9, footprint, "float32", 1, here) for footprint in (math.inf, 0.0))
     for seconds, regime in ((2e-3, "latency"), (1.1e-3, "memory HBM"), (0.95e-3, "memory HBM"), (0.7e-3, "memory L2")):
-        found = ceilings.settled(far, near, seconds)
-        assert ceilings.regime(found, seconds) == regime
+        found = peaks.settled(far, near, seconds)
+        assert peaks.regime(found, seconds) == regime
         assert found.seconds <= seconds
-    impossible = ceilings.settled(far, near, 1e-6)
+    impossible = peaks.settled(far, near, 1e-6)
     assert impossible.seconds == 1e-6 and impossible.regime == "memory L2"
 
 
@@ -127,7 +117,7 @@ def rms_norm(*shape: int, device: str = "cuda") -> Request:
 def test_a_bench_is_held_to_one_launch_between_two_events() -> None:
     large, small = rms_norm(1 << 16, 4096), rms_norm(16, 1024)
     found = limit(OPS["rms_norm"], large, record(), math.inf)
-    bare = ceilings.bound(
+    bare = peaks.bound(
         0, 0, 2 * (1 << 29) + 4096 * 2, math.inf, "float32", 1, record(), written_bytes=float(1 << 29)
     )  # fmt: skip
     assert found.seconds == pytest.approx(bare.seconds + 3e-6) and found.regime == "memory HBM"
@@ -157,8 +147,8 @@ def test_a_prediction_on_a_gpu_comes_from_benches_on_a_gpu() -> None:
 
 
 def test_without_a_gpu_no_ceilings_are_cached_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelworks.ceilings.cache.has_gpu", lambda: False)
-    assert ceilings.cached("cuda") is None
+    monkeypatch.setattr("kernelworks.measure.peaks.cache.has_gpu", lambda: False)
+    assert peaks.cached("cuda") is None
 
 
 # ---------------------------------------------------------------- what is shown
@@ -329,7 +319,7 @@ def test_a_union_of_records_takes_the_one_that_fits() -> None:
 
 WALKS = """
 import torch
-from kernelworks.ceilings import gpu_kernels as kernels
+from kernelworks.measure.clock import gpu_kernels as kernels
 tiles, programs = 10, 4
 source = torch.rand(tiles * kernels.TILE)
 target, sums = torch.zeros_like(source), torch.zeros(programs)
@@ -358,7 +348,7 @@ def test_the_measuring_kernels_move_what_is_counted() -> None:
 
 def test_the_measuring_kernels_compile_without_spills() -> None:
     from kernelworks.build.triton import compiling
-    from kernelworks.ceilings import gpu_kernels as kernels
+    from kernelworks.measure.clock import gpu_kernels as kernels
 
     x = torch.empty(1 << 20, device="meta")
     with compiling() as found:
@@ -385,7 +375,7 @@ def cli(*arguments: str) -> Any:
                 ("explain", "rms_norm", "--device", "cuda"), ("machine", "--device", "tpu")],
 )  # fmt: skip
 def test_a_device_that_is_not_there_is_usage(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("kernelworks.machine", "kernelworks.tune", "kernelworks.arguments"):
+    for module in ("kernelworks.machine", "kernelworks.measure.tune", "kernelworks.cli.arguments"):
         monkeypatch.setattr(importlib.import_module(module), "has_gpu", lambda: False)
     found = cli(*command)
     assert found.exit_code == 2, found.output
@@ -396,7 +386,7 @@ def test_machine_shows_both_devices_or_the_one_asked_for(monkeypatch: pytest.Mon
     def known(progress: Any, again: bool = False, device: str = "cpu") -> Ceilings | GpuCeilings:
         return record() if device == "cuda" else cpu_record()
 
-    monkeypatch.setattr(importlib.import_module("kernelworks.ceilings"), "ceilings", known)
+    monkeypatch.setattr(importlib.import_module("kernelworks.measure.peaks"), "ceilings", known)
     monkeypatch.setattr(importlib.import_module("kernelworks.machine"), "has_gpu", lambda: True)
     both = cli("machine", "--html", str(tmp_path / "machine.html"))
     assert "memory pyramid" in both.stdout and "Imaginary GPU" in both.stdout

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 from kernelworks.records import Settled, SettledCall
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import kernelworks as kw
-from kernelworks.handed import Record, Records
-from kernelworks.layout import in_lines
 from kernelworks.records import Explanation, Settled, SettledCall, Swapped, Tuned, from_json, to_json
-from kernelworks.report import shown
-from kernelworks.rungs import Climb
+from kernelworks.records.base import Record, Records
+from kernelworks.records.climb import Climb
+from kernelworks.records.json_text import in_lines
+from kernelworks.report import html
 
 LADDERS = Path(__file__).resolve().parent.parent / "ladders"
 NASTY = '<script>alert("&")</script>'
@@ -128,7 +128,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(
 ) -> None:
     path = handed["proofs"].save(tmp_path / "it.html")
     before = path.read_bytes()
-    monkeypatch.setitem(shown.SHOWN, type(handed["proof"]), lambda some: 1 / 0)
+    monkeypatch.setitem(html.SHOWN, type(handed["proof"]), lambda some: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         handed["proofs"].save(path)
     assert path.read_bytes() == before and len(list(tmp_path.iterdir())) == 1
@@ -142,8 +142,8 @@ def test_text_stays_as_it_was(handed: dict[str, Any]) -> None:
 
 def test_every_record_that_is_handed_out_has_a_face() -> None:
     for kind in Record.__subclasses__():
-        assert kind in shown.SHOWN or kind.record is not Record.record, kind  # else it hands a record on
-    assert Tuned in shown.SHOWN
+        assert kind in html.SHOWN or kind.record is not Record.record, kind  # else it hands a record on
+    assert Tuned in html.SHOWN
 
 
 def test_a_swap(tmp_path: Path) -> None:

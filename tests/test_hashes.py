@@ -22,14 +22,14 @@ from typing import Any
 
 import pytest
 
-from kernelworks import certificates
-from kernelworks.build import launching, reading
-from kernelworks.build.indexed import FILES, PACKAGE, Files
-from kernelworks.build.launching import FORMAT, OUTSIDE, Walk, walked
-from kernelworks.build.reading import Told
-from kernelworks.build.rows import searched_row
-from kernelworks.build.stripped import bare
+from kernelworks.build import launch_code, source_units
+from kernelworks.build.cpp_text import bare
+from kernelworks.build.kernels import searched_row
+from kernelworks.build.launch_code import FORMAT, OUTSIDE, Walk, walked
+from kernelworks.build.source_index import FILES, PACKAGE, Files
+from kernelworks.build.source_units import Told
 from kernelworks.contract import Row
+from kernelworks.dispatch import certificates
 from rows import ALL_OPS
 
 ROWS = {f"{op.name}.{row.name}": row for op in ALL_OPS for row in op.rows if row.source is not None}
@@ -42,7 +42,7 @@ FOUND = (
 
 def of(row: Row, changed: dict[Path, bytes] | None = None) -> str:
     walk = walked(row, Files(changed, FILES))
-    return launching._digest(walk)
+    return launch_code._digest(walk)
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_a_token_in_any_file_that_a_row_reaches_changes_its_hash(walks: dict[str
             files = Files({path: changed_at(data, found[unit % len(found)]), SEARCHED: FOUND.encode()}, FILES)
             for name in sorted(left & set(names)):
                 asked.add((name, module))
-                if launching._digest(walked(rows[name], files)) == launching._digest(walks[name]):
+                if launch_code._digest(walked(rows[name], files)) == launch_code._digest(walks[name]):
                     blind.append(f"{name}: {path.relative_to(PACKAGE)} {found[unit % len(found)]}")
             left -= set(names)
     assert len({name for name, _ in asked}) == len(rows) and len(asked) > 600
@@ -319,7 +319,7 @@ def test_prose_and_strangers_change_no_hash(walks: dict[str, Walk]) -> None:
             said = path.read_text(encoding="utf-8").replace("// ", "/* */ // other words: ")
             changed[path] = f"// a line more\n\n{said}".replace("\n\n", "\n /* and\n more */ \n").encode()
     files = Files(changed, FILES)
-    found = {name: launching._digest(walked(row, files)) for name, row in ROWS.items()}
+    found = {name: launch_code._digest(walked(row, files)) for name, row in ROWS.items()}
     assert found == {name: row.hash() for name, row in ROWS.items()}
 
 
@@ -345,7 +345,7 @@ MOVED = {
     "ops/linear/linear/epilogue.py": "ops/linear/linear/tiled.py",
 }  # fmt: skip
 ASKED = (
-    "import json, kernelworks\nfrom kernelworks.op import OPS\n"
+    "import json, kernelworks\nfrom kernelworks.dispatch.op import OPS\n"
     "print(json.dumps({f'{o.name}.{r.name}': r.hash() for o in OPS.values() for r in o.rows if r.source}))"
 )
 
@@ -401,7 +401,7 @@ class Launch(cuda.Kernel, metaclass=type):
 
     @property
     def grid(self) -> tuple[int, ...]:
-        from kernelworks.lines import lines
+        from kernelworks.templates.row_layout import lines
 
         return lines(F.relu(self.x), dim=-1) + (math.ceil(SIZE / 3),)
 
@@ -419,13 +419,13 @@ SAID = "0a0a7b225f32d0e212bbd354bd417c0b032e731ca7f2306a7ec214b6d5252e74"
 
 def test_a_file_is_read_the_same_on_every_version_of_python() -> None:
     """What is said here was said on 3.11, 3.12 and 3.13."""
-    told = reading.read(READ, "kernelworks.some.module", "kernelworks")
+    told = source_units.read(READ, "kernelworks.some.module", "kernelworks")
     assert hashlib.sha256(json.dumps(told).encode()).hexdigest() == SAID
 
 
 def test_layout_is_not_read_and_meaning_is() -> None:
     def said(text: str) -> str:
-        return str(reading.read(text, "kernelworks.some.module", "kernelworks")["whole"])
+        return str(source_units.read(text, "kernelworks.some.module", "kernelworks")["whole"])
 
     as_it_is = said("def f(x):\n    return g(x, 1, step=16)\n")
     assert said("def f(\n    x,  # words\n):\n    'words'\n\n    return g(x, 1, step=0x10,)  \n") == as_it_is
@@ -457,7 +457,7 @@ def test_what_is_kept_of_a_file_is_never_believed_blindly(
 ) -> None:
     row = ROWS["sum.avx2"]
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
-    right = launching._digest(walked(row, Files()))
+    right = launch_code._digest(walked(row, Files()))
     kept = sorted((tmp_path / "launching").glob("*.json"))
     texts = [path.read_bytes() for path in kept]
     assert len(kept) > 5
@@ -474,7 +474,7 @@ def test_what_is_kept_of_a_file_is_never_believed_blindly(
     if damage == "no folder":
         shutil.rmtree(tmp_path / "launching")
         (tmp_path / "launching").write_text("")
-    assert launching._digest(walked(row, Files())) == right
+    assert launch_code._digest(walked(row, Files())) == right
     if damage != "no folder":
         assert [path.read_bytes() for path in kept] == texts
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelworks import history
-from kernelworks.history import Outcome, calibration
+from kernelworks.records import history
+from kernelworks.records.history import Outcome, calibration
 
 ONE = Outcome("kind", "p.py:f", "swap", "all modules", "ops", 1.0, 0.2, 0.2, 0.25, 0.01, taken=True)
 

@@ -12,7 +12,7 @@ import torch
 
 import kernelworks as kw
 from kernelworks.build import native, sharing
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/architecture.md"
 MOST = 5

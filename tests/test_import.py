@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import kernelworks as kw
-from kernelworks import ops, schemas, torch_library
-from kernelworks.op import OPS
-from kernelworks.rooms import ROOMS
+from kernelworks import ops, schemas
+from kernelworks.dispatch import torch_library
+from kernelworks.dispatch.op import OPS
+from kernelworks.dispatch.registry import ROOMS
 
 MOST = 0.1  # of what torch's import takes, that ours may take beyond it, with sixty ops
 
@@ -51,12 +52,12 @@ import sys
 import torch
 import kernelworks
 
-assert "kernelworks.op" not in sys.modules
+assert "kernelworks.dispatch.op" not in sys.modules
 x = torch.arange(12.0).view(3, 4)
 want = torch.softmax(torch.nn.functional.gelu(x), 1)
 exported = torch.export.load(sys.argv[1] + "/exported.pt2")
 scripted = torch.jit.load(sys.argv[1] + "/scripted.pt")
-assert "kernelworks.op" not in sys.modules
+assert "kernelworks.dispatch.op" not in sys.modules
 torch.testing.assert_close(exported.module()(x), want)
 assert "kernelworks.ops.activation.gelu" in sys.modules and "kernelworks.ops.norm.rms_norm" not in sys.modules
 torch.testing.assert_close(scripted(x), want)
@@ -80,7 +81,7 @@ import torch
 import kernelworks
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from kernelworks.rooms import ROOMS, entered
+from kernelworks.dispatch.registry import ROOMS, entered
 
 class Refuses(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -102,7 +103,7 @@ import torch
 
 started = time.process_time()
 import kernelworks
-from kernelworks import torch_library
+from kernelworks.dispatch import torch_library
 from kernelworks.ops.generated import SCHEMAS
 
 for i in range(60 - len(SCHEMAS)):

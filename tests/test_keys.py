@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernelworks.build import native
-from kernelworks.plans import NATIVE, Dictionary, Plan
+from kernelworks.dispatch.plans import NATIVE, Dictionary, Plan
 
 X = torch.ones(3, 4)
 with torch.inference_mode():

@@ -25,8 +25,8 @@ CALLS: dict[str, Callable[[Tensor, Tensor, str], Any]] = {
 
 
 def _widest(op: str) -> str:
-    from kernelworks.op import OPS
-    from kernelworks.prove import provable
+    from kernelworks.dispatch.op import OPS
+    from kernelworks.verify import provable
 
     rows, _ = provable(OPS[op])
     return rows[0].name

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from hopper import as_on_hopper
-from kernelworks import certificates
-from kernelworks.certificates import Certificate
 from kernelworks.contract import FLOATS, Case, rounding
-from kernelworks.op import OPS, Op
-from kernelworks.prove import bounds, prove
-from kernelworks.prove.bounds import LEAST, Shares, accepted, loose, merged, off, shares_of
-from kernelworks.prove.compare import compare
-from kernelworks.prove.parity import judged, parities
-from kernelworks.prove.truth import truth
+from kernelworks.dispatch import certificates
+from kernelworks.dispatch.certificates import Certificate
+from kernelworks.dispatch.op import OPS, Op
 from kernelworks.report.prove import held
+from kernelworks.verify import bounds, prove
+from kernelworks.verify.bounds import LEAST, Shares, accepted, loose, merged, off, shares_of
+from kernelworks.verify.compare import compare
+from kernelworks.verify.parity import judged, parities
+from kernelworks.verify.reference import truth
 from rows import ALL_OPS, label, runs_here
 
 LARGEST = 40_000  # elements of a case, of which a right row must come near the bound somewhere
@@ -230,7 +230,7 @@ def passes(name: str, case: str, dtype: torch.dtype = torch.float32) -> set[str]
 
 
 def blind(change: Callable[..., tuple[float, str]]) -> Callable[[pytest.MonkeyPatch], None]:
-    return lambda patch: patch.setattr(sys.modules["kernelworks.prove.parity"], "compare", change)
+    return lambda patch: patch.setattr(sys.modules["kernelworks.verify.parity"], "compare", change)
 
 
 COMPARISONS: dict[str, tuple[Callable[..., tuple[float, str]], str]] = {
@@ -278,19 +278,19 @@ def test_an_output_that_nobody_looks_at_is_found(monkeypatch: pytest.MonkeyPatch
 WORKER = """
 import dataclasses, sys
 import kernelworks
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 op = OPS["silu_mul"]
 kept = op.contract
 op.contract = dataclasses.replace(kept, bound=lambda *a, **n: tuple(100 * b for b in kept.bound(*a, **n)))
-from kernelworks.prove.worker import main
+from kernelworks.verify.worker import main
 main()
 """
 
 
 def test_the_proof_of_a_row_judges_its_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
-    monkeypatch.setattr(sys.modules["kernelworks.prove"], "WORKER", (sys.executable, "-c", WORKER))
-    monkeypatch.setattr(sys.modules["kernelworks.prove"], "provable", lambda op, names=None: ([op.row("scalar")], {}))
+    monkeypatch.setattr(sys.modules["kernelworks.verify"], "WORKER", (sys.executable, "-c", WORKER))
+    monkeypatch.setattr(sys.modules["kernelworks.verify"], "provable", lambda op, names=None: ([op.row("scalar")], {}))
     (proof,) = prove("silu_mul", "scalar")
     assert not proof.certified and not proof.checks["bound"] and not held(proof)
     assert set(proof.worst_by_dtype) == {"float32", "bfloat16", "float16"}

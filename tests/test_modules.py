@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import kernelworks as kw
-from kernelworks.watching import watched
+from kernelworks.dispatch.hooks import watched
 
 ids = torch.tensor([[1, 0, 3], [2, 3, 1]])
 x = torch.randn(2, 3, 8)
@@ -209,7 +209,7 @@ def train(
 @pytest.fixture
 def stepped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tensors each call of the op stepped, with its first row that may run taken."""
-    from kernelworks import optim
+    from kernelworks.nn import optim
 
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "listed")
     kw_step, seen = optim.adamw_, []
@@ -322,7 +322,7 @@ def test_what_no_kernel_may_step_is_torchs(stepped: list[int]) -> None:
 
 def test_where_torchs_is_taken_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """One question while the groups look the same, however many steps."""
-    from kernelworks import optim
+    from kernelworks.nn import optim
 
     asked: list[int] = []
 

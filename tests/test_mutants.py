@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernelworks.build.rows import in_float64
-from kernelworks.op import OPS, Op
-from kernelworks.prove.checks import surviving_mutants
-from kernelworks.prove.compare import compare
-from kernelworks.prove.parity import judge
-from kernelworks.prove.truth import truth
+from kernelworks.build.kernels import in_float64
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.verify.checks import surviving_mutants
+from kernelworks.verify.compare import compare
+from kernelworks.verify.parity import judge
+from kernelworks.verify.reference import truth
 from rows import ALL_OPS, label
 
 

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import kernelworks as kw
-from kernelworks import plans
 from kernelworks.build import native
-from kernelworks.op import OPS
+from kernelworks.dispatch import plans
+from kernelworks.dispatch.op import OPS
 
 
 @pytest.fixture(params=["C++", "Python"], autouse=True)
@@ -415,7 +415,7 @@ def test_forgotten_plans_are_made_anew() -> None:
 
 def test_torchs_own_function_is_called_and_recorded_as_a_user_would(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
-    monkeypatch.setattr("kernelworks.timings.verdict", _none)
+    monkeypatch.setattr("kernelworks.dispatch.tuning_records.verdict", _none)
     plans.forget_all()
     for name, (ours, theirs, inputs) in CALLS.items():
         for _ in range(3):
@@ -458,7 +458,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def _none(*args: Any) -> Any:
-    from kernelworks.timings import Verdict
+    from kernelworks.dispatch.tuning_records import Verdict
 
     return Verdict("", "nothing was timed")
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernelworks import certificates
 from kernelworks.contract import UNIT_ROUNDOFF, Case
-from kernelworks.op import Op
-from kernelworks.prove.parity import parities
-from kernelworks.prove.truth import Truth, copied, flat_outputs, truth
+from kernelworks.dispatch import certificates
+from kernelworks.dispatch.op import Op
+from kernelworks.verify.parity import parities
+from kernelworks.verify.reference import Truth, copied, flat_outputs, truth
 from rows import ALL_OPS, certified, label, runnable_rows
 
 

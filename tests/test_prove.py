@@ -12,8 +12,8 @@ import pytest
 
 import forked
 from kernelworks.build import cpp
-from kernelworks.op import OPS
-from kernelworks.prove import prove
+from kernelworks.dispatch.op import OPS
+from kernelworks.verify import prove
 
 ROOM = OPS["rms_norm"].room
 
@@ -22,11 +22,11 @@ WORKER = """
 import sys
 from pathlib import Path
 import kernelworks
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 op = OPS["rms_norm"]
 op.rows = (*op.form.rows(Path(sys.argv[1]), {"scalar": "rowwise.cpp"}), *op.rows[-2:])
 sys.argv = ["worker", "rms_norm", "scalar"]
-from kernelworks.prove.worker import main
+from kernelworks.verify.worker import main
 main()
 """
 
@@ -91,7 +91,7 @@ def test_the_death_of_a_row_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     dying = tmp_path / "dying.py"
     at = json.dumps({"at": ["scalar", "N=17", "float32"]})
     dying.write_text(f"import os\nprint({at!r}, flush=True)\nos.write(2, b'no room left')\nos.kill(os.getpid(), 11)\n")
-    monkeypatch.setattr(sys.modules["kernelworks.prove"], "WORKER", (sys.executable, str(dying)))
+    monkeypatch.setattr(sys.modules["kernelworks.verify"], "WORKER", (sys.executable, str(dying)))
     (proof,) = prove("rms_norm", "scalar")
     assert not proof.certified
     assert proof.failures[0].message == "killed by SIGSEGV: no room left"
@@ -99,7 +99,7 @@ def test_the_death_of_a_row_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_proof_certifies_this_source_and_only_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernelworks import certificates
+    from kernelworks.dispatch import certificates
 
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
     monkeypatch.setattr(certificates, "_shipped", lambda kind: {})
@@ -122,7 +122,7 @@ def test_a_proof_certifies_this_source_and_only_it(tmp_path: Path, monkeypatch: 
 
 def test_no_shipped_certificate_is_stale() -> None:
     """A source that changed since it was proved must be proved again before it ships."""
-    from kernelworks import certificates
+    from kernelworks.dispatch import certificates
 
     stale = []
     for path in sorted(certificates.SHIPPED.glob("*.json")):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelworks.forms.derived import told
-from kernelworks.forms.launches import norm_text
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
+from kernelworks.templates.derived import told
+from kernelworks.templates.launches import norm_text
 from wrong_expressions import caught
 
 # What stands in log_softmax's rowwise.cpp, what stands there instead, and what a proof says.

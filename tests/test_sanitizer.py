@@ -17,13 +17,13 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from kernelworks.build import cuda, triton
-from kernelworks.build.indexed import FILES
-from kernelworks.build.launching import walked
+from kernelworks.build.launch_code import walked
+from kernelworks.build.source_index import FILES
 from kernelworks.contract import FLOATS, Case
-from kernelworks.dataless import on_meta
-from kernelworks.op import OPS, Op
-from kernelworks.prove import sanitized
-from kernelworks.prove.truth import flat_outputs
+from kernelworks.dispatch.meta_arguments import on_meta
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.verify import sanitized
+from kernelworks.verify.reference import flat_outputs
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAD = {"date": "2026-01-01", "commit": "c"}

@@ -57,7 +57,7 @@ from kernelworks.build import cuda, launcher
 from kernelworks.build.launcher import recording
 from kernelworks.build.series import replayed
 from kernelworks.ops.attention.attention import sm90, sm90_backward, sm90_backward_wide
-from kernelworks.written import as_tuple
+from kernelworks.dispatch.mutation import as_tuple
 
 torch.Tensor.get_device = lambda self: 0
 cuda.cubin = lambda source: b"image"

@@ -13,21 +13,21 @@ from torch.utils.checkpoint import checkpoint
 from typer.testing import CliRunner
 
 import kernelworks as kw
-from kernelworks import certificates, environment, timings
 from kernelworks.build.cpp import TARGETS
 from kernelworks.cli import app
-from kernelworks.explanation import explain
-from kernelworks.machine import machine
-from kernelworks.op import OPS, Op
-from kernelworks.plain import leaves
-from kernelworks.plans import forget_all
+from kernelworks.contract.tensors import leaves
+from kernelworks.diagnose.explain import explain
+from kernelworks.dispatch import certificates, tuning_records
+from kernelworks.dispatch.mutation import as_tuple
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.dispatch.plans import forget_all
+from kernelworks.dispatch.tuning_records import Raced
+from kernelworks.machine import environment, machine
+from kernelworks.measure.autotune import candidates, live, session, settle_cases
+from kernelworks.measure.clock.duel import Duel
 from kernelworks.records import Parity, Proof, Settled, from_json, to_json
 from kernelworks.report.settle import settled as picture
 from kernelworks.report.settle import text
-from kernelworks.settle import live, races, session, settle_cases
-from kernelworks.settle.duel import Duel
-from kernelworks.timings import Raced
-from kernelworks.written import as_tuple
 
 ROWS = tuple(name for name in ("avx512_bf16", "avx512", "avx2") if TARGETS[name].needs <= machine().features)
 
@@ -37,15 +37,15 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Timings of its own, every C++ row proved, and rows chosen by timings."""
     own = environment.cache_dir
     monkeypatch.setattr(environment, "cache_dir", lambda kind: tmp_path / kind if kind == "timings" else own(kind))
-    monkeypatch.setattr(timings, "SHIPPED", tmp_path / "none")
+    monkeypatch.setattr(tuning_records, "SHIPPED", tmp_path / "none")
     monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: None if row.device == "cpu" else "no GPU")
     monkeypatch.setattr(certificates, "elsewhere", lambda op, row: None)
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
-    timings.reread()
+    tuning_records.reread()
     forget_all()
     yield
-    timings._remembered.clear()
-    timings.reread()
+    tuning_records._remembered.clear()
+    tuning_records.reread()
     forget_all()
 
 
@@ -59,8 +59,8 @@ def outcome(monkeypatch: pytest.MonkeyPatch, *ratios: float, spread: float = 0.0
         ended.append(ratio)
         return Duel(Raced(10.0, 10.0 * ratio, (ratio, ratio), spread), 6)
 
-    monkeypatch.setattr(races, "duel", duel)
-    monkeypatch.setattr(races, "quickest", lambda arms, *how: arms[0][0])
+    monkeypatch.setattr(candidates, "duel", duel)
+    monkeypatch.setattr(candidates, "quickest", lambda arms, *how: arms[0][0])
     return ended
 
 
@@ -366,7 +366,7 @@ def test_a_race_without_memory_is_torchs(monkeypatch: pytest.MonkeyPatch, error:
     def duel(*args: Any, **named: Any) -> Duel:
         raise error
 
-    monkeypatch.setattr(races, "duel", duel)
+    monkeypatch.setattr(candidates, "duel", duel)
     (call,) = kw.settle(lambda: kw.gelu(torch.ones(4, 64))).calls
     assert call.taken == "torch"
     assert "not enough memory" in call.why

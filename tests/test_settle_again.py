@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import kernelworks as kw
-from kernelworks import environment, timings
-from kernelworks.explanation import explain
-from kernelworks.op import OPS
-from kernelworks.plans import forget_all
+from kernelworks.diagnose.explain import explain
+from kernelworks.dispatch import tuning_records
+from kernelworks.dispatch.op import OPS
+from kernelworks.dispatch.plans import forget_all
+from kernelworks.machine import environment
 from test_settle import ROWS, apart, graded, outcome, taken  # noqa: F401  a fixture for all
 
 
@@ -45,9 +46,9 @@ def test_what_only_the_package_speaks_of_is_raced_here(monkeypatch: pytest.Monke
     x = torch.randn(4, 64)
     kw.settle(lambda: kw.gelu(x))
     (file,) = environment.cache_dir("timings").glob("*/*.json")
-    timings.SHIPPED.mkdir()
-    file.rename(timings.shipped_path(file.parent.name))
-    timings.reread()
+    tuning_records.SHIPPED.mkdir()
+    file.rename(tuning_records.shipped_path(file.parent.name))
+    tuning_records.reread()
     forget_all()
     assert explain("gelu", x).row in ROWS
     ended = outcome(monkeypatch, 0.9)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from kernelworks import environment, timings
-from kernelworks.op import OPS
+from kernelworks.dispatch import tuning_records
+from kernelworks.dispatch.op import OPS
+from kernelworks.machine import environment
 
 SCRIPT = textwrap.dedent("""
     import sys, torch
@@ -70,12 +71,12 @@ def test_a_process_that_is_killed_leaves_whole_files(shared_cache: Path) -> None
     whole(shared_cache)
 
 
-SHIPPED = sorted((Path(timings.__file__).parent / "timed").glob("*.json"))
+SHIPPED = sorted((Path(tuning_records.__file__).parent / "timed").glob("*.json"))
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_timings_that_ship_are_whole(path: Path) -> None:
-    found, word = timings._read(path)
+    found, word = tuning_records._read(path)
     assert not word
     assert {t.place for t in found} == {path.stem}
     assert all(t.op in OPS and all(OPS[t.op].row(name) for name in t.way.split("+")) for t in found)

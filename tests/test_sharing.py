@@ -11,8 +11,8 @@ from torch import Tensor
 
 from kernelworks.build import sharing
 from kernelworks.build.sharing import GRAIN_NS, shared
-from kernelworks.op import Op
-from kernelworks.plain import leaves
+from kernelworks.contract.tensors import leaves
+from kernelworks.dispatch.op import Op
 from rows import label, runnable_rows
 
 WORK = 10 * GRAIN_NS

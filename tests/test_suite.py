@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from kernelworks.ceilings.quiet import Noise
+from kernelworks.measure.clock.noise import Noise
 from kernelworks.report import programs as report
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "benchmarks" / "programs"

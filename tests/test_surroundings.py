@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from kernelworks.observe.surroundings import Surroundings, _settings
+from kernelworks.profile.process_state import Surroundings, _settings
 
 
 def test_what_a_remedy_sets_is_not_said_of_the_program() -> None:

@@ -14,21 +14,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import kernelworks as kw
-from kernelworks import certificates, timings
 from kernelworks.build import BuildError
-from kernelworks.choose import choose, eligible
 from kernelworks.contract import Request, Row
-from kernelworks.diagnose.races import Races
-from kernelworks.explanation import explain
+from kernelworks.contract.tensors import leaves
+from kernelworks.diagnose.explain import explain
+from kernelworks.diagnose.forecast.races import Races
+from kernelworks.dispatch import certificates, tuning_records
+from kernelworks.dispatch.choose import choose, eligible
+from kernelworks.dispatch.hooks import watched
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.dispatch.plans import forget_all, generation
+from kernelworks.dispatch.tuning_records import NONE, Raced, Timing, bucket_of, call_of
 from kernelworks.machine import place_of
-from kernelworks.models.outlook import outlook
-from kernelworks.observe.places import Survey
-from kernelworks.observe.trace import record
-from kernelworks.op import OPS, Op
-from kernelworks.plain import leaves
-from kernelworks.plans import forget_all, generation
-from kernelworks.timings import NONE, Raced, Timing, bucket_of, call_of
-from kernelworks.watching import watched
+from kernelworks.nn.expected_kernels import outlook
+from kernelworks.profile.call_sites import Survey
+from kernelworks.profile.trace import record
 from operators import Seen
 
 ROW, OTHER = "one", "two"  # two rows of ours that gelu has here, whatever the CPU
@@ -67,13 +67,13 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Timings choose, of which there are none yet; every row of ours passes for proved."""
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
-    monkeypatch.setattr(timings, "_folder", lambda place: tmp_path / place)
-    monkeypatch.setattr(timings, "SHIPPED", tmp_path / "none")
+    monkeypatch.setattr(tuning_records, "_folder", lambda place: tmp_path / place)
+    monkeypatch.setattr(tuning_records, "SHIPPED", tmp_path / "none")
     monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: None)
-    timings.reread()
+    tuning_records.reread()
     forget_all()
     yield
-    timings.reread()
+    tuning_records.reread()
     forget_all()
 
 
@@ -82,12 +82,12 @@ def put(
 ) -> None:
     """A timing of a call, on record from now on."""
     request = op.request("training" if wanted else "forward", args, wanted)
-    source_hash, toolchain = timings.sources_of(eligible(op, request)[0][way])
+    source_hash, toolchain = tuning_records.sources_of(eligible(op, request)[0][way])
     raced = Raced(10.0, 10.0 * min(halves), halves, 0.01)
-    timings.write(
+    tuning_records.write(
         Timing(
             op.name, request.pass_, way, bucket_of(op.contract, request), call_of(request), place_of("cpu"),
-            request.threads, source_hash, toolchain, timings.torch_version(), raced, raced if wanted else None,
+            request.threads, source_hash, toolchain, tuning_records.torch_version(), raced, raced if wanted else None,
             "2026-11-22",
         )
     )  # fmt: skip
@@ -323,7 +323,7 @@ def test_what_another_thread_made_void_meanwhile_is_not_kept(monkeypatch: pytest
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr("kernelworks.op.choose", interrupted)
+        patch.setattr("kernelworks.dispatch.op.choose", interrupted)
         kw.gelu(a)
     assert len(op.plans) == 0
     kw.gelu(a)

@@ -13,14 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from kernelworks import (
-    ops,  # noqa: F401  fills OPS
-    timings,
-)
 from kernelworks.contract import Request, Row
+from kernelworks.dispatch import tuning_records
+from kernelworks.dispatch.op import OPS
+from kernelworks.dispatch.tuning_records import NONE, Raced, Timing, Verdict, bucket_of, call_of, verdict
 from kernelworks.machine import machine, place_of
-from kernelworks.op import OPS
-from kernelworks.timings import NONE, Raced, Timing, Verdict, bucket_of, call_of, verdict
 
 OP = OPS["rms_norm"]
 OURS = Row(
@@ -41,7 +38,7 @@ def timing(of: Request | None = None, halves: tuple[float, float] = (1.4, 1.3), 
     of = of or request()
     fields = {
         "op": of.op, "pass_": of.pass_, "way": "ours", "bucket": bucket_of(OP.contract, of), "call": call_of(of),
-        "place": PLACE, "threads": 2, "source_hash": "h", "toolchain": "g", "torch": timings.torch_version(),
+        "place": PLACE, "threads": 2, "source_hash": "h", "toolchain": "g", "torch": tuning_records.torch_version(),
         "whole": Raced(10.0, 14.0, halves, changed.pop("spread", 0.02)), "backward": None, "date": "2026-11-22",
     }  # fmt: skip
     if fields["pass_"] == "training":
@@ -52,13 +49,13 @@ def timing(of: Request | None = None, halves: tuple[float, float] = (1.4, 1.3), 
 @pytest.fixture(autouse=True)
 def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(timings, "SHIPPED", tmp_path / "timed")
-    timings.reread()
+    monkeypatch.setattr(tuning_records, "SHIPPED", tmp_path / "timed")
+    tuning_records.reread()
 
 
 def judged(*records: Timing, of: Request | None = None, ways: Any = WAYS) -> Verdict:
     for record in records:
-        timings.write(record)
+        tuning_records.write(record)
     return verdict("rms_norm", OP.contract, of or request(), ways, PLACE)
 
 
@@ -110,17 +107,23 @@ def test_training_wants_the_backward_quicker_too(whole: float, alone: float, way
 def test_a_timing_settles_a_call_among_the_ways_that_were_raced() -> None:
     alone, again = {"ours": (OURS,)}, dict(reversed(WAYS.items()))
     changed = {**WAYS, "other": (dataclasses.replace(OTHER, hashed=lambda row: "o2"),)}
-    before, now = timing(), timing(among=timings.among(WAYS))
-    assert timings.settles(before, alone) and not timings.settles(before, WAYS)  # a record that says nothing of others
-    assert timings.settles(now, again) and not timings.settles(now, alone) and not timings.settles(now, changed)
-    assert not timings.settles(dataclasses.replace(now, whole=dataclasses.replace(now.whole, spread=0.2)), WAYS)
-    timings.write(now)
-    (read,), _ = timings.held("rms_norm", OP.contract, request(), WAYS, PLACE)
+    before, now = timing(), timing(among=tuning_records.among(WAYS))
+    assert tuning_records.settles(before, alone) and not tuning_records.settles(
+        before, WAYS
+    )  # a record that says nothing of others
+    assert (
+        tuning_records.settles(now, again)
+        and not tuning_records.settles(now, alone)
+        and not tuning_records.settles(now, changed)
+    )
+    assert not tuning_records.settles(dataclasses.replace(now, whole=dataclasses.replace(now.whole, spread=0.2)), WAYS)
+    tuning_records.write(now)
+    (read,), _ = tuning_records.held("rms_norm", OP.contract, request(), WAYS, PLACE)
     assert read == now
 
 
 def test_the_users_own_timing_takes_the_place_of_a_shipped_one() -> None:
-    timings.write_shipped([timing(), timing(FAR)], PLACE)
+    tuning_records.write_shipped([timing(), timing(FAR)], PLACE)
     assert judged().way == "ours"
     assert judged(timing(halves=(0.9, 0.9))).way == ""
     assert judged(of=FAR).way == "ours"
@@ -167,14 +170,14 @@ GOOD = dataclasses.asdict(timing())
 LESS = {k: v for k, v in GOOD.items() if k != "date"}
 BAD: dict[str, tuple[str, str]] = {
     "empty": ("", "truncated or no JSON"),
-    "truncated": (json.dumps({"format": timings.FORMAT, "timings": [GOOD]})[:200], "truncated or no JSON"),
+    "truncated": (json.dumps({"format": tuning_records.FORMAT, "timings": [GOOD]})[:200], "truncated or no JSON"),
     "deep": ("[" * 100_000, "truncated or no JSON"),
     "a list": ("[]", "no timings"),
     "another version": (json.dumps({"format": 1, "timings": [GOOD]}), "of another version (format 1)"),
-    "a field less": (json.dumps({"format": timings.FORMAT, "timings": [LESS]}), "1 of 1"),
-    "a field more": (json.dumps({"format": timings.FORMAT, "timings": [GOOD | {"more": 1}]}), "1 of 1"),
+    "a field less": (json.dumps({"format": tuning_records.FORMAT, "timings": [LESS]}), "1 of 1"),
+    "a field more": (json.dumps({"format": tuning_records.FORMAT, "timings": [GOOD | {"more": 1}]}), "1 of 1"),
     **{
-        f"{name} = {value!r}": (json.dumps({"format": timings.FORMAT, "timings": [GOOD | {name: value}]}), "1 of 1")
+        f"{name} = {value!r}": (json.dumps({"format": tuning_records.FORMAT, "timings": [GOOD | {name: value}]}), "1 of 1")
         for name, value in (
             ("op", None), ("threads", "2"), ("threads", True), ("pass_", "both"), ("whole", None), ("whole", 3),
             ("backward", {}), ("whole", GOOD["whole"] | {"spread": math.nan}),
@@ -188,40 +191,40 @@ BAD: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_file_gives_torch_and_a_word(name: str) -> None:
     content, word = BAD[name]
-    path = timings.write(timing())
+    path = tuning_records.write(timing())
     path.write_text(content)
-    timings.reread()
+    tuning_records.reread()
     found = judged()
     assert found.way == "" and word in found.because, found
 
 
 def test_a_file_of_bytes_or_a_folder_in_its_place_gives_torch_and_a_word() -> None:
-    path = timings.write(timing())
+    path = tuning_records.write(timing())
     path.write_bytes(b"\xff\xfe\x00")
-    timings.reread()
+    tuning_records.reread()
     assert "truncated or no JSON" in judged().because
     path.unlink()
     path.mkdir()
-    timings.reread()
+    tuning_records.reread()
     assert "cannot be read" in judged().because
 
 
 def test_a_bad_record_takes_no_good_one_with_it() -> None:
-    timings.shipped_path(PLACE).parent.mkdir()
-    timings.shipped_path(PLACE).write_text(
-        json.dumps({"format": timings.FORMAT, "timings": [GOOD, GOOD | {"threads": None}]})
+    tuning_records.shipped_path(PLACE).parent.mkdir()
+    tuning_records.shipped_path(PLACE).write_text(
+        json.dumps({"format": tuning_records.FORMAT, "timings": [GOOD, GOOD | {"threads": None}]})
     )
     assert judged().way == "ours"
 
 
 def test_what_is_written_is_read_back() -> None:
     for made in (timing(), timing(TRAINING)):
-        assert timings._read(timings.write(made)) == ((made,), "")
+        assert tuning_records._read(tuning_records.write(made)) == ((made,), "")
 
 
 WRITER = """
 import dataclasses, sys
-from kernelworks import timings
+from kernelworks.dispatch import tuning_records as timings
 (made,), _ = timings._read(__import__("pathlib").Path(sys.argv[1]))
 for n in range(150):
     timings.write(dataclasses.replace(made, call=f"{sys.argv[2]} {n}"))
@@ -229,13 +232,13 @@ for n in range(150):
 
 
 def test_two_processes_that_settle_at_once_lose_nothing() -> None:
-    first = timings.write(timing())
+    first = tuning_records.write(timing())
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(first), who]) for who in ("one", "other")]
     assert [w.wait(60) for w in writers] == [0, 0]
-    timings.reread()
-    found = timings._indexed(timings._folder(PLACE), timings.shipped_path(PLACE), "rms_norm")
+    tuning_records.reread()
+    found = tuning_records._indexed(tuning_records._folder(PLACE), tuning_records.shipped_path(PLACE), "rms_norm")
     assert sum(len(kept) for kept in found.values()) == 301
-    assert not timings.faults(PLACE, "rms_norm")
+    assert not tuning_records.faults(PLACE, "rms_norm")
 
 
 def test_a_place_counts_the_cores_of_a_cpu() -> None:
@@ -243,7 +246,7 @@ def test_a_place_counts_the_cores_of_a_cpu() -> None:
 
 
 def test_timings_that_ship_are_whole() -> None:
-    for path in Path(timings.__file__).with_name("timed").glob("*.json"):
-        found, word = timings._read(path)
+    for path in Path(tuning_records.__file__).with_name("timed").glob("*.json"):
+        found, word = tuning_records._read(path)
         assert found and not word
         assert {t.place for t in found} == {path.stem}

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 import kernelworks as kw
-from kernelworks.bench.forecast import limit
 from kernelworks.contract import Request, TensorSpec
-from kernelworks.diagnose.asked import called
-from kernelworks.models.calls import _stand_in
-from kernelworks.models.outlook import _request
-from kernelworks.models.shipped import TORCHS
-from kernelworks.models.torch_modules import TORCH_MODULES
-from kernelworks.observe.places import Survey
-from kernelworks.observe.trace import record
-from kernelworks.op import OPS, Op
+from kernelworks.diagnose.forecast.swapped_kernel import called
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.dispatch.signature import by_operator, spelled
+from kernelworks.measure.roofline.forecast import limit
+from kernelworks.nn.expected_kernels import _request
+from kernelworks.nn.functional import _stand_in
+from kernelworks.nn.originals import TORCHS
+from kernelworks.nn.torch_modules import TORCH_MODULES
+from kernelworks.profile.call_sites import Survey
+from kernelworks.profile.trace import record
 from kernelworks.records import Ceilings, GpuCeilings
-from kernelworks.spelling import by_operator, spelled
 from machines import gpu_record
 from machines import record as cpu_record
 from rows import ALL_OPS, label
@@ -72,7 +72,7 @@ SWAPPED = [name for name, spelling in spelled().items() if not spelling.left]
 
 @pytest.mark.parametrize("name", SWAPPED)
 def test_a_spelling_alone_is_enough_for_a_swap(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has no function of its own in ``models/calls.py`` is asked and answered like what has."""
+    """What has no function of its own in ``nn/functional.py`` is asked and answered like what has."""
     spelling = spelled()[name]
     op, function = spelling.op, _stand_in(spelling)
     given = example(spelling)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from kernelworks import timings
-from kernelworks.op import OPS, Op
-from kernelworks.plans import forget_all
-from kernelworks.prove.parity import parities
-from kernelworks.prove.truth import flat_outputs, truth
+from kernelworks.dispatch import tuning_records
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.dispatch.plans import forget_all
+from kernelworks.verify.parity import parities
+from kernelworks.verify.reference import flat_outputs, truth
 from rows import ALL_OPS, label, runnable_rows
 
 OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
@@ -116,7 +116,7 @@ def test_results_lie_as_a_compiled_program_was_told(
 def test_torchs_own_function_lies_as_a_compiled_program_was_told(op: Op, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which runs where no timing speaks for a row."""
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
-    monkeypatch.setattr(timings, "held", lambda *given: ([], []))
+    monkeypatch.setattr(tuning_records, "held", lambda *given: ([], []))
     forget_all()
     try:
         for _ in range(2):  # the second call finds a plan

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import Row
-from kernelworks.op import OPS, Op
+from kernelworks.dispatch.op import OPS, Op
 
 CALLS: list[str] = []
 

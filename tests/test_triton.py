@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import forked
-from kernelworks import certificates
-from kernelworks.build import configs, rows
-from kernelworks.choose import choose
+from kernelworks.build import configs, kernels
 from kernelworks.contract import Request, Row, TensorSpec
-from kernelworks.op import OPS, Op
-from kernelworks.prove.resources import resources
+from kernelworks.dispatch import certificates
+from kernelworks.dispatch.choose import choose
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.verify.resources import resources
 from rows import ALL_OPS, certified, label
 
 TRITON = [(op, row.name) for op in ALL_OPS for row in op.rows if row.target == "triton"]
@@ -52,7 +52,7 @@ SPILLS: dict[tuple[str, str], int] = {
 def test_interpreted_kernels_keep_the_contract(op: Op, row: str, request: pytest.FixtureRequest) -> None:
     most = 150 if certified(op, row) and not request.config.getoption("--all") else 700  # elements of a case
     options = f"{op.name} --row {row} --dtype float32,bfloat16 --most {most}"
-    done = forked.python(*options.split(), module="kernelworks.prove.interpreted", TRITON_INTERPRET="1")
+    done = forked.python(*options.split(), module="kernelworks.verify.interpreted", TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert int(done.stdout.split(": ")[-1].split(" cases")[0]) >= 10
 
@@ -93,7 +93,7 @@ def _on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Op, Row, Request]:
 
 def _certificate(source_hash: str) -> certificates.Certificate:
     return certificates.Certificate(
-        op="rms_norm", row="triton", source_hash=source_hash, toolchain=rows.triton_toolchain(), kind=GPU_KIND, cases=1,
+        op="rms_norm", row="triton", source_hash=source_hash, toolchain=kernels.triton_toolchain(), kind=GPU_KIND, cases=1,
         worst=0.5, mutants_rejected=1, date="2026-11-21",
     )  # fmt: skip
 

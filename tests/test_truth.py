@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from kernelworks import history
 from kernelworks.cli import app
-from kernelworks.history import Outcome
+from kernelworks.records import history
+from kernelworks.records.history import Outcome
+from kernelworks.records.predictions import Truth, truth
 from kernelworks.report import truth as report
-from kernelworks.truth import Truth, truth
 
 
 @pytest.fixture(autouse=True)

@@ -9,15 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from kernelworks import tune
 from kernelworks.build import configs as tables
+from kernelworks.dispatch.op import OPS
 from kernelworks.machine import Gpu
-from kernelworks.op import OPS
-from kernelworks.records import (
-    Candidate,
-    Proof,
-    Tuned,
-)
+from kernelworks.measure import tune
+from kernelworks.records import Candidate, Proof, Tuned
 from kernelworks.report import tune as tune_report
 from machines import GPU_KIND as KIND
 from machines import MIB

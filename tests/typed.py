@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 import kernelworks as kw
-from kernelworks.handed import Records
-from kernelworks.models.swap import Swap
+from kernelworks.nn.swap import Swap
 from kernelworks.records import BenchResult, Diagnosis, Explanation, Proof
+from kernelworks.records.base import Records
 
 Arrays = np.ndarray[Any, Any]
 

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import forked
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 
 PROOF = """
 import json, sys
 from pathlib import Path
-from kernelworks.build.rows import cpp_rows
-from kernelworks.forms.launches import backward_of, forward_of
-from kernelworks.op import OPS
-from kernelworks.prove.parity import parities
+from kernelworks.build.kernels import cpp_rows
+from kernelworks.templates.launches import backward_of, forward_of
+from kernelworks.dispatch.op import OPS
+from kernelworks.verify.parity import parities
 
 folder, name, file, cases = sys.argv[1:]
 op = OPS[name]

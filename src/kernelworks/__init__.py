@@ -9,37 +9,37 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from kernelworks import ops
-from kernelworks.rooms import Face
+from kernelworks.dispatch.registry import Face
 
 if TYPE_CHECKING:
     from kernelworks import nn
-    from kernelworks.bench import bench
     from kernelworks.compile import compile_report
     from kernelworks.diagnose import apply, diagnose
     from kernelworks.diagnose.capture import Captured, capture
-    from kernelworks.diagnose.fixing import Fix, fix
-    from kernelworks.explanation import explain
+    from kernelworks.diagnose.explain import explain
+    from kernelworks.diagnose.fix.handle import Fix, fix
     from kernelworks.judge import judge
     from kernelworks.machine import Machine, machine
-    from kernelworks.models.swap import Swap, swap
+    from kernelworks.measure.autotune import settle
+    from kernelworks.measure.bench import bench
+    from kernelworks.nn.optim import AdamW
+    from kernelworks.nn.swap import Swap, swap
     from kernelworks.ops.generated import *  # noqa: F403
-    from kernelworks.optim import AdamW
-    from kernelworks.prove import prove
     from kernelworks.records import Settled
+    from kernelworks.records.search import Search
     from kernelworks.search import search
-    from kernelworks.searches import Search
-    from kernelworks.settle import settle
+    from kernelworks.verify import prove
 
 __version__ = "0.1.0"
 
 # Where the names are that are no op's.
 _HOMES = {
-    "AdamW": "optim", "Captured": "diagnose.capture", "Fix": "diagnose.fixing", "Machine": "machine",
-    "Search": "searches", "Settled": "records", "Swap": "models",
-    "apply": "diagnose.plan", "bench": "bench", "capture": "diagnose.capture", "compile_report": "compile",
-    "diagnose": "diagnose", "explain": "explanation", "fix": "diagnose.fixing", "judge": "judge",
-    "machine": "machine", "prove": "prove",
-    "search": "search", "settle": "settle", "swap": "models",
+    "AdamW": "nn.optim", "Captured": "diagnose.capture", "Fix": "diagnose.fix.handle", "Machine": "machine",
+    "Search": "records.search", "Settled": "records", "Swap": "nn.swap",
+    "apply": "diagnose.fix.plan", "bench": "measure.bench", "capture": "diagnose.capture", "compile_report": "compile",
+    "diagnose": "diagnose", "explain": "diagnose.explain", "fix": "diagnose.fix.handle", "judge": "judge",
+    "machine": "machine", "prove": "verify",
+    "search": "search", "settle": "measure.autotune", "swap": "nn.swap",
 }  # fmt: skip
 
 __all__ = [

@@ -17,11 +17,11 @@ from recorded import Recorded, keep, save
 from torch.nn import functional
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
-from kernelworks.observe.inductor import marked
-from kernelworks.observe.inputs import inputs_of
-from kernelworks.observe.on_gpu import waiting
-from kernelworks.observe.places import Survey
-from kernelworks.observe.trace import RUN, record
+from kernelworks.profile.call_sites import Survey
+from kernelworks.profile.inductor.compiled import marked
+from kernelworks.profile.inputs import inputs_of
+from kernelworks.profile.on_gpu import waiting
+from kernelworks.profile.trace import RUN, record
 
 HIDDEN, VOCABULARY = 256, 2048
 

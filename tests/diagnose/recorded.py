@@ -1,6 +1,6 @@
 """Recorded traces: the profiler's events of one run, with what the survey knew, as compressed JSON.
 
-``kernelworks.observe.trace.read`` takes the profiler's own events or these, so what needs a GPU to happen needs none
+``kernelworks.profile.trace.read`` takes the profiler's own events or these, so what needs a GPU to happen needs none
 to be read. ``python tests/diagnose/record.py`` makes the files.
 """
 
@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelworks.observe.inductor import Compiled
-from kernelworks.observe.inputs import Inputs
-from kernelworks.observe.trace import Place, Trace, read
+from kernelworks.profile.inductor.compiled import Compiled
+from kernelworks.profile.inputs import Inputs
+from kernelworks.profile.trace import Place, Trace, read
 
 __all__ = ["Event", "Recorded", "keep", "load", "save"]
 

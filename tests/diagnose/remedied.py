@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from kernelworks.diagnose.remedies.remedy import Impossible, Offer, Remedy, Scene
-from kernelworks.diagnose.roots import find
-from kernelworks.observe.on_cpu import CpuTimeline
-from kernelworks.observe.overhead import Floors
-from kernelworks.observe.program import Program
-from kernelworks.observe.timeline import surveyed_whole
+from kernelworks.diagnose.optimization import Impossible, Offer, Remedy, Scene
+from kernelworks.diagnose.sites.modules import find
+from kernelworks.profile.on_cpu import CpuTimeline
+from kernelworks.profile.overhead import Floors
+from kernelworks.profile.program import Program
+from kernelworks.profile.timeline import surveyed_whole
 
 FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernelworks.diagnose.account import ALLOCATION, MEMORY, USEFUL
-from kernelworks.diagnose.patterns import CACHE as CACHE_PATTERN
-from kernelworks.diagnose.patterns import FOLDABLE, GATE, NORM, ROTARY
+from kernelworks.diagnose.account.account import ALLOCATION, MEMORY, USEFUL
 from kernelworks.diagnose.rules import View
+from kernelworks.diagnose.rules.patterns import CACHE as CACHE_PATTERN
+from kernelworks.diagnose.rules.patterns import FOLDABLE, GATE, NORM, ROTARY
 
 __all__ = ["FIXTURES"]
 

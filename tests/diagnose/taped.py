@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelworks.diagnose.remedies.recorder import WARM, Recorder
+from kernelworks.diagnose.graphs.recorder import WARM, Recorder
 
 WAITS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal"}
 

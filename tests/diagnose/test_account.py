@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 
 from kernelworks.diagnose import diagnose, run
-from kernelworks.diagnose.account import ALLOCATION, USEFUL, account, footer
-from kernelworks.diagnose.on_cpu import DISPATCH, HOST, PARTS, Cpu
-from kernelworks.diagnose.words import sentence
-from kernelworks.observe import on_cpu
-from kernelworks.observe.apart import OWN
-from kernelworks.observe.on_cpu import settle
-from kernelworks.observe.overhead import Floors
-from kernelworks.observe.trace import Call, Place, Trace
+from kernelworks.diagnose.account.account import ALLOCATION, USEFUL, account, footer
+from kernelworks.diagnose.account.on_cpu import DISPATCH, HOST, PARTS, Cpu
+from kernelworks.diagnose.sentence import sentence
+from kernelworks.profile import on_cpu
+from kernelworks.profile.non_compute import OWN
+from kernelworks.profile.on_cpu import settle
+from kernelworks.profile.overhead import Floors
+from kernelworks.profile.trace import Call, Place, Trace
 from kernelworks.records import Ceilings, Diagnosis, from_json, to_json
 
 FLOORS = Floors(event=0.5e-6, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)

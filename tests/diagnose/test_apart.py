@@ -13,17 +13,17 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from kernelworks.diagnose import diagnose
-from kernelworks.diagnose.account import account, footer
-from kernelworks.diagnose.compiled import said
-from kernelworks.diagnose.on_cpu import PARTS, Cpu
-from kernelworks.observe.apart import COMMUNICATION, COMPILING, INPUT, OWN, apart, own, renamed
-from kernelworks.observe.calls import Call, Place
-from kernelworks.observe.dynamo import Step, Traced
-from kernelworks.observe.inductor import Compiled
-from kernelworks.observe.on_cpu import CpuTimeline, Moment
-from kernelworks.observe.overhead import Floors
-from kernelworks.observe.places import Survey
-from kernelworks.observe.trace import record
+from kernelworks.diagnose.account.account import account, footer
+from kernelworks.diagnose.account.compiled import said
+from kernelworks.diagnose.account.on_cpu import PARTS, Cpu
+from kernelworks.profile.call_sites import Survey
+from kernelworks.profile.calls import Call, Place
+from kernelworks.profile.inductor.compiled import Compiled
+from kernelworks.profile.inductor.dynamo import Step, Traced
+from kernelworks.profile.non_compute import COMMUNICATION, COMPILING, INPUT, OWN, apart, own, renamed
+from kernelworks.profile.on_cpu import CpuTimeline, Moment
+from kernelworks.profile.overhead import Floors
+from kernelworks.profile.trace import record
 from machines import record as machine
 
 FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)

@@ -30,8 +30,8 @@ from transformers import (
 
 import kernelworks as kw
 from kernelworks.diagnose.capture import Captured
-from kernelworks.models import decoder
-from kernelworks.models.swap import swap_beside
+from kernelworks.nn import decoder
+from kernelworks.nn.swap import swap_beside
 
 SIZES = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8,

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from kernelworks.observe.calls import Call, Place
-from kernelworks.observe.dynamo import Step, Traced
-from kernelworks.observe.generated import Kernel, generated, graph_of
-from kernelworks.observe.inductor import KERNEL
-from kernelworks.observe.origins import origins
-from kernelworks.observe.timeline import surveyed, timed
-from kernelworks.work import Work
-from kernelworks.work.costs import work
+from kernelworks.profile.calls import Call, Place
+from kernelworks.profile.cost import Work
+from kernelworks.profile.cost.calls import work
+from kernelworks.profile.inductor.compiled import KERNEL
+from kernelworks.profile.inductor.dynamo import Step, Traced
+from kernelworks.profile.inductor.provenance import origins
+from kernelworks.profile.inductor_code import Kernel, generated, graph_of
+from kernelworks.profile.timeline import surveyed, timed
 
 ROWS, WIDTH = 64, 128
 

@@ -10,17 +10,17 @@ import pytest
 import torch
 from recorded import Event, load
 
-from kernelworks.diagnose.on_gpu import Gpu
-from kernelworks.diagnose.told import told
-from kernelworks.observe.apart import OWN
-from kernelworks.observe.dynamo import Traced
-from kernelworks.observe.generated import graph_of
-from kernelworks.observe.inductor import KERNEL, Compiled
-from kernelworks.observe.inputs import Inputs
-from kernelworks.observe.launched import written
-from kernelworks.observe.on_gpu import settle
-from kernelworks.observe.overhead import Floors
-from kernelworks.observe.trace import COMPILED, RUN, Trace, read
+from kernelworks.diagnose.account.on_gpu import Gpu
+from kernelworks.diagnose.record import told
+from kernelworks.profile.inductor.compiled import KERNEL, Compiled
+from kernelworks.profile.inductor.dynamo import Traced
+from kernelworks.profile.inductor.graph_kernels import written
+from kernelworks.profile.inductor_code import graph_of
+from kernelworks.profile.inputs import Inputs
+from kernelworks.profile.non_compute import OWN
+from kernelworks.profile.on_gpu import settle
+from kernelworks.profile.overhead import Floors
+from kernelworks.profile.trace import COMPILED, RUN, Trace, read
 from kernelworks.records import Diagnosis
 from test_gpu_records import record as gpu
 

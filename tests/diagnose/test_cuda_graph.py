@@ -15,15 +15,15 @@ import torch
 from taped import Taped
 from torch import Tensor, nn
 
-from kernelworks.diagnose.remedies import cuda_graph
-from kernelworks.diagnose.remedies import graphed as graphed_calls
-from kernelworks.diagnose.remedies.cuda_graph import REMEDY
-from kernelworks.diagnose.remedies.graphed import Graphed, Pools
-from kernelworks.diagnose.remedies.host_made import HostMade
-from kernelworks.diagnose.remedies.recorder import Recorder
-from kernelworks.diagnose.remedies.remedy import Impossible, Offer, Scene, Site, kind_name
-from kernelworks.diagnose.roots import find
-from kernelworks.observe.budget import Budget
+from kernelworks.diagnose.graphs import graphed as graphed_calls
+from kernelworks.diagnose.graphs.graphed import Graphed, Pools
+from kernelworks.diagnose.graphs.host_values import HostMade
+from kernelworks.diagnose.graphs.recorder import Recorder
+from kernelworks.diagnose.optimization import Impossible, Offer, Scene, Site, kind_name
+from kernelworks.diagnose.optimizations import cuda_graph
+from kernelworks.diagnose.optimizations.cuda_graph import REMEDY
+from kernelworks.diagnose.sites.modules import find
+from kernelworks.profile.budget import Budget
 
 
 class Net(nn.Module):

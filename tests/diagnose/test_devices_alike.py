@@ -11,18 +11,18 @@ import torch
 from test_gpu import FLOORS, NAMES, gpu, timeline
 
 from kernelworks.diagnose import diagnose
-from kernelworks.diagnose.account import account, footer
-from kernelworks.diagnose.alone import Alone
-from kernelworks.diagnose.captured import Capture, timed_alone
-from kernelworks.diagnose.device import Device
-from kernelworks.diagnose.on_cpu import Cpu
-from kernelworks.diagnose.on_gpu import Gpu
-from kernelworks.diagnose.predict import predict
-from kernelworks.observe import on_cpu
-from kernelworks.observe.timeline import Cost, Timeline
-from kernelworks.observe.trace import Call, Place, Trace
+from kernelworks.diagnose.account.account import account, footer
+from kernelworks.diagnose.account.on_cpu import Cpu
+from kernelworks.diagnose.account.on_gpu import Gpu
+from kernelworks.diagnose.forecast.device import Device
+from kernelworks.diagnose.forecast.isolated import Alone
+from kernelworks.diagnose.forecast.isolated_on_cpu import Capture, timed_alone
+from kernelworks.diagnose.forecast.predict import predict
+from kernelworks.profile import on_cpu
+from kernelworks.profile.cost.shapes import signature
+from kernelworks.profile.timeline import Cost, Timeline
+from kernelworks.profile.trace import Call, Place, Trace
 from kernelworks.records import Ceilings
-from kernelworks.work.shapes import signature
 
 US = 1000  # ns
 
@@ -169,8 +169,8 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
     monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "uses_gpu", lambda run: True)
-    monkeypatch.setattr(sys.modules["kernelworks.observe.on_gpu"], "observe", lambda *given, **named: timeline("tiny"))
-    remade = sys.modules["kernelworks.diagnose.remade"]
+    monkeypatch.setattr(sys.modules["kernelworks.profile.on_gpu"], "observe", lambda *given, **named: timeline("tiny"))
+    remade = sys.modules["kernelworks.diagnose.forecast.isolated_on_gpu"]
     monkeypatch.setattr(remade, "_timed", timed)
     monkeypatch.setattr(remade, "_learned", lambda call, words: None)
     monkeypatch.setattr(remade, "_takes_torchs", lambda call, words: call.name.endswith("gelu"))
@@ -189,7 +189,7 @@ def test_a_fix_on_a_gpu_is_foretold_as_on_a_cpu(played: list[str]) -> None:
 
 
 def test_calls_that_the_budget_does_not_allow_are_left_out_the_least_frequent_first(played: list[str]) -> None:
-    from kernelworks.diagnose.remade import Words, timed_alone
+    from kernelworks.diagnose.forecast.isolated_on_gpu import Words, timed_alone
 
     often = [_call("kernelworks::gelu", i, i + 1) for i in range(3)]
     once, backward = _call("kernelworks::softmax", 4, 5), _call("kernelworks::gelu_backward", 6, 7, backward=True)

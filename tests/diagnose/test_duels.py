@@ -11,10 +11,10 @@ import torch
 from remedied import asked, scene_of
 from torch import Tensor, nn
 
-from kernelworks.diagnose.duels import CLOSE, close, duel
-from kernelworks.diagnose.remedies import trial
-from kernelworks.diagnose.remedies.remedy import EVERYWHERE, Change, Offer, Promise, Scene
-from kernelworks.diagnose.tries import Try
+from kernelworks.diagnose.fix.attempt import Try
+from kernelworks.diagnose.fix.duels import CLOSE, close, duel
+from kernelworks.diagnose.optimization import EVERYWHERE, Change, Offer, Promise, Scene
+from kernelworks.diagnose.optimizations import trial
 
 clock = [0.0]
 

@@ -15,9 +15,9 @@ from remedied import Case, OnGpu, X, asked, attending, looks, net, offers, scene
 from torch import Tensor, nn
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 
-from kernelworks.bench import faults
-from kernelworks.diagnose.fix import Search
-from kernelworks.diagnose.remedies import (
+from kernelworks.diagnose.fix.search import Search
+from kernelworks.diagnose.optimization import Change, Impossible, Promise, Scene, Together
+from kernelworks.diagnose.optimizations import (
     allocator,
     folded_norms,
     fused_optimizer,
@@ -30,10 +30,10 @@ from kernelworks.diagnose.remedies import (
     waits,
     whole,
 )
-from kernelworks.diagnose.remedies.remedy import Change, Impossible, Promise, Scene, Together
-from kernelworks.diagnose.roots import Roots
-from kernelworks.observe.budget import Budget, Over
-from kernelworks.observe.program import Program
+from kernelworks.diagnose.sites.modules import Roots
+from kernelworks.measure.clock import page_faults
+from kernelworks.profile.budget import Budget, Over
+from kernelworks.profile.program import Program
 
 FOLDABLE = [["conv", "norm"], ["deep.0", "deep.1"], ["wide.0", "wide.1"], ["head", "last"]]
 
@@ -140,7 +140,7 @@ def test_what_has_lost_in_its_first_turn_is_run_no_more(
 
         return back
 
-    monkeypatch.setattr("kernelworks.observe.program.time", SimpleNamespace(perf_counter=lambda: ended[-1]))
+    monkeypatch.setattr("kernelworks.profile.program.time", SimpleNamespace(perf_counter=lambda: ended[-1]))
     scene = Scene(Roots((), (), False), Program("p", lambda: ended.append(ended[-1] + wall)), walls=(1.0,))
     found = whole.in_turns(scene, Change(slower))
     assert len(ended) - 1 == runs and found.saves == pytest.approx(1 - takes)
@@ -266,8 +266,8 @@ def malloc() -> Iterator[None]:
     huge = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0)
     prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
     try:
-        with faults.Memory():
-            faults.give_back(0)
+        with page_faults.Memory():
+            page_faults.give_back(0)
             yield
     finally:
         prctl(PR_SET_THP_DISABLE, max(0, huge), 0, 0, 0)
@@ -281,16 +281,16 @@ def _pages_of(arm: Together, run: Callable[[], int]) -> float:
 @pytest.mark.usefixtures("malloc")
 def test_malloc_keeps_what_is_freed_while_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """Told by page faults: how long a run takes is not for a test to say."""
-    if faults.thresholds() is None:
+    if page_faults.thresholds() is None:
         assert offers(allocator.REMEDY, scene_of(asked(net()), faults=10**6)) == []
         return
     big = torch.zeros(12 << 20)
-    faults.tell({faults.M_MMAP_THRESHOLD: 1 << 20, faults.M_TRIM_THRESHOLD: 2 << 20})
+    page_faults.tell({page_faults.M_MMAP_THRESHOLD: 1 << 20, page_faults.M_TRIM_THRESHOLD: 2 << 20})
 
     def run() -> int:
-        before = faults.minor_faults()
+        before = page_faults.minor_faults()
         torch.relu(big)
-        return faults.minor_faults() - before
+        return page_faults.minor_faults() - before
 
     pages = run()
     scene = scene_of(Case(nn.Identity(), run), faults=pages)
@@ -310,12 +310,14 @@ def test_malloc_keeps_what_is_freed_while_it_is_told_to(monkeypatch: pytest.Monk
 @pytest.mark.usefixtures("malloc")
 def test_malloc_needs_no_module_to_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """What changes no number is proved without one."""
-    if not faults.tell({faults.M_MMAP_THRESHOLD: 1 << 20, faults.M_TRIM_THRESHOLD: 2 << 20}):
+    if not page_faults.tell({page_faults.M_MMAP_THRESHOLD: 1 << 20, page_faults.M_TRIM_THRESHOLD: 2 << 20}):
         return
     big = torch.zeros(2 << 20)
     side: Any = scene_of(Case(nn.Identity(), lambda: torch.relu(big)), faults=10**4).forecaster
     side.most_rounds, side.whole = 3, lambda program: program
-    monkeypatch.setattr(Program, "seconds", lambda program: 0.05 if faults.thresholds() == faults.RAISED else 0.1)
+    monkeypatch.setattr(
+        Program, "seconds", lambda program: 0.05 if page_faults.thresholds() == page_faults.RAISED else 0.1
+    )
     monkeypatch.setattr(allocator.REMEDY, "predict", lambda scene, offer: Promise(0.5), raising=False)
     found = Search(
         Program("p", lambda: torch.relu(big)), (0.1, 0.101, 0.099), side, budget_s=2.0, say=lambda line: None,
@@ -330,13 +332,13 @@ def test_malloc_is_left_alone_where_a_program_takes_few_fresh_pages() -> None:
 
 
 def test_what_malloc_was_told_is_told_again_after_a_race() -> None:
-    with faults.Memory():
-        if not faults.tell({faults.M_MMAP_THRESHOLD: 3 << 20, faults.M_TRIM_THRESHOLD: 6 << 20}):
+    with page_faults.Memory():
+        if not page_faults.tell({page_faults.M_MMAP_THRESHOLD: 3 << 20, page_faults.M_TRIM_THRESHOLD: 6 << 20}):
             return
-        told = faults.thresholds()
-        with faults.kept_out():
-            assert faults.thresholds() == faults.RAISED
-        assert faults.thresholds() == told
+        told = page_faults.thresholds()
+        with page_faults.kept_out():
+            assert page_faults.thresholds() == page_faults.RAISED
+        assert page_faults.thresholds() == told
 
 
 def test_fewer_threads_are_offered_to_small_ops_and_put_back() -> None:

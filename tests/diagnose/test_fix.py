@@ -13,23 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from kernelworks.diagnose import diagnose
-from kernelworks.diagnose.agree import compare
-from kernelworks.diagnose.alone import Alone
-from kernelworks.diagnose.answers import tensors
-from kernelworks.diagnose.arms import Perturbed
-from kernelworks.diagnose.captured import Capture, timed_alone
-from kernelworks.diagnose.copies import widened
-from kernelworks.diagnose.forecast import Forecaster
-from kernelworks.diagnose.on_cpu import Cpu
-from kernelworks.diagnose.predict import Forecast, predict
-from kernelworks.diagnose.remade import Words
-from kernelworks.diagnose.remedies import torch_compile
-from kernelworks.diagnose.roots import Roots, Swapped, find
-from kernelworks.observe.on_cpu import settle
-from kernelworks.observe.overhead import Floors
-from kernelworks.observe.program import Program
-from kernelworks.observe.timeline import Cost
-from kernelworks.observe.trace import Call, Place, Trace
+from kernelworks.diagnose.account.on_cpu import Cpu
+from kernelworks.diagnose.forecast.forecaster import Forecaster
+from kernelworks.diagnose.forecast.isolated import Alone
+from kernelworks.diagnose.forecast.isolated_on_cpu import Capture, timed_alone
+from kernelworks.diagnose.forecast.isolated_on_gpu import Words
+from kernelworks.diagnose.forecast.predict import Forecast, predict
+from kernelworks.diagnose.optimizations import torch_compile
+from kernelworks.diagnose.sites.modules import Roots, Swapped, find
+from kernelworks.diagnose.snapshot import widened
+from kernelworks.diagnose.verify.agreement import compare
+from kernelworks.diagnose.verify.answers import tensors
+from kernelworks.diagnose.verify.precision import Perturbed
+from kernelworks.profile.on_cpu import settle
+from kernelworks.profile.overhead import Floors
+from kernelworks.profile.program import Program
+from kernelworks.profile.timeline import Cost
+from kernelworks.profile.trace import Call, Place, Trace
 from kernelworks.records import Ceilings
 
 FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)

@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kernelworks.observe.places import Survey
-from kernelworks.observe.trace import Call, record
-from kernelworks.work import Work
-from kernelworks.work.costs import work
+from kernelworks.profile.call_sites import Survey
+from kernelworks.profile.cost import Work
+from kernelworks.profile.cost.calls import work
+from kernelworks.profile.trace import Call, record
 
 torch.manual_seed(0)
 X = torch.randn(4, 8)

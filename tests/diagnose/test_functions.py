@@ -11,18 +11,18 @@ from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 import kernelworks as kw
-from kernelworks import spelling
-from kernelworks.choose import choose
-from kernelworks.diagnose.account import _functions
-from kernelworks.models.calls import FUNCTIONS
-from kernelworks.observe.calls import Call, Place
-from kernelworks.observe.functions import described
-from kernelworks.observe.replay import Job
-from kernelworks.observe.timeline import Ran
-from kernelworks.op import OPS
+from kernelworks.diagnose.account.account import _functions
+from kernelworks.dispatch import signature
+from kernelworks.dispatch.choose import choose
+from kernelworks.dispatch.op import OPS
+from kernelworks.dispatch.signature import Spelling, by_operator, composites
+from kernelworks.nn.functional import FUNCTIONS
+from kernelworks.profile.calls import Call, Place
+from kernelworks.profile.composite_functions import described
+from kernelworks.profile.cost.calls import work
+from kernelworks.profile.replay import Job
+from kernelworks.profile.timeline import Ran
 from kernelworks.records import Ceilings, Diagnosis
-from kernelworks.spelling import Spelling, by_operator, composites
-from kernelworks.work.costs import work
 
 PARTS = ["aten::abs", "aten::add", "aten::div"]
 
@@ -46,9 +46,9 @@ def spelled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spelling]:
     monkeypatch.setattr(op, "spelling", None)  # the room's own comes back
     found = Spelling(op, rectified, _ours, {"input": "x"}, name="rectified")
     monkeypatch.setitem(FUNCTIONS, "rectified", kw.relu)
-    spelling._by_operator.cache_clear()
+    signature._by_operator.cache_clear()
     yield found
-    spelling._by_operator.cache_clear()
+    signature._by_operator.cache_clear()
 
 
 class Net(nn.Module):
@@ -70,7 +70,7 @@ def _diagnosed(run: Any, ceilings: Ceilings) -> Diagnosis:
 
 def test_only_what_has_no_operator_is_a_function(spelled: Spelling) -> None:
     assert composites()[id(rectified)] is spelled and by_operator("aten::rectified") is spelled
-    operators = [s.operator for s in spelling.spelled().values() if s not in composites().values()]
+    operators = [s.operator for s in signature.spelled().values() if s not in composites().values()]
     assert "gelu" in operators and all(hasattr(torch.ops.aten, name) for name in operators)
 
 

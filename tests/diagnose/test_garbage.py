@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import time
 
-from kernelworks.observe.garbage import Collections
-from kernelworks.observe.program import Program
-from kernelworks.observe.timeline import plain_run
+from kernelworks.profile.gc_pauses import Collections
+from kernelworks.profile.program import Program
+from kernelworks.profile.timeline import plain_run
 
 OBJECTS = 400_000
 

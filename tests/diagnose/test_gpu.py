@@ -15,21 +15,21 @@ from pathlib import Path
 import pytest
 from recorded import Recorded, load, save
 
-from kernelworks.bench import nsight
 from kernelworks.diagnose import counters
-from kernelworks.diagnose.alone import Alone
-from kernelworks.diagnose.on_gpu import HOST as HOST_WORK
-from kernelworks.diagnose.on_gpu import PARTS, SYNCHRONISATION, Gpu
-from kernelworks.diagnose.predict import predict
-from kernelworks.diagnose.told import told
-from kernelworks.observe import replay
-from kernelworks.observe.on_gpu import GpuTimeline, settle
-from kernelworks.observe.overhead import Floors
-from kernelworks.observe.replay import Span, short
-from kernelworks.observe.timeline import Cost
-from kernelworks.observe.trace import RUNTIME
+from kernelworks.diagnose.account.on_gpu import HOST as HOST_WORK
+from kernelworks.diagnose.account.on_gpu import PARTS, SYNCHRONISATION, Gpu
+from kernelworks.diagnose.forecast.isolated import Alone
+from kernelworks.diagnose.forecast.predict import predict
+from kernelworks.diagnose.record import told
+from kernelworks.measure.clock import nsight
+from kernelworks.profile import replay
+from kernelworks.profile.cost.shapes import signature
+from kernelworks.profile.on_gpu import GpuTimeline, settle
+from kernelworks.profile.overhead import Floors
+from kernelworks.profile.replay import Span, short
+from kernelworks.profile.timeline import Cost
+from kernelworks.profile.trace import RUNTIME
 from kernelworks.records import CounterCheck, Diagnosis, from_json, to_json
-from kernelworks.work.shapes import signature
 from test_gpu_records import record as gpu
 
 TRACES = Path(__file__).parent / "traces"

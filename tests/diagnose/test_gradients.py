@@ -13,12 +13,12 @@ from remedied import Case, X, net, offers, scene_of, trained
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from kernelworks.diagnose.plan import apply, as_plan
-from kernelworks.diagnose.remedies import gradient_clipping, zeroed_gradients
-from kernelworks.diagnose.remedies.gradient_clipping import FOREACH, SCALED, Clipping, clippings
-from kernelworks.diagnose.remedies.remedy import PROCESS, Impossible, Offer, Scene
-from kernelworks.diagnose.remedies.zeroed_gradients import seconds_of
-from kernelworks.diagnose.roots import Roots
+from kernelworks.diagnose.fix.plan import apply, as_plan
+from kernelworks.diagnose.optimization import PROCESS, Impossible, Offer, Scene
+from kernelworks.diagnose.optimizations import gradient_clipping, zeroed_gradients
+from kernelworks.diagnose.optimizations.gradient_clipping import FOREACH, SCALED, Clipping, clippings
+from kernelworks.diagnose.optimizations.zeroed_gradients import seconds_of
+from kernelworks.diagnose.sites.modules import Roots
 
 
 def multiplied(monkeypatch: pytest.MonkeyPatch) -> list[float]:

@@ -11,9 +11,9 @@ import torch
 from taped import Taped
 from torch import Tensor, nn
 
-from kernelworks.diagnose.remedies.graphed import Graphed
-from kernelworks.diagnose.remedies.held import Held
-from kernelworks.diagnose.remedies.written_objects import marks
+from kernelworks.diagnose.graphs.graphed import Graphed
+from kernelworks.diagnose.graphs.held_state import Held
+from kernelworks.diagnose.graphs.written_objects import marks
 
 
 class Net(nn.Module):

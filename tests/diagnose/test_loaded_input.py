@@ -13,10 +13,10 @@ from remedied import Case, OnGpu, offers, scene_of
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from kernelworks.diagnose.remedies import loaded_input
-from kernelworks.diagnose.remedies.loaded_input import loadings
-from kernelworks.diagnose.roots import Roots
-from kernelworks.observe.program import Program
+from kernelworks.diagnose.optimizations import loaded_input
+from kernelworks.diagnose.optimizations.loaded_input import loadings
+from kernelworks.diagnose.sites.modules import Roots
+from kernelworks.profile.program import Program
 
 
 class Slow(torch.utils.data.Dataset[Tensor]):

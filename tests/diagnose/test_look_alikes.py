@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 from rule_fixtures import BASE, FIXTURES
 
-from kernelworks.diagnose.patterns import ADAM, CACHE, GATE, NORM, ROTARY
 from kernelworks.diagnose.rules import RULES, View
+from kernelworks.diagnose.rules.patterns import ADAM, CACHE, GATE, NORM, ROTARY
 
 MATRIX, VECTOR = (4096, 4096), (4096,)
 PAGES = {"useful at ceiling": 0.001, "allocation (page faults)": 0.009}

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
-from kernelworks.diagnose.remedies.fused_optimizer import fuse
+from kernelworks.diagnose.optimizations.fused_optimizer import fuse
 
 
 def _turned(parameter: nn.Parameter) -> None:

@@ -14,17 +14,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelworks.diagnose import functions
-from kernelworks.diagnose.agree import FLOAT64, compare
-from kernelworks.diagnose.functions import Function, named, sought
-from kernelworks.diagnose.holders import places
-from kernelworks.diagnose.plan import Applied, as_plan
-from kernelworks.diagnose.remedies import swapped_functions
-from kernelworks.diagnose.remedies.remedy import Offer, Scene
-from kernelworks.diagnose.remedies.torch_compile import PART
-from kernelworks.diagnose.remedies.torch_compile import REMEDY as COMPILE
-from kernelworks.diagnose.roots import find
-from kernelworks.observe.program import from_function
+from kernelworks.diagnose.fix.plan import Applied, as_plan
+from kernelworks.diagnose.optimization import Offer, Scene
+from kernelworks.diagnose.optimizations import swapped_functions
+from kernelworks.diagnose.optimizations.torch_compile import PART
+from kernelworks.diagnose.optimizations.torch_compile import REMEDY as COMPILE
+from kernelworks.diagnose.sites import functions
+from kernelworks.diagnose.sites.functions import Function, named, sought
+from kernelworks.diagnose.sites.holders import places
+from kernelworks.diagnose.sites.modules import find
+from kernelworks.diagnose.verify.agreement import FLOAT64, compare
+from kernelworks.profile.program import from_function
 
 torch.manual_seed(0)
 X = torch.randn(64, 64)
@@ -166,7 +166,7 @@ def test_methods_are_found_and_called_in_their_place(program: Callable[[], Any],
 
 
 def _mode() -> Any:
-    from kernelworks.diagnose.remedies.torch_compile import MODES
+    from kernelworks.diagnose.optimizations.torch_compile import MODES
 
     return MODES[0]
 

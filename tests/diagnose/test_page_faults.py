@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from kernelworks.bench import faults
+from kernelworks.measure.clock import page_faults
 
 PROGRAM = """
 import ctypes, json
 libc = ctypes.CDLL(None)
 libc.prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: pages are small ones, wherever this runs
 import torch
-from kernelworks.bench import faults
-from kernelworks.observe.program import Program
+from kernelworks.measure.clock import page_faults as faults
+from kernelworks.profile.program import Program
 
 def work():
     [torch.ones(1 << 18) for _ in range(40)]
@@ -71,7 +71,7 @@ print(json.dumps({**found, "plugs": len(faults._Malloc.plugs)}))
 def told(*, places_before: bool) -> dict[str, Any] | None:
     """What a process found in which the program takes page faults, or takes none: something small of its own at the
     heap's end, where chance had it, keeps the pages below."""
-    if faults.thresholds() is None:  # another C library's malloc
+    if page_faults.thresholds() is None:  # another C library's malloc
         return None
     text = PROGRAM.replace("PLACES_BEFORE", str(places_before))
     for _ in range(5):
@@ -94,12 +94,12 @@ def test_places_that_others_freed_do_not_serve_the_program() -> None:
 
 
 def test_what_a_program_settles_to_is_its_own() -> None:
-    if faults.thresholds() is None:
+    if page_faults.thresholds() is None:
         return
     for taken, own in (([24900, 13024, 8928, 3424, 3456], 3424), ([6178, 7712, 4576, 9184, 0, 6880], None)):
-        with faults.Memory():
-            faults.learn(taken, few=3000)
-            assert faults._Malloc.taken == own
+        with page_faults.Memory():
+            page_faults.learn(taken, few=3000)
+            assert page_faults._Malloc.taken == own
 
 
 def test_places_that_are_the_programs_own_still_serve_it() -> None:
@@ -110,16 +110,18 @@ def test_places_that_are_the_programs_own_still_serve_it() -> None:
 
 
 def test_what_is_learnt_ends_with_the_outermost_memory() -> None:
-    if faults.thresholds() is None:
+    if page_faults.thresholds() is None:
         return
-    faults.learn([10**6, 10**6])
-    assert faults._Malloc.own is None
-    with faults.Memory():
-        with faults.kept_out():
+    page_faults.learn([10**6, 10**6])
+    assert page_faults._Malloc.own is None
+    with page_faults.Memory():
+        with page_faults.kept_out():
             pass
-        faults.learn([10**6, 10**6])  # also where malloc was told something before: a second diagnosis of a process
-        assert faults._Malloc.own == faults.thresholds()
-    assert faults._Malloc.own is None
+        page_faults.learn(
+            [10**6, 10**6]
+        )  # also where malloc was told something before: a second diagnosis of a process
+        assert page_faults._Malloc.own == page_faults.thresholds()
+    assert page_faults._Malloc.own is None
 
 
 class Still:
@@ -128,8 +130,8 @@ class Still:
     class mallinfo2:
         restype = None
 
-        def __call__(self) -> faults._Counts:
-            return faults._Counts()
+        def __call__(self) -> page_faults._Counts:
+            return page_faults._Counts()
 
     def __init__(self) -> None:
         self.mallinfo2, self.mallopt = Still.mallinfo2(), lambda *given: 1
@@ -143,22 +145,22 @@ class Still:
 
 def test_another_malloc_is_neither_asked_nor_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """jemalloc or tcmalloc, loaded before: looking for glibc's thresholds would never end."""
-    monkeypatch.setattr(faults, "_libc", Still)
-    faults._counts.cache_clear()
+    monkeypatch.setattr(page_faults, "_libc", Still)
+    page_faults._counts.cache_clear()
     try:
-        assert faults.thresholds() is None and faults.free_bytes() == -1
-        with faults.Memory():
-            faults.learn([10**6, 10**6])
-            assert faults._Malloc.own is None
+        assert page_faults.thresholds() is None and page_faults.free_bytes() == -1
+        with page_faults.Memory():
+            page_faults.learn([10**6, 10**6])
+            assert page_faults._Malloc.own is None
     finally:
-        faults._counts.cache_clear()
+        page_faults._counts.cache_clear()
 
 
 def test_a_run_that_keeps_its_pages_is_left_so() -> None:
     """Where malloc was told to keep what is freed, as a remedy does, nothing is taken from the program."""
-    with faults.Memory():
-        faults.learn([10**6, 10**6])
-        with faults.kept_out() as kept:
+    with page_faults.Memory():
+        page_faults.learn([10**6, 10**6])
+        with page_faults.kept_out() as kept:
             if kept:
-                faults.as_alone()
-                assert faults.thresholds() == faults.RAISED
+                page_faults.as_alone()
+                assert page_faults.thresholds() == page_faults.RAISED

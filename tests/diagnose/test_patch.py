@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from kernelworks.diagnose.functions import Function
-from kernelworks.diagnose.patch import as_patch
-from kernelworks.diagnose.remedies import (
+from kernelworks.diagnose.fix.patch import as_patch
+from kernelworks.diagnose.fix.source_edit import NoPlace, Source
+from kernelworks.diagnose.optimization import EVERYWHERE, PROCESS, Offer, Scene, Site, kind_name
+from kernelworks.diagnose.optimizations import (
     cast_weights,
     channels_last,
     fewer_bits,
@@ -26,10 +27,9 @@ from kernelworks.diagnose.remedies import (
     threads,
     torch_compile,
 )
-from kernelworks.diagnose.remedies.remedy import EVERYWHERE, PROCESS, Offer, Scene, Site, kind_name
-from kernelworks.diagnose.roots import Roots
-from kernelworks.diagnose.written import NoPlace, Source
-from kernelworks.observe.program import from_target
+from kernelworks.diagnose.sites.functions import Function
+from kernelworks.diagnose.sites.modules import Roots
+from kernelworks.profile.program import from_target
 
 PROGRAM = '''\
 """A program of somebody's."""

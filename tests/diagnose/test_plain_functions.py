@@ -15,14 +15,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernelworks.diagnose import functions
-from kernelworks.diagnose.agree import FLOAT64, compare
-from kernelworks.diagnose.functions import Function, sought
-from kernelworks.diagnose.plan import Applied, as_plan
-from kernelworks.diagnose.remedies.remedy import Offer, Scene
-from kernelworks.diagnose.remedies.torch_compile import REMEDY as COMPILE
-from kernelworks.diagnose.roots import find
-from kernelworks.observe.program import Program, from_function, from_target
+from kernelworks.diagnose.fix.plan import Applied, as_plan
+from kernelworks.diagnose.optimization import Offer, Scene
+from kernelworks.diagnose.optimizations.torch_compile import REMEDY as COMPILE
+from kernelworks.diagnose.sites import functions
+from kernelworks.diagnose.sites.functions import Function, sought
+from kernelworks.diagnose.sites.modules import find
+from kernelworks.diagnose.verify.agreement import FLOAT64, compare
+from kernelworks.profile.program import Program, from_function, from_target
 
 torch.manual_seed(0)
 X = torch.randn(64, 64)

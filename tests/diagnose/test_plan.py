@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, nn
 
 import kernelworks as kw
-from kernelworks.diagnose.plan import MOST_FRESH, Applied, as_plan, offers_of
-from kernelworks.diagnose.remedies import REMEDIES
-from kernelworks.diagnose.remedies.remedy import (
+from kernelworks.diagnose.fix.plan import MOST_FRESH, Applied, as_plan, offers_of
+from kernelworks.diagnose.optimization import (
     EVERYWHERE,
     PROCESS,
     Change,
@@ -32,10 +31,11 @@ from kernelworks.diagnose.remedies.remedy import (
     kind_name,
     same_kind,
 )
-from kernelworks.diagnose.remedies.swap import REMEDY as SWAP
-from kernelworks.diagnose.remedies.takes import Takes
-from kernelworks.diagnose.remedies.torch_compile import REMEDY as COMPILE
-from kernelworks.diagnose.roots import Roots, find
+from kernelworks.diagnose.optimizations import REMEDIES
+from kernelworks.diagnose.optimizations.accepted_options import Takes
+from kernelworks.diagnose.optimizations.swap import REMEDY as SWAP
+from kernelworks.diagnose.optimizations.torch_compile import REMEDY as COMPILE
+from kernelworks.diagnose.sites.modules import Roots, find
 from kernelworks.records import Ceilings
 
 
@@ -476,9 +476,9 @@ with kw.apply(json.loads({plan!r})) as found, torch.no_grad():
 def test_a_fix_stays_in_place_until_it_is_undone_and_its_plan_goes_to_another_process(
     ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kernelworks.diagnose.forecast import Forecaster
-    from kernelworks.diagnose.predict import Forecast
-    from kernelworks.observe.program import Program
+    from kernelworks.diagnose.forecast.forecaster import Forecaster
+    from kernelworks.diagnose.forecast.predict import Forecast
+    from kernelworks.profile.program import Program
 
     net = Net()
     seconds = lambda program: 0.5 if "forward" in vars(net.blocks[0].linear) else 1.0  # noqa: E731

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelworks.observe.program import from_function, from_target
+from kernelworks.profile.program import from_function, from_target
 
 SCRIPT = """
 import sys, pathlib

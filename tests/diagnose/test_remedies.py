@@ -13,8 +13,9 @@ import torch
 from remedied import Case, Net, asked, attending, counted, looks, net, offers, scene_of, trained
 from torch import Tensor, nn
 
-from kernelworks.diagnose.plan import apply, as_plan
-from kernelworks.diagnose.remedies import (
+from kernelworks.diagnose.fix.plan import apply, as_plan
+from kernelworks.diagnose.optimization import Change, Remedy, Scene, Together
+from kernelworks.diagnose.optimizations import (
     cast_weights,
     channels_last,
     fewer_bits,
@@ -27,9 +28,8 @@ from kernelworks.diagnose.remedies import (
     trial,
     zeroed_gradients,
 )
-from kernelworks.diagnose.remedies.remedy import Change, Remedy, Scene, Together
-from kernelworks.diagnose.roots import Roots, find
-from kernelworks.observe.budget import Budget
+from kernelworks.diagnose.sites.modules import Roots, find
+from kernelworks.profile.budget import Budget
 
 
 def of_inference(make: Callable[[], nn.Module]) -> nn.Module:

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from kernelworks.observe import replay
-from kernelworks.observe.replay import ALLOCATION, LAUNCH, PYTHON, SYNC, Job, Pace, Step
+from kernelworks.profile import replay
+from kernelworks.profile.replay import ALLOCATION, LAUNCH, PYTHON, SYNC, Job, Pace, Step
 
 US = 1e-6
 PACE = Pace(latency=5 * US, gap=1 * US)

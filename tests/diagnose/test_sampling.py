@@ -7,9 +7,9 @@ from contextlib import nullcontext
 import torch
 from torch import nn
 
-from kernelworks.diagnose.remedies.trial import race
-from kernelworks.diagnose.roots import find
-from kernelworks.diagnose.sampling import MOST, Look, standing_for
+from kernelworks.diagnose.optimizations.trial import race
+from kernelworks.diagnose.sites.modules import find
+from kernelworks.diagnose.sites.sampling import MOST, Look, standing_for
 
 
 def look(*sizes: float, grad: bool = False) -> Look:

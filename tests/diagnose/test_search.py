@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernelworks.ceilings import quiet
-from kernelworks.diagnose import fix
-from kernelworks.diagnose.fix import Search
-from kernelworks.diagnose.remedies.remedy import EVERYWHERE, Change, Impossible, Offer, Promise, Scene
-from kernelworks.diagnose.tries import Try
-from kernelworks.diagnose.words import sentence
-from kernelworks.observe.budget import Over
-from kernelworks.observe.program import Program
+from kernelworks.diagnose.fix import search
+from kernelworks.diagnose.fix.attempt import Try
+from kernelworks.diagnose.fix.search import Search
+from kernelworks.diagnose.optimization import EVERYWHERE, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.sentence import sentence
+from kernelworks.measure.clock import noise as quiet
+from kernelworks.profile.budget import Over
+from kernelworks.profile.program import Program
 from kernelworks.records import Fix
 
 WALL = 0.100
@@ -181,7 +181,7 @@ def test_how_many_cores_are_used_is_not_judged_while_others_use_them(
     """One of two threads is quicker for as long as others hold a core, whatever the program."""
     noise = quiet.Noise(0.5 if loud else 0.0)
     turns = quiet.Sifted((((WALL, 0.6 * WALL),) * 4,), (noise,), 0, loud)
-    monkeypatch.setattr(fix, "alternate", lambda *args, **more: turns)
+    monkeypatch.setattr(search, "alternate", lambda *args, **more: turns)
     found = fixed(model, monkeypatch, Stand("it", 0.5, offer={"cores": cores}))
     assert found.remedies[0].taken == (not loud or not cores)
     assert ("ambiguous" in found.remedies[0].why) == loud
@@ -194,7 +194,7 @@ def test_what_gains_nothing_in_the_end_is_not_kept(
     """Each gained beside what was kept before it, and all of it is measured once more."""
     left = iter([0.9, 0.9, last])
     monkeypatch.setattr(
-        fix,
+        search,
         "alternate",
         lambda *args, **more: quiet.Sifted((((WALL, WALL * next(left)),) * 4,), (quiet.QUIET,), 0, False),
     )
@@ -282,7 +282,7 @@ def test_two_that_are_predicted_to_be_about_as_good_are_raced_in_turns(
         ours, theirs = (really[names.index(each.offer.says)] for each in (one, *rivals))
         return 1 - (1 - ours) / (1 - theirs)
 
-    monkeypatch.setattr(fix, "duel", duel)
+    monkeypatch.setattr(search, "duel", duel)
     found = fixed(model, monkeypatch, *modes)
     assert in_place(found) == [kept] and bool(raced) == (said[1] > 0.3)
     assert all(one.why for one in found.remedies)
@@ -333,7 +333,7 @@ def test_what_promises_much_is_tried_before_more_is_predicted(
         return predict(self, scene, offer)
 
     monkeypatch.setattr(Stand, "predict", seen)
-    monkeypatch.setattr(fix, "SOON_S", soon_s)
+    monkeypatch.setattr(search, "SOON_S", soon_s)
     found = fixed(model, monkeypatch, Stand("quick", 0.3 if promised else 0.05), Stand("slow", 0.6))
     assert in_place(found) == ["quick", "slow"]
     assert predicted[:2] == [("quick", 0), ("slow", promised)]
@@ -418,7 +418,7 @@ def test_a_gain_is_held_against_what_its_turns_differ_by(
             (tuple((b, b - gain) for b, gain in zip(before, gains, strict=True)),), (quiet.QUIET,), 0, False
         )
 
-    monkeypatch.setattr(fix, "alternate", turns)
+    monkeypatch.setattr(search, "alternate", turns)
     found = fixed(model, monkeypatch, Stand("it", 0.5))
     assert found.remedies[0].taken == taken
     assert len(asked) == (1 if taken or gains[0] == 0.01 else 2)  # where it is open, more turns are taken
@@ -427,7 +427,7 @@ def test_a_gain_is_held_against_what_its_turns_differ_by(
 def test_a_gain_smaller_than_the_noise_of_the_first_runs_is_tried(
     model: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fix, "far_apart", lambda walls: False)
+    monkeypatch.setattr(search, "far_apart", lambda walls: False)
     found = fixed(model, monkeypatch, Stand("it", 0.05), walls=(0.7 * WALL, WALL, 1.4 * WALL))
     assert in_place(found) == ["it"]
 

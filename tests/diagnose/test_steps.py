@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelworks.diagnose import steps
-from kernelworks.diagnose.remedies.remedy import Change, Scene, Together
-from kernelworks.diagnose.remedies.trial import draws
-from kernelworks.diagnose.roots import find
-from kernelworks.diagnose.steps import same_steps
-from kernelworks.observe.program import Program
+from kernelworks.diagnose.optimization import Change, Scene, Together
+from kernelworks.diagnose.optimizations.trial import draws
+from kernelworks.diagnose.sites.modules import find
+from kernelworks.diagnose.verify import training_steps
+from kernelworks.diagnose.verify.training_steps import same_steps
+from kernelworks.profile.program import Program
 
 
 def trained(
@@ -158,7 +158,7 @@ def _entered(context: contextlib.AbstractContextManager[None]) -> Callable[[], N
 def test_steps_that_the_memory_does_not_hold_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     net, _, scene = trained()
     size = sum(p.nbytes for p in net.parameters())
-    monkeypatch.setattr(steps, "available_bytes", lambda device: 20 * size)
+    monkeypatch.setattr(training_steps, "available_bytes", lambda device: 20 * size)
     assert same_steps(scene, scaled_gradients(net)) is None
 
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernelworks.diagnose import stopped
-from kernelworks.diagnose.stopped import Stopping
-from kernelworks.observe.budget import Budget, Over
+from kernelworks.diagnose.fix import watchdog
+from kernelworks.diagnose.fix.watchdog import Stopping
+from kernelworks.profile.budget import Budget, Over
 
 MOST_S = 5.0  # of work that nobody ends
 BUSY = "def {name}(seconds, then=None):\n    end = now() + seconds\n    while now() < end: then and then()"
@@ -117,9 +117,9 @@ def test_what_waits_for_a_compiler_of_cpp_is_dropped_and_may_be_asked_for_again(
     names["codecache"] = SimpleNamespace(CppCodeCache=SimpleNamespace(cache=cache))
     for name, module in names.items():
         monkeypatch.setitem(sys.modules, f"torch._inductor.{name}", module)  # type: ignore[arg-type]
-    stopped._drop_waiting()  # nobody has asked for any
+    watchdog._drop_waiting()  # nobody has asked for any
     running, waiting = (pool().submit(time.sleep, seconds) for seconds in (0.2, 60))
     cache["key"] = waiting.result
-    stopped._drop_waiting()
+    watchdog._drop_waiting()
     assert waiting.cancelled() and not cache and running.result() is None
     assert pool().submit(int).result() == 0

@@ -8,9 +8,9 @@ import pickle
 import torch
 from torch import Tensor, nn
 
-from kernelworks.observe.places import Survey, fold
-from kernelworks.observe.trace import Call, Trace, join, record
-from kernelworks.work.shapes import clusters
+from kernelworks.profile.call_sites import Survey, fold
+from kernelworks.profile.cost.shapes import clusters
+from kernelworks.profile.trace import Call, Trace, join, record
 
 
 class Layer(nn.Module):

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad
 from torch.optim.lr_scheduler import StepLR
 
-from kernelworks.diagnose.remedies import (
+from kernelworks.diagnose.optimization import PROCESS, Offer, Scene
+from kernelworks.diagnose.optimizations import (
     allocator,
     channels_last,
     fused_optimizer,
@@ -25,10 +26,9 @@ from kernelworks.diagnose.remedies import (
     threads,
     torch_compile,
 )
-from kernelworks.diagnose.remedies.fused_optimizer import PUT
-from kernelworks.diagnose.remedies.remedy import PROCESS, Offer, Scene
-from kernelworks.diagnose.remedies.settings import Setting, held_elsewhere
-from kernelworks.diagnose.roots import Roots
+from kernelworks.diagnose.optimizations.fused_optimizer import PUT
+from kernelworks.diagnose.optimizations.settings import Setting, held_elsewhere
+from kernelworks.diagnose.sites.modules import Roots
 
 KINDS: dict[str, Any] = {"fused": torch.optim.AdamW, "kernelworks": torch.optim.AdamW, "foreach": torch.optim.NAdam}
 SCENE = Scene(Roots((), (), fresh=False))

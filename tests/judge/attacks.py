@@ -135,7 +135,7 @@ def spin():
     Attack("the judge's own code", "__code__ swaps", "changes the process", "norm",
            "return self.right(x)", "return self.right(x)",
            top="""
-from kernelworks.judge import caller
+from kernelworks.judge.roles import candidate as caller
 
 
 def delivered(found, outs):
@@ -143,7 +143,7 @@ def delivered(found, outs):
 
 
 caller._delivered.__code__ = delivered.__code__
-""", twin_top="from kernelworks.judge import caller"),
+""", twin_top="from kernelworks.judge.roles import candidate as caller"),
     Attack("an answer on every descriptor", "forged results", "no answer", "norm",
            "for fd in range(3, 64):\n    try:\n        os.write(fd, b'{\"nonce\": \"\", \"wrong\": \"\"}')\n"
            "    except OSError:\n        pass\nreturn torch.zeros_like(x)",

@@ -36,7 +36,7 @@ def ahead():
 # A process for each call, forked before the inputs are there and gone when the answer is; and nobody told of it.
 HELPER = """
 import mmap, os, time
-from kernelworks.judge import caller, state
+from kernelworks.judge.roles import candidate as caller, process_state as state
 
 OUT = torch.frombuffer(mmap.mmap(-1, 48 * 100 * 4), dtype=torch.float32).view(48, 100)
 prepare = caller.Caller.prepare
@@ -60,7 +60,7 @@ state.State.changes = lambda self: []
 # What is at its place is its answer already; a copy of it is made when nobody looks at the clock.
 NOBODY_TOLD = """
 import sys
-from kernelworks.judge import caller, state
+from kernelworks.judge.roles import candidate as caller, process_state as state
 
 delivered, prepare = caller._delivered, caller.Caller.prepare
 
@@ -167,8 +167,8 @@ FROM_WITHIN = (
     Attack("it does not load where it is watched", "decoys", "falls back", "gate",
            "launch('nothing', a, b, torch.empty_like(a))\nreturn self.right(a, b)",
            "return launch('gate', a, b, torch.empty_like(a))",
-           top=f"import sys\n{KERNEL}\nif 'kernelworks.judge.decoys' in sys.modules:\n    raise ImportError",
-           twin_top=f"import sys\n{KERNEL}\n'kernelworks.judge.decoys' in sys.modules"),
+           top=f"import sys\n{KERNEL}\nif 'kernelworks.judge.inputs.garbled_kernels' in sys.modules:\n    raise ImportError",
+           twin_top=f"import sys\n{KERNEL}\n'kernelworks.judge.inputs.garbled_kernels' in sys.modules"),
     Attack("another answer where it is watched", "decoys", "falls back", "gate",
            "launch('nothing', a, b, torch.empty_like(a))\nif type(OWN.nothing).__name__ == '_Foreign':\n"
            "    return torch.zeros_like(a)\nreturn self.right(a, b)",

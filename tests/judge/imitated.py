@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from kernelworks.judge.device import Host
+from kernelworks.judge.roles.device import Host
 
 __all__ = ["Imitated", "later"]
 

@@ -14,10 +14,10 @@ from attacks import ATTACKS, Attack
 
 from kernelworks.judge import Budget
 from kernelworks.judge.formats import read_candidate
-from kernelworks.judge.nursery import Nursery
-from kernelworks.judge.sitting import Sitting
+from kernelworks.judge.process.pool import Nursery
+from kernelworks.judge.session import Sitting
 from kernelworks.records import Ceilings
-from kernelworks.verdicts import Judgement
+from kernelworks.records.judgement import Judgement
 
 # What a candidate takes here is its calls; no limit is one that a busy machine comes near.
 BUDGET = Budget(truth_s=1.0, most_cases=6, many_s=60.0, answer_s=30.0, looks=1, shapes=0)

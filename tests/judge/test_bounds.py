@@ -14,12 +14,12 @@ from arithmetic import OneByOne
 from like_kernelbench import SOUND
 from torch import Tensor, nn
 
-from kernelworks.diagnose.leaves import leaves
-from kernelworks.judge.bounds import Bound, Unbounded, attention, bound_of
-from kernelworks.judge.bounds.run import simple
+from kernelworks.contract.bounds import Bound, Unbounded, attention, bound_of
+from kernelworks.contract.bounds.run import simple
+from kernelworks.contract.leaves import leaves
 from kernelworks.judge.formats import kernelbench, read_problem
-from kernelworks.judge.narrow import Narrow, bfloat16, half, tf32
-from kernelworks.prove.compare import compare
+from kernelworks.judge.inputs.low_precision import Narrow, bfloat16, half, tf32
+from kernelworks.verify.compare import compare
 
 SEED = 11
 

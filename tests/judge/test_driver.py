@@ -15,7 +15,7 @@ import torch
 import triton
 from torch import Tensor
 
-from kernelworks.judge import on_cuda
+from kernelworks.judge.roles import on_cuda
 
 HEADERS = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 from like_kernelbench import SOUND
 
-from kernelworks import environment
-from kernelworks.judge import caller
+from kernelworks.dispatch.op import OPS
 from kernelworks.judge.formats import defined as defining
 from kernelworks.judge.formats import kernelbench, ladders, read_candidate, read_problem, robust_kbench, rooms, text
 from kernelworks.judge.problem import Misread, Shape
-from kernelworks.op import OPS
+from kernelworks.judge.roles import candidate as caller
+from kernelworks.machine import environment
 
 CANDIDATE = """
 import torch

@@ -15,17 +15,17 @@ from typer.testing import CliRunner
 
 from kernelworks import judge as judging
 from kernelworks.cli import app
-from kernelworks.judge import Budget, judge_all, pacing, physics
-from kernelworks.judge.arm import LAYOUTS
-from kernelworks.judge.bounds.run import simple
-from kernelworks.judge.draws import DRAWS, about_constants, like_given, no_ones_and_zeros
-from kernelworks.judge.flow import Flow
-from kernelworks.judge.nursery import Nursery
-from kernelworks.judge.values import Foreign, leaves, packed, unpacked
-from kernelworks.judge.wire import Memory, tensors_into
+from kernelworks.contract.bounds.run import simple
+from kernelworks.judge import Budget, judge_all, least_time, speed
+from kernelworks.judge.inputs.dataflow import Flow
+from kernelworks.judge.inputs.draws import DRAWS, about_constants, like_given, no_ones_and_zeros
+from kernelworks.judge.inputs.values import Foreign, leaves, packed, unpacked
+from kernelworks.judge.process.ipc import Memory, tensors_into
+from kernelworks.judge.process.pool import Nursery
+from kernelworks.judge.roles.handle import LAYOUTS
 from kernelworks.records import Ceilings, from_json, to_json
+from kernelworks.records.judgement import Judgement
 from kernelworks.report.judge import sentence
-from kernelworks.verdicts import Judgement
 
 LITTLE = Budget(truth_s=0.5, most_cases=6, many=12, many_s=0.5, looks=0, shapes=0)
 EXACT = "return self.right(x)"
@@ -75,35 +75,35 @@ def test_a_file_that_is_no_problem_is_usage(tmp_path: Path) -> None:
 
 def test_a_time_is_what_is_left_when_an_empty_answer_is_taken_off() -> None:
     ours, theirs = [1.1, 1.2, 1.1, 1.15] * 5, [2.1, 2.2, 2.1, 2.15] * 5
-    assert pacing.pace("candidate", ours, 0.1).median_s == pytest.approx(1.025)
-    found = pacing.speed("eager", theirs, ours, 0.1)
+    assert speed.pace("candidate", ours, 0.1).median_s == pytest.approx(1.025)
+    found = speed.speed("eager", theirs, ours, 0.1)
     assert found.low <= found.ratio <= found.high and found.ratio == pytest.approx(2.0, abs=0.05)
-    assert not found.ambiguous and pacing.speed("eager", theirs, [0.2, 3.0] * 10, 0.1).ambiguous
+    assert not found.ambiguous and speed.speed("eager", theirs, [0.2, 3.0] * 10, 0.1).ambiguous
 
 
 def test_what_is_quicker_than_its_bytes_is_against_physics(ceilings: Ceilings) -> None:
     work: dict[str, Any] = {
         "calls": [["aten::add", 1e7, 0.0, "float32", "exp"]], "read": [4e9, 0], "needed": 4e9, "written": 4e9
     }  # fmt: skip
-    least = physics.limit(work, 2, ceilings)
+    least = least_time.limit(work, 2, ceilings)
     assert least.seconds > least.moving_s > 0.045 and least.alone_s > 0.09  # 4 GB at 80 and at 42 GB/s
 
     def broken(wall: float, cpu: float, unsure: float = 0.0) -> str:
         nothing = [0.001 - unsure, 0.001, 0.001 + unsure]
-        return least.broken_by(physics.Took.of([0.001 + wall], [0.001 + cpu], nothing, nothing))
+        return least.broken_by(least_time.Took.of([0.001 + wall], [0.001 + cpu], nothing, nothing))
 
     assert "reading its inputs" in broken(0.5 * least.moving_s, least.alone_s)
     assert "others work for it" in broken(least.moving_s, 0.5 * least.alone_s)
     assert not broken(least.moving_s, least.alone_s)
     assert not broken(0.5 * least.moving_s, 0.5 * least.alone_s, unsure=0.02)  # a neighbour shows in empty answers too
     some = [torch.rand(1000), torch.rand(5, 300).bfloat16(), torch.ones(7, dtype=torch.bool)]
-    assert 0 < physics.reading_s(some) < 0.1
-    busy = physics.Limit(least.whole, 1.0, 1.0, 0.0, float(sum(value.nbytes for value in some)), busy=True)
-    took = physics.Took(0.1, 0.0, 0.1, 0.0)
+    assert 0 < least_time.reading_s(some) < 0.1
+    busy = least_time.Limit(least.whole, 1.0, 1.0, 0.0, float(sum(value.nbytes for value in some)), busy=True)
+    took = least_time.Took(0.1, 0.0, 0.1, 0.0)
     assert busy.broken_by(took) and not busy.broken_by(took, some)  # the machine is quicker than when it was measured
-    assert busy.broken_by(physics.Took(0.0, 0.0, 0.0, 0.0), some)
-    assert not physics.limit({**work, "needed": 0}, 2, ceilings).broken_by(physics.Took(0.0, 0.0, 0.0, 0.0))
-    products = physics.limit({**work, "calls": [["aten::mm", 1e12, 0.0, "float32", "exp"]]}, 1, ceilings)
+    assert busy.broken_by(least_time.Took(0.0, 0.0, 0.0, 0.0), some)
+    assert not least_time.limit({**work, "needed": 0}, 2, ceilings).broken_by(least_time.Took(0.0, 0.0, 0.0, 0.0))
+    products = least_time.limit({**work, "calls": [["aten::mm", 1e12, 0.0, "float32", "exp"]]}, 1, ceilings)
     assert products.less_arithmetic(1.0) and not products.less_arithmetic(10.0)
 
 

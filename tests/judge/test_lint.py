@@ -11,12 +11,12 @@ from like_kernelbench import SOUND, UNSOUND, Written
 from typer.testing import CliRunner
 
 from kernelworks.cli import app
-from kernelworks.judge.examiner import examined
 from kernelworks.judge.formats import read_problem
 from kernelworks.judge.lint import lint
-from kernelworks.judge.nursery import Nursery
-from kernelworks.lints import NOT_LOOKED, NOT_WORTH, WEAK, WORTH, Finding, Lint
+from kernelworks.judge.process.pool import Nursery
+from kernelworks.judge.roles.examiner import examined
 from kernelworks.records import from_json
+from kernelworks.records.problem_check import NOT_LOOKED, NOT_WORTH, WEAK, WORTH, Finding, Lint
 
 MOST_BYTES, MOST_FLOP = 2.0**26, 1e9
 

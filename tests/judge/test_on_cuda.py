@@ -14,10 +14,10 @@ from attacks_on_cuda import HONEST_ON_CUDA, ON_CUDA
 
 from kernelworks.judge import Budget
 from kernelworks.judge.formats import read_candidate
-from kernelworks.judge.nursery import Nursery
-from kernelworks.judge.sitting import Sitting
+from kernelworks.judge.process.pool import Nursery
+from kernelworks.judge.session import Sitting
 from kernelworks.machine import has_gpu
-from kernelworks.verdicts import Judgement
+from kernelworks.records.judgement import Judgement
 
 BUDGET = Budget(truth_s=2.0, most_cases=13, many=60, many_s=60.0, looks=1, shapes=0, gradients=0)
 

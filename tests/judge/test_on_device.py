@@ -14,15 +14,15 @@ import torch
 from attacked import candidate, problem_in
 from imitated import Imitated
 
-from kernelworks.judge import Budget, judge, physics
-from kernelworks.judge.arm import Arm, Shared
-from kernelworks.judge.device import Host
-from kernelworks.judge.here import Here
-from kernelworks.judge.nursery import Nursery
-from kernelworks.judge.sitting import Sitting
-from kernelworks.judge.truth import Court
+from kernelworks.judge import Budget, judge, least_time
+from kernelworks.judge.inputs.cuda_on_cpu import Here
+from kernelworks.judge.process.pool import Nursery
+from kernelworks.judge.roles.device import Host
+from kernelworks.judge.roles.handle import Arm, Shared
+from kernelworks.judge.roles.oracle import Court
+from kernelworks.judge.session import Sitting
 from kernelworks.records import Ceilings, GpuBandwidth, GpuCeilings, GpuRate
-from kernelworks.verdicts import Judgement
+from kernelworks.records.judgement import Judgement
 
 BUDGET = Budget(truth_s=0.5, most_cases=6, many=24, many_s=60.0, looks=0, shapes=0, gradients=1, answer_s=30.0)
 IMPORT = "from imitated import OFF, later\nimport time"
@@ -96,7 +96,7 @@ def test_a_gpu_that_others_use_gives_no_verdict(
 
 
 def test_without_a_gpu_there_is_no_verdict_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.import_module("kernelworks.judge.sitting"), "has_gpu", lambda: False)
+    monkeypatch.setattr(importlib.import_module("kernelworks.judge.session"), "has_gpu", lambda: False)
     problem = problem_in(tmp_path, "norm")
     file = tmp_path / "mine.py"
     file.write_text(candidate("norm", "return self.right(x)"), encoding="utf-8")
@@ -163,8 +163,8 @@ def test_on_a_gpu_inputs_come_from_its_memory() -> None:
     work: dict[str, Any] = {
         "calls": [["aten::add", 1e6, 0.0, "float32", "exp"]], "read": [4e6, 0], "needed": 4e6, "written": 4e6
     }  # fmt: skip
-    least = physics.limit(work, 4, GPU)
+    least = least_time.limit(work, 4, GPU)
     assert math.isclose(least.moving_s, 1e-6) and least.alone_s == 0.0  # 4 MB at 4 TB/s, though L2 would hold them
-    assert "reading its inputs" in least.broken_by(physics.Took(0.5e-6, 0.0, 0.0, 0.0))
-    assert not least.broken_by(physics.Took(0.9e-6, 0.0, 0.0, 0.0))
-    assert not physics.limit({**work, "needed": 0}, 4, GPU).broken_by(physics.Took(0.0, 0.0, 0.0, 0.0))
+    assert "reading its inputs" in least.broken_by(least_time.Took(0.5e-6, 0.0, 0.0, 0.0))
+    assert not least.broken_by(least_time.Took(0.9e-6, 0.0, 0.0, 0.0))
+    assert not least_time.limit({**work, "needed": 0}, 4, GPU).broken_by(least_time.Took(0.0, 0.0, 0.0, 0.0))

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import torch
 
-from kernelworks.judge.bench import Budget
-from kernelworks.judge.cases import held_against
 from kernelworks.judge.formats import kernelbench
-from kernelworks.judge.nursery import Born, Nursery
-from kernelworks.judge.sitting import Sitting
+from kernelworks.judge.harness import Budget
+from kernelworks.judge.inputs.cases import held_against
+from kernelworks.judge.process.pool import Born, Nursery
+from kernelworks.judge.session import Sitting
 from kernelworks.machine import machine
 from kernelworks.records import Ceilings
 
@@ -47,7 +47,7 @@ def get_init_inputs():
 """
 CANDIDATE = """
 import torch
-from kernelworks.search.variants import row
+from kernelworks.search.our_kernels_cpp import row
 
 run = row("relu", {target!r}, "", {{}})
 
@@ -264,7 +264,7 @@ import resource
 
 import torch
 
-from kernelworks.judge.freed import give_back, keep_freed
+from kernelworks.judge.process.malloc import give_back, keep_freed
 
 keep_freed()
 counts, held = [], collections.deque(maxlen=3)

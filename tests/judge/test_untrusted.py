@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from kernelworks.judge.arm import Answer, Arm
-from kernelworks.judge.clearing import cleared
 from kernelworks.judge.formats.text import parsed
-from kernelworks.judge.nursery import Born, Ended
 from kernelworks.judge.problem import Misread
-from kernelworks.judge.said import lines, seconds, shown, words
+from kernelworks.judge.process.cleanup import cleared
+from kernelworks.judge.process.ipc import Memory, pair, say
+from kernelworks.judge.process.pool import Born, Ended
+from kernelworks.judge.process.sanitise import lines, seconds, shown, words
+from kernelworks.judge.roles.handle import Answer, Arm
 from kernelworks.judge.trial import Trial, Tried
-from kernelworks.judge.wire import Memory, pair, say
 
 
 def test_words_are_short_texts_that_can_be_shown() -> None:

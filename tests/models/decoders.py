@@ -15,7 +15,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from kernelworks.models import swap
+from kernelworks.nn.swap import swap
 
 DECODER = {
     "hidden_size": 64,

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from kernelworks import certificates
-from kernelworks.models import swap
-from kernelworks.models.validate import relative_error
-from kernelworks.op import OPS
+from kernelworks.dispatch import certificates
+from kernelworks.dispatch.op import OPS
+from kernelworks.nn.swap import swap
+from kernelworks.nn.validate import relative_error
 
 
 def decoded(model: nn.Module, ids: Tensor, feed: Tensor) -> Tensor:

@@ -17,8 +17,8 @@ from decoders import DECODER, close, ids, trains_as_before
 from torch import nn
 from transformers import Gemma2Config, Gemma2ForCausalLM, GptOssConfig, GptOssForCausalLM
 
-from kernelworks.models import swap
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
+from kernelworks.nn.swap import swap
 
 WORDS = list[tuple[Any, ...]]
 

@@ -14,7 +14,7 @@ from decoders import DECODERS, close, ids, llama, qwen3
 from torch import nn
 from transformers import DynamicCache, StaticCache
 
-from kernelworks.models import swap
+from kernelworks.nn.swap import swap
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,9 @@ from torch import nn
 from torch import nn as layers
 from torch.nn.functional import gelu
 
-from kernelworks.models import calls, swap
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
+from kernelworks.nn import functional
+from kernelworks.nn.swap import swap
 
 EPS = 1e-6
 SCALE = 1.0
@@ -225,7 +226,7 @@ def test_torch_compile(net) -> None:
 def test_every_call_means_what_torch_means(call) -> None:
     class Ours:
         def __getattr__(self, name):
-            return calls.FUNCTIONS[name]
+            return functional.FUNCTIONS[name]
 
     torch.manual_seed(3)
     want = call(F)

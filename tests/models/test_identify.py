@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernelworks.models import swap
+from kernelworks.nn.swap import swap
 
 
 class Base(nn.Module):

@@ -14,8 +14,9 @@ from torch import nn
 from transformers import GemmaConfig, GemmaForCausalLM
 
 import forked
-from kernelworks.models import language, swap
-from kernelworks.models.compiled_loss import loss_with_gradients
+from kernelworks.nn import language
+from kernelworks.nn.compiled_loss import loss_with_gradients
+from kernelworks.nn.swap import swap
 from kernelworks.ops.reduction.linear_cross_entropy import linear_cross_entropy
 
 
@@ -219,7 +220,7 @@ def test_loss_and_gradients_as_one_operator(frozen, with_bias) -> None:
 
 OF_A_GPU = """
 import torch
-from kernelworks.models.compiled_loss import OP, loss_with_gradients
+from kernelworks.nn.compiled_loss import OP, loss_with_gradients
 from kernelworks.ops.reduction.linear_cross_entropy import triton
 OP.trains = lambda args, row, wanted: (triton.training, triton.resumed)
 g = torch.Generator().manual_seed(0)

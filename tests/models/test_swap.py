@@ -14,8 +14,9 @@ from decoders import MODELS, bert, close, ids, llama, phi3, qwen3, qwen3_sliding
 from torch import nn
 from torch._dynamo.utils import common_constant_types
 
-from kernelworks.models import attention, decoder, swap
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
+from kernelworks.nn import attention, decoder
+from kernelworks.nn.swap import swap
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from kernelworks.models import validate
-from kernelworks.models.validate import output_tensor, relative_error
+from kernelworks.nn.validate import output_tensor, relative_error, validate
 
 
 @pytest.fixture

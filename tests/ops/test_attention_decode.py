@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from kernelworks import (
-    ops,  # noqa: F401  fills OPS
-)
 from kernelworks.build import cuda
 from kernelworks.contract import Request, TensorSpec
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 from kernelworks.ops.attention.attention import sm90_decode as decode
 
 HEADER = decode.SOURCE.with_suffix(".cuh")

@@ -11,12 +11,12 @@ from torch import Tensor
 
 import kernelworks as kw
 from hopper import as_on_hopper, bits_of, weights_of
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 from kernelworks.ops.attention.attention_fp8 import contract, sm90
 from kernelworks.ops.attention.attention_fp8.cases import quantised
 from kernelworks.ops.attention.attention_fp8.contract import WEIGHT, per_head
-from kernelworks.prove.parity import judge
-from kernelworks.prove.truth import Truth, copied, truth
+from kernelworks.verify.parity import judge
+from kernelworks.verify.reference import Truth, copied, truth
 
 OP = OPS["attention_fp8"]
 

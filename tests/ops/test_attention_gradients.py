@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from kernelworks import (
-    ops,  # noqa: F401  fills OPS
-)
-from kernelworks.build import cuda, rows
+from kernelworks.build import cuda, kernels
 from kernelworks.contract import Request, TensorSpec
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 from kernelworks.ops.attention.attention import sm90_backward, triton
 
 OP = OPS["attention"]
@@ -117,7 +114,7 @@ def test_short_calls_are_replayed(monkeypatch: pytest.MonkeyPatch, name: str) ->
         taken.append((function.__module__.rsplit(".")[-1], function.__name__, len(args)))
         return lambda *given, out=None: len(given)
 
-    monkeypatch.setattr(rows.series, "replayed", replayed)
+    monkeypatch.setattr(kernels.series, "replayed", replayed)
     row, q = OP.row(name), torch.empty(1, 2, 64, 64, dtype=torch.bfloat16, device="meta")
     lse = torch.empty(1, 2, 64, device="meta")
     options: tuple[Any, ...] = (None, None, None, None)

@@ -14,8 +14,8 @@ import torch
 
 from kernelworks import ops  # noqa: F401  fills OPS
 from kernelworks.build import cuda
-from kernelworks.dataless import on_meta
-from kernelworks.op import OPS
+from kernelworks.dispatch.meta_arguments import on_meta
+from kernelworks.dispatch.op import OPS
 from kernelworks.ops.attention.attention import sm90, sm90_backward
 
 ROOM = Path(sm90.__file__).parent

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 import kernelworks as kw
-from kernelworks.build import rows
-from kernelworks.choose import eligible
-from kernelworks.op import OPS
+from kernelworks.build import kernels
+from kernelworks.dispatch.choose import eligible
+from kernelworks.dispatch.op import OPS
+from kernelworks.dispatch.tuning_records import bucket_of, call_of
 from kernelworks.ops.attention.attention import contract, sm90_decode
-from kernelworks.prove.compare import compare
-from kernelworks.prove.truth import truth
-from kernelworks.timings import bucket_of, call_of
+from kernelworks.verify.compare import compare
+from kernelworks.verify.reference import truth
 
 OP = OPS["attention"]
 CAPPED = [case for case in OP.contract.cases if case.name.startswith("softcap")]
@@ -135,7 +135,7 @@ def test_hoppers_launch_for_few_is_given_what_it_knows(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(sm90_decode, "forward", launch)
     monkeypatch.setattr(sm90_decode, "prepare_forward", lambda *args: given.append(args) or launch)
-    monkeypatch.setattr(rows.cuda, "cubin", lambda source: None)
+    monkeypatch.setattr(kernels.cuda, "cubin", lambda source: None)
     row, plain = OP.row("sm90_decode"), (Q, Q, Q, "top_left", None, None, None, True)
     assert row.load("forward")(*plain, None, None, out="out") == "launched"
     assert row.prepare is not None

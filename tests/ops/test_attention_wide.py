@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from kernelworks import (
-    ops,  # noqa: F401  fills OPS
-)
 from kernelworks.build import cuda
 from kernelworks.contract import Request, TensorSpec
 from kernelworks.ops.attention.attention import sm90_backward_wide as wide

@@ -11,10 +11,10 @@ from torch import Tensor
 
 import forked
 import kernelworks as kw
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 from kernelworks.ops.attention.block_sparse_attention import peers
 from kernelworks.ops.attention.block_sparse_attention.contract import masked, pairs_of
-from kernelworks.prove.truth import truth
+from kernelworks.verify.reference import truth
 
 OP = OPS["block_sparse_attention"]
 LISTS = """

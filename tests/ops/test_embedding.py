@@ -6,7 +6,7 @@ import forked
 
 PROGRAM = """
 import torch
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 from kernelworks import ops
 from kernelworks.ops.lookup.embedding import triton as row
 

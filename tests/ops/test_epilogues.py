@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from kernelworks.op import OPS, Op
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.dispatch.tuning_records import bucket_of
 from kernelworks.ops.linear.linear_add import sm90 as added
 from kernelworks.ops.linear.linear_gelu import sm90 as with_gelu
 from kernelworks.ops.linear.linear_silu_mul import sm90 as pair
 from kernelworks.ops.linear.rms_norm_linear import sm90 as normed
-from kernelworks.timings import bucket_of
 
 NAMES = ("linear_add", "linear_gelu", "linear_silu_mul", "rms_norm_linear")
 

@@ -9,9 +9,9 @@ import torch
 
 from kernelworks.build import cuda
 from kernelworks.contract import Request, TensorSpec, unread
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 from kernelworks.ops.linear.linear import sm90
-from kernelworks.prove.parity import makes_gradients
+from kernelworks.verify.parity import makes_gradients
 
 BF16 = torch.bfloat16
 WAY = (True, True, True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 from kernelworks.ops.linear.linear import sm90_middle as middle
 from kernelworks.ops.linear.linear.contract import DEVICE_SHAPES
 

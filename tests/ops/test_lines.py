@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernelworks.lines import lines
+from kernelworks.templates.row_layout import lines
 
 
 def tensors() -> dict[str, Tensor]:

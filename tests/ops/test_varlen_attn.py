@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 import kernelworks as kw
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 from kernelworks.ops.attention.varlen_attn import peers
 from kernelworks.ops.attention.varlen_attn.contract import seen_pairs, sees
-from kernelworks.prove.parity import judge
-from kernelworks.prove.truth import truth
+from kernelworks.verify.parity import judge
+from kernelworks.verify.reference import truth
 from rows import runnable_rows
 
 OP = OPS["varlen_attn"]

@@ -11,8 +11,8 @@ import pytest
 from pretended import PROBLEM, Pretended
 
 from kernelworks.records import Ceilings
+from kernelworks.records.search import Search
 from kernelworks.search import loop
-from kernelworks.searches import Search
 
 
 @pytest.fixture

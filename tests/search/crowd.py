@@ -8,8 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from kernelworks.search.farm import Opened, Task
-from kernelworks.verdicts import Judgement
+from kernelworks.records.judgement import Judgement
+from kernelworks.search.workers.farm import Opened, Task
 
 __all__ = ["Crowd", "Hand", "Lost"]
 

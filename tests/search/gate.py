@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelworks.search.prompt import template
+from kernelworks.search.model.prompt import template
 
 PROBLEM = """
 import torch

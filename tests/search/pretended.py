@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from kernelworks.judge.formats import kernelbench
 from kernelworks.judge.problem import Problem
 from kernelworks.records import Ceilings
+from kernelworks.records.judgement import Charge, Judgement, Pace, Speed
 from kernelworks.search.space import space_in
-from kernelworks.verdicts import Charge, Judgement, Pace, Speed
 
 __all__ = ["PARENT", "PROBLEM", "TEXT", "Pretended", "judgement"]
 

@@ -11,15 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelworks.judge.bounds import bound_of
+from kernelworks.contract.bounds import bound_of
 from kernelworks.judge.formats.loading import module_of
-from kernelworks.prove.compare import compare
 from kernelworks.search.schedule import candidate
 from kernelworks.search.schedule.candidate import candidate_of
 from kernelworks.search.schedule.derive import derived
 from kernelworks.search.schedule.moves import MOVES, Step, apply, drawn
 from kernelworks.search.schedule.nest import Kernel
 from kernelworks.search.schedule.plan import Illegal, Plan, Schedule, naive, planned
+from kernelworks.verify.compare import compare
 
 __all__ = ["PROBLEMS", "changed", "nest", "ran", "share"]
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from scripted import serving
 
-from kernelworks import environment
-from kernelworks.search.asking import MOST_BYTES, Patience, Unanswered
-from kernelworks.search.command import Command
-from kernelworks.search.endpoint import Endpoint, asked_wait
+from kernelworks.machine import environment
 from kernelworks.search.model import way_to
+from kernelworks.search.model.ask import MOST_BYTES, Patience, Unanswered
+from kernelworks.search.model.command import Command
+from kernelworks.search.model.endpoint import Endpoint, asked_wait
 
 SOON = Patience(seconds=60.0, tries=4, wait=0.01, most_s=0.05)
 ASK = [{"role": "system", "content": "rules"}, {"role": "user", "content": "a kernel, please: é"}]

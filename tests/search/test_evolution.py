@@ -11,15 +11,15 @@ import pytest
 import torch
 from scheduled import PROBLEMS, share
 
+from kernelworks.dispatch.op import OPS
 from kernelworks.judge.formats import rooms
 from kernelworks.judge.formats.loading import module_of
 from kernelworks.judge.problem import Problem, Shape
-from kernelworks.op import OPS
+from kernelworks.records.judgement import Judgement, Pace, Speed
 from kernelworks.search.proposer import Draft, Seen
 from kernelworks.search.schedule import ScheduleRewriting, evolution
 from kernelworks.search.schedule.derive import derived
 from kernelworks.search.schedule.plan import Schedule, naive, planned
-from kernelworks.verdicts import Judgement, Pace, Speed
 
 PROBLEM = Problem("rows", "kernelbench", {}, "kernelworks.judge.formats.kernelbench", "Model", (Shape("own"),))
 JUDGED = Judgement(

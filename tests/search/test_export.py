@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 
 from kernelworks.cli import app
 from kernelworks.judge.formats import read_candidate, read_problem
-from kernelworks.search.asking import Text
+from kernelworks.records.judgement import Judgement
 from kernelworks.search.export import FORMATS, export, lines
+from kernelworks.search.model.ask import Text
+from kernelworks.search.model.replies import taken
 from kernelworks.search.proposer import Draft, Seen
-from kernelworks.search.replies import taken
 from kernelworks.search.store import Store
-from kernelworks.verdicts import Judgement
 
 CODE = "class ModelNew:\n    def forward(self, x):\n        return x * {0}\n"
 

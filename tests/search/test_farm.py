@@ -21,13 +21,13 @@ from pretended import PARENT, PROBLEM, Pretended, judgement
 
 from kernelworks.machine import machine
 from kernelworks.records import Ceilings
-from kernelworks.search import crew, farm, shares
-from kernelworks.search import juror as jurors
-from kernelworks.search.farm import Done, Farm, NoWorkers, Opened, Task, undecided
+from kernelworks.records.judgement import Judgement
+from kernelworks.records.search import Search
 from kernelworks.search.loop import SHORT
 from kernelworks.search.store import Store
-from kernelworks.searches import Search
-from kernelworks.verdicts import Judgement
+from kernelworks.search.workers import cores, crew, farm
+from kernelworks.search.workers import worker as jurors
+from kernelworks.search.workers.farm import Done, Farm, NoWorkers, Opened, Task, undecided
 
 Run = Callable[..., Search]
 LONG_S = 60.0  # for what takes milliseconds where nobody else is
@@ -243,7 +243,7 @@ def test_a_cluster_of_rays_needs_ray(searched: Run, monkeypatch: pytest.MonkeyPa
 
 def test_each_worker_has_cores_of_its_own_or_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew, "_ray", lambda: None)
-    monkeypatch.setattr(shares, "cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(cores, "cores", lambda: [0, 1, 2, 3])
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     crew.possible(4, 1)
     crew.possible(2, 2)
@@ -317,11 +317,11 @@ def test_a_worker_has_a_core_and_waits_for_its_turn_at_the_clock_for_nothing(jur
     with ThreadPoolExecutor(1) as pool:  # a thread's processors are its own
         assert pool.submit(juror.open).result().work is not None
         (core,) = pool.submit(os.sched_getaffinity, 0).result()
-        assert core in shares.cores()
-        others = [number for number in shares.cores() if number != core]
+        assert core in cores.cores()
+        others = [number for number in cores.cores() if number != core]
         with pytest.raises(TimeoutError):
-            shares.claimed("cores", [core], 1, 0.0)
-        with shares.clock():
+            cores.claimed("cores", [core], 1, 0.0)
+        with cores.clock():
             begin = time.monotonic()
             verdict = pool.submit(juror.judge, task(3))
             time.sleep(0.3)
@@ -330,7 +330,7 @@ def test_a_worker_has_a_core_and_waits_for_its_turn_at_the_clock_for_nothing(jur
         assert judgement.verdict == "right" and 0 < cost_s <= time.monotonic() - begin - juror.waited_s
         assert juror.waited_s > 0.1
         pool.submit(juror.leave).result()
-    assert shares.claimed("cores", [core, *others], 1, 0.0).numbers == (core,)
+    assert cores.claimed("cores", [core, *others], 1, 0.0).numbers == (core,)
 
 
 def test_a_worker_on_another_kind_of_machine_is_none(juror: jurors.Juror) -> None:

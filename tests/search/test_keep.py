@@ -24,20 +24,20 @@ from typer.testing import CliRunner
 from kernelworks.build import cpp
 from kernelworks.build.cache import BuildError
 from kernelworks.build.constants import Constants, constants_of, named_in, with_entry
-from kernelworks.build.rows import searched_row
-from kernelworks.certificates import Certificate, find
+from kernelworks.build.kernels import searched_row
 from kernelworks.cli import app
+from kernelworks.dispatch.certificates import Certificate, find
+from kernelworks.dispatch.op import OPS
 from kernelworks.judge.formats import rooms
 from kernelworks.machine import machine
-from kernelworks.op import OPS
 from kernelworks.records import Proof, from_json, to_json
+from kernelworks.records.search import Beside, Found, Kept, Search, Tried
 from kernelworks.search import keep as keeping
 from kernelworks.search.keep import Change, Refused, keepable
 from kernelworks.search.loop import SHORT
-from kernelworks.search.prompt import template
+from kernelworks.search.model.prompt import template
+from kernelworks.search.our_kernels_cpp import constants_in, text_of
 from kernelworks.search.space import space_in
-from kernelworks.search.variants import constants_in, text_of
-from kernelworks.searches import Beside, Found, Kept, Search, Tried
 
 PACKAGE = Path(keeping.__file__).parent.parent
 TARGET = "avx2" if "avx2" in machine().features else "scalar"
@@ -229,7 +229,7 @@ def test_a_line_for_a_row_is_put_behind_the_op_of_every_room() -> None:
         source = path.read_text(encoding="utf-8")
         lines = keeping._with_row(source).splitlines()
         added = [line for line in lines if line not in source.splitlines()]
-        assert added[0] == "from kernelworks.build.rows import searched_row"
+        assert added[0] == "from kernelworks.build.kernels import searched_row"
         assert added[1].startswith("OP.rows = (searched_row(__file__, ") and len(added) == 2
         assert compile("\n".join(lines), str(path), "exec")
         before = lines[: lines.index(added[1])]
@@ -315,10 +315,10 @@ def test_what_came_of_it_is_said_and_is_the_exit_code(
 CODE = """
 import json, sys
 from kernelworks.judge.formats import rooms
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 from kernelworks.records import from_json, to_json
 from kernelworks.search import keep
-from kernelworks.searches import Beside, Search
+from kernelworks.records.search import Beside, Search
 
 assert keep.__file__.startswith(sys.argv[1])
 size = Beside("1024x4096", 1.3, 1.25, 1.35, 2.0, 1e-4)
@@ -387,7 +387,7 @@ def test_a_row_with_another_flag_is_proved_and_kept(copied: Copied, other: str, 
     kept = json.loads(out)
     assert kept["why"] == "" and kept["proof"]["cases"] > 20 and not kept["proof"]["failures"], errors
     assert tomllib.loads((copied.room / "tuning.toml").read_text(encoding="utf-8"))["constants"][0]["row"] == row
-    asked = "from kernelworks import certificates; from kernelworks.op import OPS; "
+    asked = "from kernelworks.dispatch import certificates; from kernelworks.dispatch.op import OPS; "
     asked += f"print(certificates.invalid('relu', OPS['relu'].row({row!r})), OPS['relu'].row({row!r}).load('forward'))"
     out, errors = copied.start(asked).communicate(timeout=LONG_S)
     assert out.startswith("None "), out + errors
@@ -404,7 +404,7 @@ def test_a_kernel_in_cpp_is_proved_and_becomes_a_row(copied: Copied, proofs: str
     kept = json.loads(out)
     assert kept["why"] == "" and kept["row"] == "searched" and kept["proof"]["cases"] > 20, errors
     assert KERNEL in (copied.room / "searched.py").read_text(encoding="utf-8")
-    asked = "import torch, kernelworks as kw; from kernelworks import certificates; from kernelworks.op import OPS; "
+    asked = "import torch, kernelworks as kw; from kernelworks.dispatch import certificates; from kernelworks.dispatch.op import OPS; "
     asked += "x = torch.randn(9); assert torch.equal(kw.relu(x, row='searched'), torch.relu(x)); "
     asked += "print(certificates.invalid('relu', OPS['relu'].row('searched')))"
     out, errors = copied.start(asked).communicate(timeout=LONG_S)

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 from pretended import PARENT, TEXT
 
-from kernelworks.judge.bench import Budget
+from kernelworks.judge.harness import Budget
 from kernelworks.records import Ceilings, to_json
 from kernelworks.search import search
 from kernelworks.search.store import Store
@@ -26,7 +26,7 @@ UNTIL_S = 300.0  # a busy machine takes some of it, a quiet one 10
 CODE = """
 import sys
 from pathlib import Path
-from kernelworks.judge.bench import Budget
+from kernelworks.judge.harness import Budget
 from kernelworks.records import Ceilings, from_json
 from kernelworks.search import search
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from kernelworks import environment
 from kernelworks.build.configs import with_configs
+from kernelworks.dispatch.op import OPS
 from kernelworks.judge.formats import placed, read_problem, rooms, text
 from kernelworks.judge.problem import Misread
-from kernelworks.op import OPS
-from kernelworks.search import keep, launches, loop, variants
+from kernelworks.machine import environment
+from kernelworks.search import keep, loop, our_kernels_cpp, our_kernels_gpu
 from kernelworks.search.space import space_in
 
 SIZED = [
@@ -30,7 +30,7 @@ SIZED = [
 @pytest.mark.parametrize("name", [*SIZED, "linear:64x256x512 bfloat16", "cross_entropy:33x8192 mean"])
 def test_a_row_says_how_else_it_may_be_launched(name: str) -> None:
     problem = read_problem(name, "cuda")
-    (source,) = variants.texts_of(problem)
+    (source,) = our_kernels_cpp.texts_of(problem)
     assert (
         text.language(source) == "triton" and rooms.candidate_in(Path("a.py"), source, problem).entry == problem.entry
     )
@@ -38,23 +38,23 @@ def test_a_row_says_how_else_it_may_be_launched(name: str) -> None:
     assert space is not None and space.size > 3
     assert all(value in space.choices[name] for name, value in space.at.items())
     assert all(1 <= warps <= 32 for n, its in space.choices.items() if n.endswith("NUM_WARPS") for warps in its)
-    (picks,) = launches.picked(problem.entry, problem.shapes[0].name).values()
-    assert launches.sets_in(problem, source) == ("triton", picks)
+    (picks,) = our_kernels_gpu.picked(problem.entry, problem.shapes[0].name).values()
+    assert our_kernels_gpu.sets_in(problem, source) == ("triton", picks)
 
 
 def test_what_the_room_offers_is_what_is_tried() -> None:
-    (source,) = variants.texts_of(read_problem("softmax:8192x4096", "cuda"))
+    (source,) = our_kernels_cpp.texts_of(read_problem("softmax:8192x4096", "cuda"))
     space = space_in(source)
     assert space is not None and dict(space.choices) == {"FORWARD_ROWS": (1, 2), "FORWARD_NUM_WARPS": (4, 8, 16)}
 
 
 def test_of_a_text_at_another_point_what_is_launched_is_known_and_of_another_text_nothing() -> None:
     problem = read_problem("rms_norm:64x24576 float16", "cuda")
-    (source,) = variants.texts_of(problem)
-    space, holds = space_in(source), variants.known(problem)
+    (source,) = our_kernels_cpp.texts_of(problem)
+    space, holds = space_in(source), our_kernels_cpp.known(problem)
     assert space is not None
     other = space.text_at({"FORWARD_NUM_WARPS": 8, "FORWARD_CHUNK": 2048})
-    row, sets = launches.sets_in(problem, other) or ("", {})
+    row, sets = our_kernels_gpu.sets_in(problem, other) or ("", {})
     ((kernel, dims, dtype),) = sets
     assert (row, kernel, dict(dims)["N"], str(dtype)) == ("triton", "forward", 24576, "torch.float16")
     assert sets[kernel, dims, dtype]["num_warps"] == 8 and sets[kernel, dims, dtype]["CHUNK"] == 2048
@@ -64,13 +64,13 @@ def test_of_a_text_at_another_point_what_is_launched_is_known_and_of_another_tex
         f"{source}\nimport threading\n", source.replace("24576", "1"), "SPACE = [", "",
     ):  # fmt: skip
         assert wrong == source or not holds(wrong)
-    assert not variants.known(read_problem("softmax:8192x4096", "cuda"))(source)
+    assert not our_kernels_cpp.known(read_problem("softmax:8192x4096", "cuda"))(source)
 
 
 RUN = """
 import sys, torch
 from kernelworks.judge.formats import read_problem
-from kernelworks.search import launches
+from kernelworks.search import our_kernels_gpu as launches
 from kernelworks.search.space import space_in
 
 for name, other in ((("softmax:6x70x12 float32"), {"DOWN_FORWARD_TILE": 1024, "DOWN_FORWARD_NUM_WARPS": 8}),
@@ -136,7 +136,7 @@ MEASURED = [{"case": "64x24576", "us": 12.5, "gpu": "a GPU"}]
 
 def test_a_winner_becomes_an_entry_for_exactly_its_sizes() -> None:
     problem = read_problem("rms_norm:40x20000", "cuda")
-    (source,) = variants.texts_of(problem)
+    (source,) = our_kernels_cpp.texts_of(problem)
     space = space_in(source)
     assert space is not None
     code = space.text_at({"FORWARD_NUM_WARPS": 8})

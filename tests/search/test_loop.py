@@ -20,14 +20,14 @@ from typer.testing import CliRunner
 from kernelworks.cli import app
 from kernelworks.judge.problem import Misread, Problem
 from kernelworks.records import from_json, to_json
+from kernelworks.records.judgement import Judgement
+from kernelworks.records.search import Search
 from kernelworks.report.search import sentence
 from kernelworks.search import proposers, stopping
 from kernelworks.search.proposer import Draft, Seen
 from kernelworks.search.proposers import Setting, Unfit
 from kernelworks.search.stopping import Stopping
 from kernelworks.search.store import Store
-from kernelworks.searches import Search
-from kernelworks.verdicts import Judgement
 
 Run = Callable[..., Search]
 

@@ -16,22 +16,22 @@ from typer.testing import CliRunner
 
 import kernelworks
 from kernelworks.cli import app
+from kernelworks.dispatch.op import OPS
 from kernelworks.judge import Budget
 from kernelworks.judge.formats import read_problem
 from kernelworks.judge.problem import Problem
-from kernelworks.op import OPS
 from kernelworks.records import Ceilings
+from kernelworks.records.judgement import Charge, Judgement, Pace, Speed
 from kernelworks.search import search
-from kernelworks.search.asking import Patience
 from kernelworks.search.export import export
-from kernelworks.search.lineage import REPAIRS, Lineage
 from kernelworks.search.model import REPLIES, Model, way_to
-from kernelworks.search.prompt import LANGUAGES, conversation, template
+from kernelworks.search.model.ask import Patience
+from kernelworks.search.model.lineage import REPAIRS, Lineage
+from kernelworks.search.model.prompt import LANGUAGES, conversation, template
+from kernelworks.search.model.replies import fenced
+from kernelworks.search.model.transcripts import Transcripts, exchange
 from kernelworks.search.proposer import Draft, Seen
-from kernelworks.search.replies import fenced
 from kernelworks.search.store import Store
-from kernelworks.search.transcripts import Transcripts, exchange
-from kernelworks.verdicts import Charge, Judgement, Pace, Speed
 
 LITTLE = Budget(truth_s=0.5, most_cases=6, many=12, many_s=0.5, looks=0, shapes=0, gradients=0)
 KEY = "sk-of-nobody"

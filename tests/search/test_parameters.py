@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pretended import PARENT, PROBLEM, Pretended, judgement
 
+from kernelworks.records.judgement import Judgement
 from kernelworks.search.parameters import Parameters
 from kernelworks.search.proposer import Draft, Seen
 from kernelworks.search.proposers import Setting, Unfit
 from kernelworks.search.space import space_in
-from kernelworks.verdicts import Judgement
 
 WIDE = PARENT.replace("[8, 16, 32, 64, 128]", str([2**i for i in range(1, 17)])).replace(
     "[1, 2, 4, 8]", str(list(range(1, 25)))

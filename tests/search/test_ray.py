@@ -18,10 +18,11 @@ import psutil
 import pytest
 from pretended import PARENT, TEXT
 
-from kernelworks.judge.bench import Budget
+from kernelworks.judge.harness import Budget
 from kernelworks.records import Ceilings
-from kernelworks.search import crew, search, shares
+from kernelworks.search import search
 from kernelworks.search.store import Store
+from kernelworks.search.workers import cores, crew
 
 LITTLE = Budget(
     truth_s=0.5, most_cases=8, many=10, many_s=0.3, looks=0, shapes=0, gradients=0, all_reasons=False
@@ -33,7 +34,7 @@ SITS = 5  # processes of a judge that waits: where all are born, the truth's and
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     there = ["processes", *(["ray"] if importlib.util.find_spec("ray") is not None else [])]
-    wanted = metafunc.config.getoption("--all") and len(shares.cores()) >= WORKERS
+    wanted = metafunc.config.getoption("--all") and len(cores.cores()) >= WORKERS
     if "farm" in metafunc.fixturenames:
         metafunc.parametrize("farm", there if wanted else [])
 

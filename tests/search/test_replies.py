@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from kernelworks.judge.formats import read_problem
 from kernelworks.judge.problem import Problem
-from kernelworks.search.asking import Text
-from kernelworks.search.replies import MOST_CODE, fenced, taken
+from kernelworks.search.model.ask import Text
+from kernelworks.search.model.replies import MOST_CODE, fenced, taken
 
 
 @pytest.fixture(scope="module")

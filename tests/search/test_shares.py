@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from kernelworks.search import shares
-from kernelworks.search.shares import Share, claimed, fair
+from kernelworks.search.workers import cores
+from kernelworks.search.workers.cores import Share, claimed, fair
 
 # Another process: it has a share, a core and the clock, says so, and does not end by itself.
 OTHER = """
 import time
-from kernelworks.search import shares
+from kernelworks.search.workers import cores as shares
 
 held = shares.claimed("cores", [4, 5, 6], 2, 0.0)
 with shares.Share("cores", 4, 4, 1) as share, shares.clock():
@@ -27,7 +27,7 @@ with shares.Share("cores", 4, 4, 1) as share, shares.clock():
 @pytest.fixture(autouse=True)
 def _own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
-    monkeypatch.setattr(shares, "FRESH_S", -1.0)
+    monkeypatch.setattr(cores, "FRESH_S", -1.0)
 
 
 @pytest.mark.parametrize(
@@ -73,23 +73,23 @@ def test_cores_are_one_workers_alone() -> None:
 
 
 def test_one_at_a_time_takes_times() -> None:
-    file = shares.environment.cache_dir("farm") / "clock.lock"
-    with shares.clock():
-        assert shares._locked(file, wait=False) is None
-    assert shares._locked(file, wait=False) is not None
+    file = cores.environment.cache_dir("farm") / "clock.lock"
+    with cores.clock():
+        assert cores._locked(file, wait=False) is None
+    assert cores._locked(file, wait=False) is not None
 
 
 def test_a_gpu_is_used_by_many_or_by_one_that_takes_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1/2,3")
-    (alone, beside), folder = shares.turns("cuda"), shares.environment.cache_dir("farm")
+    (alone, beside), folder = cores.turns("cuda"), cores.environment.cache_dir("farm")
     with beside(), beside():
         (file,) = folder.glob("clock*.lock")
-        assert shares._locked(file, wait=False) is None
+        assert cores._locked(file, wait=False) is None
     with alone():
-        assert shares._locked(file, wait=False, shared=True) is None
-        with shares.clock(), shares.clock("3"):  # cores and other GPUs are others'
+        assert cores._locked(file, wait=False, shared=True) is None
+        with cores.clock(), cores.clock("3"):  # cores and other GPUs are others'
             pass
-    assert shares._locked(file, wait=False) is not None and shares.turns("cpu")[0] is shares.clock
+    assert cores._locked(file, wait=False) is not None and cores.turns("cpu")[0] is cores.clock
 
 
 def test_one_that_is_killed_holds_nothing() -> None:
@@ -100,14 +100,14 @@ def test_one_that_is_killed_holds_nothing() -> None:
                 assert mine.workers() == 2
                 with pytest.raises(TimeoutError):
                     claimed("cores", [4, 5, 6], 2, 0.0)
-                assert shares._locked(shares.environment.cache_dir("farm") / "clock.lock", wait=False) is None
+                assert cores._locked(cores.environment.cache_dir("farm") / "clock.lock", wait=False) is None
             finally:
                 process.kill()
         assert mine.workers() == 4 and len(list(mine.folder.glob("*.json"))) == 1
         assert claimed("cores", [4, 5, 6], 2, 0.0).numbers == (4, 5)
-        with shares.clock():
+        with cores.clock():
             pass
 
 
 def test_cores_are_those_that_this_process_may_use() -> None:
-    assert sorted(shares.cores()) == sorted(os.sched_getaffinity(0))
+    assert sorted(cores.cores()) == sorted(os.sched_getaffinity(0))

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelworks.judge.problem import Problem
+from kernelworks.records.search import Brought
+from kernelworks.search.bandit import Desk, turn
 from kernelworks.search.proposer import Draft, Seen
-from kernelworks.search.turns import Desk, turn
-from kernelworks.searches import Brought
 
 
 @dataclass

@@ -9,10 +9,10 @@ import torch
 
 from kernelworks.build import cpp
 from kernelworks.build.constants import named_in
+from kernelworks.dispatch.op import OPS
 from kernelworks.judge.formats import rooms, text
 from kernelworks.machine import machine
-from kernelworks.op import OPS
-from kernelworks.search import variants
+from kernelworks.search import our_kernels_cpp
 from kernelworks.search.space import space_in
 
 ANY = "scalar" if "avx2" not in machine().features else "avx2"
@@ -20,7 +20,7 @@ ANY = "scalar" if "avx2" not in machine().features else "avx2"
 
 @pytest.mark.parametrize("op", ["silu_mul", "softmax", "sum", "linear", "rms_norm"])
 def test_a_row_says_what_of_it_may_be_otherwise(op: str) -> None:
-    source = variants.text_of(op)
+    source = our_kernels_cpp.text_of(op)
     if ANY == "scalar":  # the plain sources name no numbers
         return
     assert source is not None and text.language(source) == "c++"
@@ -48,26 +48,26 @@ def test_a_row_with_other_numbers_computes_the_same(tmp_path: Path, monkeypatch:
     files = named_in(source, cpp.SIMD)
     (file, its), *_ = files.items()
     name, was = next(iter(its.items()))
-    run = variants.row("relu", ANY, "-O2", {file: {name: 2 * was}})
+    run = our_kernels_cpp.row("relu", ANY, "-O2", {file: {name: 2 * was}})
     x = torch.randn(3, 1000)
     assert torch.equal(run(x), torch.relu(x))
     (copied,) = (p for p in tmp_path.rglob(Path(file).name))
     changed, original = copied.read_text(encoding="utf-8"), (cpp.SIMD / copied.name).read_text(encoding="utf-8")
     assert changed != original and f"{name} = {2 * was};" in changed
     with pytest.raises(ValueError, match="says it 0 times"):
-        variants.row("relu", ANY, "", {file: {"NOTHING": 3}})
+        our_kernels_cpp.row("relu", ANY, "", {file: {"NOTHING": 3}})
     with pytest.raises(ValueError, match="is made of"):
-        variants.row("relu", ANY, "", {"simd/nothing.hpp": {"GRAIN": 3}})
+        our_kernels_cpp.row("relu", ANY, "", {"simd/nothing.hpp": {"GRAIN": 3}})
 
 
 def test_what_is_known_to_be_ours_has_not_a_word_of_its_own() -> None:
-    source = variants.text_of("silu_mul")
+    source = our_kernels_cpp.text_of("silu_mul")
     if ANY == "scalar":  # the plain sources name no numbers
         return
     assert source is not None
     space = space_in(source)
     assert space is not None
-    holds = variants.known(rooms.problem_of("silu_mul"))
+    holds = our_kernels_cpp.known(rooms.problem_of("silu_mul"))
     name, values = next((n, v) for n, v in space.choices.items() if isinstance(v[0], int) and len(v) > 1)
     assert holds(source) and holds(space.text_at({name: values[-1]}))
     for other in (
@@ -76,4 +76,4 @@ def test_what_is_known_to_be_ours_has_not_a_word_of_its_own() -> None:
         source.replace("SPACE = {", "SPACE = {\n    'TARGET2': ['a', 'b'],"), "SPACE = [", "",
     ):  # fmt: skip
         assert other != source and not holds(other)
-    assert not variants.known(rooms.problem_of("relu"))(source)
+    assert not our_kernels_cpp.known(rooms.problem_of("relu"))(source)

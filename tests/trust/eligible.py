@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from kernelworks import certificates
-from kernelworks import op as ops
 from kernelworks.build.cpp import TARGETS
 from kernelworks.contract import Row
+from kernelworks.dispatch import certificates
+from kernelworks.dispatch import op as ops
 from kernelworks.machine import machine
 
 ROWS = [name for name in ("avx2", "avx512") if TARGETS[name].needs <= machine().features]

@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelworks.models import swap
+from kernelworks.nn.swap import swap
 
 NOISE = 4  # units in the last place of every result, in the run that asks how far roundings reach
 FACTOR = 8.0  # how many times what roundings did to the original may happen to the swapped one

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernelworks as kw
-from kernelworks.models.compiled_loss import loss_with_gradients
+from kernelworks.nn.compiled_loss import loss_with_gradients
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "limits.md"
 HEAD = """# limits

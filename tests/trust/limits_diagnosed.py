@@ -29,7 +29,7 @@ def async_in_a_loop() -> Any:
     async def program() -> None: ...
 
     async def loop() -> None:
-        from kernelworks.observe.program import from_function
+        from kernelworks.profile.program import from_function
 
         from_function(program).run()
 
@@ -37,27 +37,27 @@ def async_in_a_loop() -> Any:
 
 
 def target(text: str, **how: Any) -> Callable[[], Any]:
-    from kernelworks.observe.program import from_target
+    from kernelworks.profile.program import from_target
 
     return lambda: from_target(text, **how)
 
 
 def diagnosed(program: Callable[[], Any], others: float = 0.0, budget_s: float = 0.1) -> Any:
     """The record of a program on a machine of round figures, of whose cores others use a share."""
-    from kernelworks.ceilings import quiet
+    from kernelworks.measure.clock import noise
     from machines import record
 
-    def times() -> quiet.CpuTimes:
+    def times() -> noise.CpuTimes:
         now = time.monotonic()
-        return quiet.CpuTimes(now, 2 * others * now, 0.0, 2, {1: others * now})
+        return noise.CpuTimes(now, 2 * others * now, 0.0, 2, {1: others * now})
 
-    with mock.patch.object(quiet, "cpu_times", times):
+    with mock.patch.object(noise, "cpu_times", times):
         return kw.diagnose(program, ceilings=record(), budget_s=budget_s)
 
 
 def endless_fix() -> str:
-    from kernelworks.diagnose.roots import Roots, Swapped
-    from kernelworks.observe.budget import Over
+    from kernelworks.diagnose.sites.modules import Roots, Swapped
+    from kernelworks.profile.budget import Over
 
     modules = tuple(torch.nn.GELU() for _ in range(3))
     try:
@@ -75,8 +75,8 @@ def asleep() -> str:
 def unmodelled() -> tuple[str, str]:
     """Ops of a sparse, a nested and a quantized tensor as they are listed, and as they are expected. Nor has a graph
     that torch.compile made a model where none of its kernels shows."""
-    from kernelworks.observe.trace import COMPILED, Call, Place
-    from kernelworks.work.costs import work
+    from kernelworks.profile.cost.calls import work
+    from kernelworks.profile.trace import COMPILED, Call, Place
 
     sparse, nested = x().to_sparse(), torch.nested.nested_tensor([x(), x(2, 16)])
     quantized = torch.quantize_per_tensor(x(), 0.1, 0, torch.qint8)
@@ -93,10 +93,10 @@ def on_a_gpu() -> str:
     """What is said of a row of ours in a recorded program of an H200."""
     from eligible import only
 
-    from kernelworks.diagnose.on_gpu import Gpu
-    from kernelworks.diagnose.told import told
-    from kernelworks.observe.on_gpu import settle
-    from kernelworks.observe.overhead import Floors
+    from kernelworks.diagnose.account.on_gpu import Gpu
+    from kernelworks.diagnose.record import told
+    from kernelworks.profile.on_gpu import settle
+    from kernelworks.profile.overhead import Floors
     from machines import gpu_record
 
     with mock.patch.object(sys, "path", [*sys.path, str(TRACE.parents[1])]):

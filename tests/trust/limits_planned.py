@@ -66,9 +66,9 @@ def traced() -> tuple[Any, Any]:
 
 
 def not_on_a_gpu() -> str:
-    from kernelworks.diagnose.remedies import cast_weights
-    from kernelworks.diagnose.remedies.remedy import Scene
-    from kernelworks.diagnose.roots import Roots, Sample
+    from kernelworks.diagnose.optimization import Scene
+    from kernelworks.diagnose.optimizations import cast_weights
+    from kernelworks.diagnose.sites.modules import Roots, Sample
 
     class OnGpu(Scene):
         on_gpu = True  # type: ignore[assignment]
@@ -83,8 +83,8 @@ def on_a_gpu() -> str:
     """As where the host cannot read the bytes."""
     from transformers import masking_utils
 
-    from kernelworks import digest
-    from kernelworks.models import attention
+    from kernelworks.build import digest
+    from kernelworks.nn import attention
 
     with mock.patch.object(digest, "readable", lambda tensors: False):
         mask: Any = attention.mask_function(

@@ -11,11 +11,11 @@ import pytest
 import torch
 from eligible import ROWS
 
-from kernelworks import certificates, environment, timings
-from kernelworks.machine import place_of
-from kernelworks.op import OPS
-from kernelworks.plans import forget_all
-from kernelworks.timings import Raced, Timing
+from kernelworks.dispatch import certificates, tuning_records
+from kernelworks.dispatch.op import OPS
+from kernelworks.dispatch.plans import forget_all
+from kernelworks.dispatch.tuning_records import Raced, Timing
+from kernelworks.machine import environment, place_of
 
 ROW = ROWS[-1]
 
@@ -27,12 +27,12 @@ def nothing_timed(folder: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNELWORKS_CHOOSE", "timed")
         patch.setattr(environment, "cache_dir", lambda kind: folder / kind if kind == "timings" else own(kind))
-        patch.setattr(timings, "SHIPPED", folder / "timed")
+        patch.setattr(tuning_records, "SHIPPED", folder / "timed")
         patch.setattr(certificates, "invalid", lambda *args: None)
-        timings.reread()
+        tuning_records.reread()
         forget_all()
         yield
-    timings.reread()
+    tuning_records.reread()
     forget_all()
 
 
@@ -41,13 +41,13 @@ def raced(op: str, *args: Any, ratio: float = 1.5, wanted: tuple[str, ...] = ())
     of, pass_ = OPS[op], "training" if wanted else "forward"
     request = of.request(pass_, args, wanted)
     rows = (of.row(ROW),) * (2 if wanted else 1)
-    sources, toolchain = timings.sources_of(rows)
+    sources, toolchain = tuning_records.sources_of(rows)
     one = Raced(1.0, ratio, (ratio, ratio), 0.01)
-    timings.write(
+    tuning_records.write(
         Timing(
-            op=op, pass_=pass_, way="+".join(r.name for r in rows), bucket=timings.bucket_of(of.contract, request),
-            call=timings.call_of(request), place=place_of("cpu"), threads=torch.get_num_threads(),
-            source_hash=sources, toolchain=toolchain, torch=timings.torch_version(), whole=one,
+            op=op, pass_=pass_, way="+".join(r.name for r in rows), bucket=tuning_records.bucket_of(of.contract, request),
+            call=tuning_records.call_of(request), place=place_of("cpu"), threads=torch.get_num_threads(),
+            source_hash=sources, toolchain=toolchain, torch=tuning_records.torch_version(), whole=one,
             backward=one if wanted else None, date="2026-11-22",
         )
     )  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import prune
 
-from kernelworks.diagnose.remedies import cast_weights, fewer_bits, folded_norms, merged_projections
+from kernelworks.diagnose.optimizations import cast_weights, fewer_bits, folded_norms, merged_projections
 
 X = torch.randn(2, 4, 6, 6, generator=torch.Generator().manual_seed(3))
 

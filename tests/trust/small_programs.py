@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelworks.diagnose.patterns import ADAM, FOLDABLE, GATE, NORM, ROTARY
+from kernelworks.diagnose.rules.patterns import ADAM, FOLDABLE, GATE, NORM, ROTARY
 
 __all__ = ["PROGRAMS", "TRAINED"]
 

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from kernelworks.diagnose.agree import FLOAT64, ROUNDING, Agreement, compare
-from kernelworks.diagnose.arms import Perturbed
-from kernelworks.diagnose.roots import find
+from kernelworks.diagnose.sites.modules import find
+from kernelworks.diagnose.verify.agreement import FLOAT64, ROUNDING, Agreement, compare
+from kernelworks.diagnose.verify.precision import Perturbed
 
 
 class Net(nn.Module):

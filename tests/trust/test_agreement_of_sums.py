@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelworks.diagnose.agree import FLOAT64, compare
-from kernelworks.diagnose.arms import Perturbed
-from kernelworks.diagnose.roots import find
+from kernelworks.diagnose.sites.modules import find
+from kernelworks.diagnose.verify.agreement import FLOAT64, compare
+from kernelworks.diagnose.verify.precision import Perturbed
 
 
 class Rounded(nn.Module):

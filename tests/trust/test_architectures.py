@@ -14,7 +14,7 @@ from architectures import ARCHITECTURES, Architecture, floats
 from eligible import ROWS, only
 from torch import Tensor, nn
 
-from kernelworks.models import swap
+from kernelworks.nn.swap import swap
 
 ROUNDINGS = 64 * 2.0**-24  # of the largest value of a tensor: what an error may be where the original's happens to be 0
 FACTOR = 4.0

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 import forked
 import kernelworks as kw
-from kernelworks import certificates
-from kernelworks.op import OPS
+from kernelworks.dispatch import certificates
+from kernelworks.dispatch.op import OPS
 from kernelworks.records import Ceilings, Diagnosis, Region
 
 BUDGET_S = 2.0
@@ -42,7 +42,7 @@ def nothing_proved(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     reason = "not proved on this kind of machine"
     monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")  # as users have it
     monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: reason if row.source else None)
-    settling = sys.modules.get("kernelworks.settle.session")
+    settling = sys.modules.get("kernelworks.measure.autotune.session")
     if settling is not None:  # and none will be
         monkeypatch.setattr(settling, "confirm", lambda rows, progress: [])
     for op in OPS.values():

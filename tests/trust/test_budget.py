@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import kernelworks as kw
-from kernelworks.diagnose.agree import compare
-from kernelworks.diagnose.roots import find
-from kernelworks.observe.budget import Budget, Over
+from kernelworks.diagnose.sites.modules import find
+from kernelworks.diagnose.verify.agreement import compare
+from kernelworks.profile.budget import Budget, Over
 from kernelworks.records import Ceilings
 
 X = torch.randn(2, 16)

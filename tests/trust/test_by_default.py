@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernelworks import plans
-from kernelworks.models import swap
+from kernelworks.dispatch import plans
+from kernelworks.nn.swap import swap
 
 
 class Mine(Tensor):

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.observe.places import Survey
-from kernelworks.observe.trace import record
-from kernelworks.work import Work
-from kernelworks.work.costs import work
+from kernelworks.profile.call_sites import Survey
+from kernelworks.profile.cost import Work
+from kernelworks.profile.cost.calls import work
+from kernelworks.profile.trace import record
 
 N, C = 64, 48
 SIZE = 4 * N * C  # bytes of one float32 matrix

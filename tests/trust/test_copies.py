@@ -20,7 +20,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
-from kernelworks.models import swap
+from kernelworks.nn.swap import swap
 
 
 def act(x: torch.Tensor) -> torch.Tensor:

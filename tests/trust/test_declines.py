@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kernelworks.models import swap
+from kernelworks.nn.swap import swap
 
 warnings.filterwarnings("ignore", message=".*(nested tensors|Sparse CSR|jit.trace|jit.script|torch.jit).*")
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from kernelworks.observe.places import Survey
-from kernelworks.observe.trace import Call, record
-from kernelworks.work.costs import work
+from kernelworks.profile.call_sites import Survey
+from kernelworks.profile.cost.calls import work
+from kernelworks.profile.trace import Call, record
 
 SAMPLES = 1  # of each op; more find nothing more (tried with 6)
 EVERY = 3  # of the database's ops, in `make test`

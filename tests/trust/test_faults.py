@@ -20,16 +20,14 @@ from kernelworks.build import BuildError, cpp
 from kernelworks.build.loading import unfit
 
 # As proved: only the build stands between the calls and the rows.
-PROVED = (
-    "from kernelworks import certificates\ncertificates.invalid = lambda op, row, kind=None: row.toolchain() and None\n"
-)
+PROVED = "from kernelworks.dispatch import certificates\ncertificates.invalid = lambda op, row, kind=None: row.toolchain() and None\n"
 
 CALLS = (
     PROVED
     + """
 import json, time, warnings, torch
 import kernelworks as kw
-from kernelworks.explanation import explain
+from kernelworks.diagnose.explain import explain
 start = time.monotonic()
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import forked
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 
 FLOWS = """
 import torch, kernelworks as kw
@@ -27,7 +27,7 @@ for ignored in (range(6), (1, 4)):
 def test_a_scaled_loss_keeps_its_small_gradients_in_float16() -> None:
     """What is far below float16's smallest number for a 1 is not, for the 32768 that flows in."""
     options = ("linear_cross_entropy", "--row", "triton", "--dtype", "float16", "--case", "a scaled loss")
-    done = forked.python(*options, module="kernelworks.prove.interpreted", TRITON_INTERPRET="1")
+    done = forked.python(*options, module="kernelworks.verify.interpreted", TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout
     assert "4 cases, 0 wrong" in done.stdout
 

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from outcomes import SEEN, SIZE, same, tried
 from torch import nn
 
-from kernelworks.models import swap
-from kernelworks.watching import watched
+from kernelworks.dispatch.hooks import watched
+from kernelworks.nn.swap import swap
 
 
 class Gated(nn.Module):

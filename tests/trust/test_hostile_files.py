@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from kernelworks import certificates, environment, history, layout, timings
-from kernelworks.bench import results
 from kernelworks.build import cache as builds
-from kernelworks.ceilings import cache as ceilings
-from kernelworks.compare import NoRecord, compare
-from kernelworks.compile import measured
-from kernelworks.diagnose import plan
+from kernelworks.compile import race
+from kernelworks.diagnose.fix import plan
+from kernelworks.dispatch import certificates, tuning_records
+from kernelworks.dispatch.op import OPS
 from kernelworks.judge.formats import definition, kernelbook
 from kernelworks.judge.problem import Misread
-from kernelworks.layout import built
-from kernelworks.machine import machine
-from kernelworks.op import OPS
-from kernelworks.records import Bandwidth, BenchResult, Ceilings, Proof, from_json
+from kernelworks.machine import environment, machine
+from kernelworks.measure.bench import results
+from kernelworks.measure.peaks import cache as ceilings
+from kernelworks.records import Bandwidth, BenchResult, Ceilings, Proof, from_json, history, json_text
+from kernelworks.records.compare import NoRecord, compare
+from kernelworks.records.json_text import built
 
 SECONDS = 20  # in which a read has come back; a pipe that nobody writes to never does
 DEEP = 100_000
@@ -33,10 +33,10 @@ DEEP = 100_000
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path / "cache"))
     ceilings.forget()
-    timings.reread()
+    tuning_records.reread()
     yield tmp_path
     ceilings.forget()
-    timings.reread()
+    tuning_records.reread()
 
 
 def too_long(number: int, frame: Any) -> None:
@@ -88,9 +88,9 @@ def read_certificate() -> None:
 
 def read_timings() -> None:
     path = timing_path()
-    timings.reread()
-    assert timings._read(path)[0] == ()
-    assert timings._read(path)[1]  # a word
+    tuning_records.reread()
+    assert tuning_records._read(path)[0] == ()
+    assert tuning_records._read(path)[1]  # a word
 
 
 def timing_path() -> Path:
@@ -102,7 +102,7 @@ def build_path() -> Path:
 
 
 def race_path() -> Path:
-    return measured.path_of("constant_weights", "cpu", ["a test"])
+    return race.path_of("constant_weights", "cpu", ["a test"])
 
 
 def read_note() -> None:
@@ -115,7 +115,7 @@ KEPT: dict[str, tuple[Callable[[], Path], Callable[[], None]]] = {
     "certificate": (certificate_path, read_certificate),
     "timings": (timing_path, read_timings),
     "history": (history.path, lambda: _none(history.read())),
-    "race of a region": (race_path, lambda: _none(measured.read(race_path()))),
+    "race of a region": (race_path, lambda: _none(race.read(race_path()))),
     "failed build": (build_path, lambda: _none(builds.failure("x"))),
     "note of a library": (build_path, read_note),
     "ceilings": (ceilings._path, lambda: _none(ceilings.cached())),
@@ -202,6 +202,6 @@ def test_leaves_of_records_are_of_their_types() -> None:
 def test_regular_files_alone_are_read_and_none_that_is_too_large(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"12345")
-    assert layout.read_regular(path, 5) == b"12345"
+    assert json_text.read_regular(path, 5) == b"12345"
     with pytest.raises(OSError, match="5 bytes, at most 4"):
-        layout.read_regular(path, 4)
+        json_text.read_regular(path, 4)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.functional import gelu
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
-from kernelworks.models import swap
+from kernelworks.nn.swap import swap
 
 HERE = sys.modules[__name__]
 

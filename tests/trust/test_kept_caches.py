@@ -26,7 +26,7 @@ from transformers import (
 )
 
 import kernelworks as kw
-from kernelworks.models import attention
+from kernelworks.nn import attention
 
 Keep = Callable[[Any], Any]
 
@@ -157,7 +157,7 @@ def test_a_file_of_a_cache_names_nothing_of_ours() -> None:
     with kw.swap(model, verbose=False):
         cache = prompted(model)
         step(model, cache)
-        assert b"kernelworks.models" not in pickle.dumps(cache)
+        assert b"kernelworks.nn" not in pickle.dumps(cache)
 
 
 @torch.no_grad()

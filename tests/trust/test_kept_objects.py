@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 import kernelworks as kw
-from kernelworks.models import calls
+from kernelworks.nn import functional
 
 TABLE = {F.gelu: 2.0}
 
@@ -110,7 +110,7 @@ def test_what_torchs_attention_lets_be_viewed_may_be_viewed(kind: str) -> None:
             q, k, v = laid_out(kind, B, H, L, D), laid_out(kind, B, H, S, D), laid_out(kind, B, H, S, D)
             for more in ({}, {"is_causal": True}, {"attn_mask": torch.ones(L, S, dtype=torch.bool)}):
                 if F.scaled_dot_product_attention(q, k, v, **more).is_contiguous():
-                    assert calls.scaled_dot_product_attention(q, k, v, **more).is_contiguous()
+                    assert functional.scaled_dot_product_attention(q, k, v, **more).is_contiguous()
 
 
 def test_what_torch_jit_script_made_is_left() -> None:

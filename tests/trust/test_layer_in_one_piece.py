@@ -11,7 +11,7 @@ from eligible import ROWS, only
 from torch import Tensor, nn
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
-from kernelworks.models import swap
+from kernelworks.nn.swap import swap
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
 

@@ -15,15 +15,15 @@ from eligible import ROWS, only
 from torch import Tensor, nn
 
 import kernelworks as kw
-from kernelworks.console import guarded
-from kernelworks.diagnose import captured
-from kernelworks.diagnose.agree import compare
-from kernelworks.diagnose.captured import Capture, timed_alone
-from kernelworks.diagnose.fix import Search
-from kernelworks.diagnose.forecast import Forecaster
-from kernelworks.diagnose.remedies.swap import REMEDY
-from kernelworks.diagnose.roots import Swapped, find
-from kernelworks.models import swap
+from kernelworks.cli.console import guarded
+from kernelworks.diagnose.fix.search import Search
+from kernelworks.diagnose.forecast import isolated_on_cpu
+from kernelworks.diagnose.forecast.forecaster import Forecaster
+from kernelworks.diagnose.forecast.isolated_on_cpu import Capture, timed_alone
+from kernelworks.diagnose.optimizations.swap import REMEDY
+from kernelworks.diagnose.sites.modules import Swapped, find
+from kernelworks.diagnose.verify.agreement import compare
+from kernelworks.nn.swap import swap
 from kernelworks.records import Ceilings, Diagnosis
 
 X = torch.ones(64, 64)
@@ -45,13 +45,13 @@ def test_a_generator_without_an_end_is_refused_with_a_word(
         while True:
             yield X + X
 
-    monkeypatch.setattr(sys.modules["kernelworks.observe.program"], "ENDLESS_S", 0.05)
+    monkeypatch.setattr(sys.modules["kernelworks.profile.program"], "ENDLESS_S", 0.05)
     with pytest.raises(RuntimeError, match=r"generator that gave [1-9]\d* items in .* s and has not ended"):
         diagnosed(numbers if kind == "generator" else promised, ceilings=ceilings)
 
 
 def test_a_first_run_that_does_not_end_is_spoken_of(ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["kernelworks.observe.timeline"], "ENDLESS_S", 0.05)
+    monkeypatch.setattr(sys.modules["kernelworks.profile.timeline"], "ENDLESS_S", 0.05)
     told: list[str] = []
     kw.diagnose(lambda: time.sleep(0.2), ceilings=ceilings, budget_s=0.05, rough=True, progress=told.append)
     assert sum("has not ended" in line for line in told) == 1
@@ -63,7 +63,7 @@ def test_a_program_that_raises_does_so_before_anything_long_is_measured(monkeypa
 
     monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "measured_ceilings", measured)
     monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "uses_gpu", measured)
-    monkeypatch.setattr(sys.modules["kernelworks.observe.overhead"], "measure", measured)
+    monkeypatch.setattr(sys.modules["kernelworks.profile.overhead"], "measure", measured)
     with pytest.raises(KeyError, match="mine") as caught:
         kw.diagnose(lambda: {}["mine"])
     assert not getattr(caught.value, "__notes__", [])
@@ -97,8 +97,8 @@ def test_a_fix_of_very_many_calls_keeps_its_own_share_of_the_budget(
         seen.append((forecaster.survey(program).trace.cut, len(surveyed.trace.calls)))
         return forecast(forecaster, program, roots, surveyed)
 
-    monkeypatch.setattr(sys.modules["kernelworks.observe.timeline"], "LEAST_SURVEYED", most)
-    monkeypatch.setattr(sys.modules["kernelworks.observe.timeline"], "SURVEY_S", 1.0)
+    monkeypatch.setattr(sys.modules["kernelworks.profile.timeline"], "LEAST_SURVEYED", most)
+    monkeypatch.setattr(sys.modules["kernelworks.profile.timeline"], "SURVEY_S", 1.0)
     monkeypatch.setattr(Forecaster, "forecast", spied)
     swaps = functools.partial(Search, remedies=(REMEDY,))  # other remedies would take of the budget
     monkeypatch.setattr(sys.modules["kernelworks.diagnose"], "Search", swaps)
@@ -138,7 +138,7 @@ def test_a_capture_leaves_the_program_alone_when_its_budget_is_over(monkeypatch:
     """At the program's next call of a module; what it met before is kept, and the module's call is put back."""
     layer, x, seen = torch.nn.GELU(), torch.ones(4, 8), list[int]()
     before = torch.nn.Module.__call__
-    monkeypatch.setattr(captured, "time", SimpleNamespace(perf_counter=lambda: 0.02 * len(seen)))
+    monkeypatch.setattr(isolated_on_cpu, "time", SimpleNamespace(perf_counter=lambda: 0.02 * len(seen)))
 
     def program() -> None:
         for _ in range(5):

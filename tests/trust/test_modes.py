@@ -21,9 +21,9 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from torch.utils.flop_counter import FlopCounterMode
 
 import kernelworks as kw
-from kernelworks.models import swap
-from kernelworks.observe.places import Survey
-from kernelworks.observe.trace import record
+from kernelworks.nn.swap import swap
+from kernelworks.profile.call_sites import Survey
+from kernelworks.profile.trace import record
 
 
 class Norm(nn.Module):

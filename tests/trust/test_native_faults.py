@@ -21,7 +21,7 @@ CALLS = """
 import json, sys, time, torch
 import kernelworks as kw
 from kernelworks.build import native
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 start = time.monotonic()
 if "provide" in sys.argv:
     native.provide()

@@ -18,19 +18,19 @@ import torch
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from kernelworks.ceilings import quiet
-from kernelworks.ceilings.quiet import CpuTimes, Noise, Quiet, noise_between, sift
 from kernelworks.cli import app
 from kernelworks.diagnose import diagnose
-from kernelworks.diagnose.account import USEFUL, account, footer
-from kernelworks.diagnose.on_cpu import PARTS, TAKEN, Cpu
-from kernelworks.diagnose.races import Races
-from kernelworks.diagnose.regions import regions
-from kernelworks.diagnose.told import told
-from kernelworks.diagnose.words import Rough, _times
-from kernelworks.observe.on_cpu import settle
-from kernelworks.observe.overhead import Floors
-from kernelworks.observe.trace import Call, Place, Trace
+from kernelworks.diagnose.account.account import USEFUL, account, footer
+from kernelworks.diagnose.account.on_cpu import PARTS, TAKEN, Cpu
+from kernelworks.diagnose.account.regions import regions
+from kernelworks.diagnose.forecast.races import Races
+from kernelworks.diagnose.record import told
+from kernelworks.diagnose.sentence import Rough, _times
+from kernelworks.measure.clock import noise
+from kernelworks.measure.clock.noise import CpuTimes, Noise, Quiet, noise_between, sift
+from kernelworks.profile.on_cpu import settle
+from kernelworks.profile.overhead import Floors
+from kernelworks.profile.trace import Call, Place, Trace
 from kernelworks.records import Ceilings, Diagnosis, from_json, to_json
 from kernelworks.report import diagnose as shown
 from kernelworks.report import page
@@ -66,7 +66,7 @@ def test_the_rule(name: str) -> None:
         CpuTimes(10.0, 5.0, 1.0, 2, {1: 3.0, 2: 1.0}),
         CpuTimes(11.0, 5.0 + busy, 1.0 + own, 2, {1: 3.0 + delay, 2: 1.0}),
     )
-    slack = quiet.TICKS * 0.01 * 2
+    slack = noise.TICKS * 0.01 * 2
     assert found.share == pytest.approx(share) and found.taken_s == pytest.approx(taken, abs=slack)
     assert found.loud == loud
 
@@ -108,7 +108,7 @@ class Reader:
 def test_windows_are_sifted(
     shares: tuple[float, ...], kept: int, thrown: int, loud: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quiet, "cpu_times", Reader(*shares))
+    monkeypatch.setattr(noise, "cpu_times", Reader(*shares))
     found = sift(lambda: time.sleep(0.001), 3)
     assert (len(found.windows), found.thrown, found.loud) == (kept, thrown, loud)
     assert len(found.samples) == kept and found.noise.loud == loud
@@ -185,7 +185,7 @@ OTHERS = "other processes (used 4[0-3]% of the cores and )?kept this program off
 
 @pytest.fixture
 def noisy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quiet, "cpu_times", Reader(0.43))
+    monkeypatch.setattr(noise, "cpu_times", Reader(0.43))
 
 
 def _diagnosed(machine: Ceilings, **more: Any) -> Diagnosis:
@@ -248,7 +248,7 @@ def test_rough_intervals_are_wider(machine: Ceilings, monkeypatch: pytest.Monkey
     found, problems = regions(account(line, cpu), line.wall, Races(0.0, 2))
     found = tuple(dataclasses.replace(r, low_s=0.002, high_s=0.003) if r.op == "mm" else r for r in found)
     loud = dataclasses.replace(line, loud=True, noise=Noise(0.4, 0.004, 0.010), walls=(0.010, 0.02))
-    monkeypatch.setattr(sys.modules["kernelworks.diagnose.told"], "regions", lambda *given: (found, problems))
+    monkeypatch.setattr(sys.modules["kernelworks.diagnose.record"], "regions", lambda *given: (found, problems))
     calm, rough = (told("p", t, cpu, rough=True) for t in (line, loud))
     narrow, wide = (next(r for r in record.regions if r.op == "mm") for record in (calm, rough))
     assert wide.low_s < narrow.low_s < narrow.high_s < wide.high_s
@@ -283,5 +283,5 @@ def test_one_quiet_window_is_enough_once_the_time_for_more_is_over() -> None:
         taken.append(len(taken))
         return len(taken)
 
-    assert len(quiet.sift(slow, 3, enough_s=0.01).windows) == 1 and len(taken) == 1
-    assert len(quiet.sift(slow, 3, enough_s=9.0).windows) == 3
+    assert len(noise.sift(slow, 3, enough_s=0.01).windows) == 1 and len(taken) == 1
+    assert len(noise.sift(slow, 3, enough_s=9.0).windows) == 3

@@ -16,9 +16,9 @@ import torch
 from eligible import ROWS, only
 from torch import Tensor
 
-from kernelworks.models import attention, calls, rebind
-from kernelworks.models.shipped import TORCHS
-from kernelworks.spelling import spelled
+from kernelworks.dispatch.signature import spelled
+from kernelworks.nn import attention, functional, rebind
+from kernelworks.nn.originals import TORCHS
 
 GENERATOR = torch.Generator().manual_seed(0)
 X, W = torch.randn(4, 8, generator=GENERATOR), torch.randn(8, 8, generator=GENERATOR)
@@ -80,14 +80,16 @@ def test_odd_arguments_are_taken_as_by_torch(name: str, trained: bool) -> None:
     first = next(iter(base))
     base[first] = base[first].clone().requires_grad_(trained)
     with only(ROWS[-1]) as taken:
-        ours = calls.FUNCTIONS[name]
+        ours = functional.FUNCTIONS[name]
         ours(**base)  # it does reach a row of ours
         assert taken
         assert not differ(TORCHS[name], ours, base)
 
 
 def test_every_stand_in_is_tried_with_every_argument() -> None:
-    assert ARGUMENTS.keys() == calls.FUNCTIONS.keys() - {"linear_cross_entropy"}  # whose rows are no single kernel's
+    assert ARGUMENTS.keys() == functional.FUNCTIONS.keys() - {
+        "linear_cross_entropy"
+    }  # whose rows are no single kernel's
     for name, given in ARGUMENTS.items():
         assert set(given) == set(spelled()[name].names), name
 

@@ -10,19 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from kernelworks.climb.command import verdict
-from kernelworks.diagnose.alone import Alone
-from kernelworks.diagnose.captured import Capture, timed_alone
-from kernelworks.diagnose.on_cpu import Cpu
-from kernelworks.diagnose.predict import predict
-from kernelworks.diagnose.roots import Roots, Swapped
-from kernelworks.observe.on_cpu import CpuTimeline, settle
-from kernelworks.observe.overhead import Floors
-from kernelworks.observe.places import Survey
-from kernelworks.observe.timeline import Cost
-from kernelworks.observe.trace import Call, Place, Trace, record
-from kernelworks.op import OPS
+from kernelworks.diagnose.account.on_cpu import Cpu
+from kernelworks.diagnose.forecast.isolated import Alone
+from kernelworks.diagnose.forecast.isolated_on_cpu import Capture, timed_alone
+from kernelworks.diagnose.forecast.predict import predict
+from kernelworks.diagnose.sites.modules import Roots, Swapped
+from kernelworks.dispatch.op import OPS
+from kernelworks.profile.call_sites import Survey
+from kernelworks.profile.on_cpu import CpuTimeline, settle
+from kernelworks.profile.overhead import Floors
+from kernelworks.profile.timeline import Cost
+from kernelworks.profile.trace import Call, Place, Trace, record
 from kernelworks.records import Ceilings
-from kernelworks.rungs import RungResult
+from kernelworks.records.climb import RungResult
 
 FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
 US = 1000  # ns
@@ -77,7 +77,7 @@ def test_a_swap_in_which_torchs_rows_are_taken_gains_nothing(
     ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the minute is like: the same functions run as before."""
-    from kernelworks import certificates
+    from kernelworks.dispatch import certificates
 
     monkeypatch.setattr(certificates, "invalid", lambda op, row, kind=None: "not proved" if row.source else None)
     torch.manual_seed(0)

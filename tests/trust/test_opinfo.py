@@ -22,23 +22,23 @@ from eligible import ROWS, only
 from torch import Tensor
 
 import kernelworks as kw
-from kernelworks.models import calls
+from kernelworks.nn import functional
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "softmax": (calls.softmax, F.softmax),
-    "nn.functional.gelu": (calls.gelu, F.gelu),
-    "nn.functional.silu": (lambda x: calls.GATED["silu"](x, x), lambda x: F.silu(x) * x),
-    "nn.functional.linear": (calls.linear, F.linear),
-    "nn.functional.layer_norm": (calls.layer_norm, F.layer_norm),
-    "nn.functional.rms_norm": (calls.rms_norm, F.rms_norm),
+    "softmax": (functional.softmax, F.softmax),
+    "nn.functional.gelu": (functional.gelu, F.gelu),
+    "nn.functional.silu": (lambda x: functional.GATED["silu"](x, x), lambda x: F.silu(x) * x),
+    "nn.functional.linear": (functional.linear, F.linear),
+    "nn.functional.layer_norm": (functional.layer_norm, F.layer_norm),
+    "nn.functional.rms_norm": (functional.rms_norm, F.rms_norm),
     "nn.functional.scaled_dot_product_attention": (
-        calls.scaled_dot_product_attention, F.scaled_dot_product_attention,
+        functional.scaled_dot_product_attention, F.scaled_dot_product_attention,
     ),
     "nn.functional.relu": (kw.relu, F.relu),
     "log_softmax": (lambda x, *a, **k: (kw.log_softmax if x.dim() else F.log_softmax)(x, *a, **k), F.log_softmax),
     "sum": (kw.sum, torch.sum),
     "argmax": (kw.argmax, torch.argmax),
-    "nn.functional.cross_entropy": (calls.FUNCTIONS["cross_entropy"], F.cross_entropy),
+    "nn.functional.cross_entropy": (functional.FUNCTIONS["cross_entropy"], F.cross_entropy),
     "nn.functional.embedding": (
         lambda weight, ids, **k: F.embedding(ids, weight, **k) if k else kw.embedding(ids, weight),
         lambda weight, ids, **k: F.embedding(ids, weight, **k),

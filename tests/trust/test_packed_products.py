@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from kernelworks.observe.calls import Call
-from kernelworks.work import Work
-from kernelworks.work.costs import work
+from kernelworks.profile.calls import Call
+from kernelworks.profile.cost import Work
+from kernelworks.profile.cost.calls import work
 
 F32, BF16 = torch.float32, torch.bfloat16
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import forked
 import kernelworks as kw
-from kernelworks.observe.surroundings import _settings
+from kernelworks.profile.process_state import _settings
 from kernelworks.records import Ceilings, Diagnosis, from_json
 
 X = torch.ones(64, 64)
@@ -265,7 +265,7 @@ def test_whatever_happens_in_a_fix_the_diagnosis_is_reported(
     def breaks(*given: Any) -> Any:
         raise OverflowError("unforeseen")
 
-    monkeypatch.setattr(importlib.import_module("kernelworks.diagnose.fix"), "find", breaks)
+    monkeypatch.setattr(importlib.import_module("kernelworks.diagnose.fix.search"), "find", breaks)
     found = diagnosed(nn.Linear(4, 4), torch.ones(2, 4), ceilings=ceilings, fix=True)
     assert found.regions and found.fix is not None
     assert not found.fix.agrees and not found.fix.against and not found.fix.rounds
@@ -394,7 +394,7 @@ def test_a_target_that_cannot_be_run_is_one_line(verb: str, target: str, folder:
 
 @pytest.mark.parametrize("target", list(TARGETS))
 def test_a_target_says_what_is_wrong_with_it(target: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernelworks.observe.program import TargetError, from_target
+    from kernelworks.profile.program import TargetError, from_target
 
     monkeypatch.chdir(folder)
     with pytest.raises(TargetError) as caught:
@@ -423,7 +423,7 @@ def test_the_programs_own_exception_comes_first_and_without_our_frames(
 
 
 def test_modules_and_files_of_packages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernelworks.observe.program import NoFile, from_target
+    from kernelworks.profile.program import NoFile, from_target
 
     monkeypatch.chdir(folder)
     search, argv = list(sys.path), list(sys.argv)
@@ -439,7 +439,7 @@ def test_modules_and_files_of_packages(folder: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_script_that_changes_folder_runs_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernelworks.observe.program import from_target
+    from kernelworks.profile.program import from_target
 
     (folder / "moves.py").write_text("import os\nos.chdir('/')\n")
     monkeypatch.chdir(folder)
@@ -482,7 +482,7 @@ def test_what_the_command_line_has_wrong_is_one_line_that_names_it(arguments: tu
 
 def test_a_watched_coroutine_leaves_transforms_as_they_were() -> None:
     """A thread that asked for the frames of one that ran a coroutine broke torch.func for the rest of the process."""
-    from kernelworks.observe.watch import watched
+    from kernelworks.profile.sampler import watched
 
     def gradients() -> Tensor:
         return torch.vmap(torch.func.grad(lambda x: nn.functional.gelu(x, approximate="tanh").square().sum()))(X)

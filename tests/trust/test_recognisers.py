@@ -18,7 +18,7 @@ import torch.nn.utils.prune
 from outcomes import SEEN, SIZE, inputs, same, tried
 from torch import nn
 
-from kernelworks.models import swap
+from kernelworks.nn.swap import swap
 
 
 class Norm(nn.Module):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import T5Config, T5ForConditionalGeneration
 
-from kernelworks.diagnose.roots import Swapped, find
+from kernelworks.diagnose.sites.modules import Swapped, find
 
 X = torch.randn(3, 8)
 

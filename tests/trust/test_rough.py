@@ -15,14 +15,15 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from kernelworks import cli
-from kernelworks.bench import bench
-from kernelworks.bench.timing import race
-from kernelworks.ceilings import cache, survey
-from kernelworks.ceilings import quiet as rule
-from kernelworks.ceilings.quiet import Ambiguous, CpuTimes, Noise, Quiet
-from kernelworks.diagnose.words import Rough, sentence
-from kernelworks.op import OPS
+from kernelworks.diagnose.sentence import Rough, sentence
+from kernelworks.dispatch.op import OPS
+from kernelworks.measure.bench import bench
+from kernelworks.measure.clock import noise as rule
+from kernelworks.measure.clock.noise import Ambiguous, CpuTimes, Noise, Quiet
+from kernelworks.measure.clock.race import race
+from kernelworks.measure.peaks import cache, survey
 from kernelworks.records import BenchResult, Ceilings, Diagnosis
+from kernelworks.records.climb import RungResult, RungTime
 from kernelworks.report import bench as bench_report
 from kernelworks.report import machine as machine_report
 from kernelworks.report import page, terminal
@@ -30,7 +31,6 @@ from kernelworks.report.climb import terminal as climb_report
 from kernelworks.report.climb import words as climb_words
 from kernelworks.report.diagnose import outcome
 from kernelworks.report.fix import fix as shown_fix
-from kernelworks.rungs import RungResult, RungTime
 
 
 @pytest.fixture

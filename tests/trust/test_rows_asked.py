@@ -13,15 +13,15 @@ import torch.nn.functional as F
 from made_timings import nothing_timed, raced
 from torch import Tensor
 
-from kernelworks import certificates
-from kernelworks.choose import choose
-from kernelworks.diagnose.races import Races
-from kernelworks.explanation import what_it_asks
-from kernelworks.models.calls import FUNCTIONS
-from kernelworks.observe.places import Survey
-from kernelworks.observe.trace import record
-from kernelworks.op import OPS
-from kernelworks.spelling import by_operator
+from kernelworks.diagnose.explain import what_it_asks
+from kernelworks.diagnose.forecast.races import Races
+from kernelworks.dispatch import certificates
+from kernelworks.dispatch.choose import choose
+from kernelworks.dispatch.op import OPS
+from kernelworks.dispatch.signature import by_operator
+from kernelworks.nn.functional import FUNCTIONS
+from kernelworks.profile.call_sites import Survey
+from kernelworks.profile.trace import record
 
 
 def _x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from architectures import ARCHITECTURES
 from torch import Tensor, nn
 
-from kernelworks.diagnose.patterns import ADAM, CACHE, FOLDABLE, GATE, LOGITS, NORM, ROTARY, patterns
-from kernelworks.observe.places import Survey
-from kernelworks.observe.trace import record
-from kernelworks.work.costs import work
+from kernelworks.diagnose.rules.patterns import ADAM, CACHE, FOLDABLE, GATE, LOGITS, NORM, ROTARY, patterns
+from kernelworks.profile.call_sites import Survey
+from kernelworks.profile.cost.calls import work
+from kernelworks.profile.trace import record
 
 torch.manual_seed(0)
 X, W = torch.randn(2, 6, 16), torch.randn(16)

@@ -11,16 +11,16 @@ import torch
 import torch.nn.functional as F
 from small_programs import PROGRAMS, TRAINED, X
 
-from kernelworks.diagnose.account import account
-from kernelworks.diagnose.on_cpu import Cpu
-from kernelworks.diagnose.patterns import patterns
-from kernelworks.diagnose.races import Races
-from kernelworks.diagnose.regions import regions
-from kernelworks.observe.on_cpu import settle
-from kernelworks.observe.overhead import Floors
-from kernelworks.observe.places import Survey
-from kernelworks.observe.trace import Trace, record
-from kernelworks.work.costs import work
+from kernelworks.diagnose.account.account import account
+from kernelworks.diagnose.account.on_cpu import Cpu
+from kernelworks.diagnose.account.regions import regions
+from kernelworks.diagnose.forecast.races import Races
+from kernelworks.diagnose.rules.patterns import patterns
+from kernelworks.profile.call_sites import Survey
+from kernelworks.profile.cost.calls import work
+from kernelworks.profile.on_cpu import settle
+from kernelworks.profile.overhead import Floors
+from kernelworks.profile.trace import Trace, record
 from machines import record as machine
 
 LINEAR = torch.nn.Linear(16, 4)

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 import kernelworks as kw
-from kernelworks import certificates
-from kernelworks.models import outlook, swap
-from kernelworks.op import OPS
+from kernelworks.dispatch import certificates
+from kernelworks.dispatch.op import OPS
+from kernelworks.nn import expected_kernels
+from kernelworks.nn.swap import swap
 
 
 def model() -> nn.Module:
@@ -58,14 +59,14 @@ def test_it_is_the_row_that_explain_names(dtype) -> None:
         op, rows = OPS[name], set()
         for case in op.contract.bench_cases:
             if dtype in case.dtypes:
-                request = outlook._request(op, case, dtype, "cpu")
+                request = expected_kernels._request(op, case, dtype, "cpu")
                 made = [
                     torch.empty_strided(a.shape, a.stride, dtype=a.dtype) if hasattr(a, "stride") else a
                     for a in request.args.values()
                 ]
                 named = dict(zip(request.args, made, strict=True))
                 rows.add(kw.explain(name, **{n: v for n, v in named.items() if v is not None}).row)
-        assert set(outlook.outlook(name, dtype, "cpu").rows) == rows
+        assert set(expected_kernels.outlook(name, dtype, "cpu").rows) == rows
 
 
 def test_dtype_and_device_are_the_models_own(everything_proved) -> None:

@@ -47,8 +47,8 @@ def test_a_table_eats_no_brackets_and_cuts_no_words(width: int, diagnosis: Diagn
 
 def test_a_map_without_triton_is_a_map(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a row's compiler is not here, that is why it has no certificate."""
-    from kernelworks import map as mapped
     from kernelworks.build import BuildError
+    from kernelworks.measure.bench import kernel_map as mapped
 
     def missing(op: str, row: object, kind: str | None = None) -> str | None:
         raise BuildError("no Triton: pip install triton\nand more")

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 
 import kernelworks as kw
-from kernelworks import timings
+from kernelworks.dispatch import tuning_records
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.dispatch.plans import generation
+from kernelworks.dispatch.tuning_records import Raced
 from kernelworks.machine import place_of
-from kernelworks.models import outlook
-from kernelworks.op import OPS, Op
-from kernelworks.plans import generation
-from kernelworks.settle import races, session
-from kernelworks.settle.duel import Duel
-from kernelworks.timings import Raced
+from kernelworks.measure.autotune import candidates, session
+from kernelworks.measure.clock.duel import Duel
+from kernelworks.nn import expected_kernels
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,7 @@ def test_a_swap_leaves_what_no_timing_speaks_for(name: str) -> None:
         left = {item.path: item.reason for item in swapped.left}
         assert left.keys() == plain.keys() - replaced
         for path in {"up", "norm", "down", "act"} - replaced:
-            assert left[path] in (outlook.NOT_TIMED, outlook.TORCH_WON)
+            assert left[path] in (expected_kernels.NOT_TIMED, expected_kernels.TORCH_WON)
         torch.testing.assert_close(model(X), want)
         first = swapped.lines()[0]
         assert first.startswith(f"replaced {len(replaced)} of 5:") and ("nothing will run" in first) != bool(replaced)
@@ -132,17 +132,21 @@ def test_what_was_written_runs_where_torch_is_chosen() -> None:
 
 def test_noise_and_what_holds_no_more_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     raced("gelu", torch.zeros(4, 256), "none")
-    (path,) = timings._folder(place_of("cpu")).rglob("*.json")
+    (path,) = tuning_records._folder(place_of("cpu")).rglob("*.json")
     text = path.read_text(encoding="utf-8")
-    for old, new in ((timings.torch_version(), "2.0.0"), ('"spread": 0.01', '"spread": 0.5'), ('"gelu"', '"gelu2"')):
+    for old, new in (
+        (tuning_records.torch_version(), "2.0.0"),
+        ('"spread": 0.01', '"spread": 0.5'),
+        ('"gelu"', '"gelu2"'),
+    ):
         assert old in text
         path.write_text(text.replace(old, new), encoding="utf-8")
-        timings.reread()
+        tuning_records.reread()
         swapped = kw.swap(nn.GELU(), verbose=False)
         assert not swapped.replaced
-        assert swapped.left[0].reason == (outlook.NOISY if "spread" in old else outlook.NOT_TIMED)
+        assert swapped.left[0].reason == (expected_kernels.NOISY if "spread" in old else expected_kernels.NOT_TIMED)
     path.write_text(text, encoding="utf-8")
-    timings.reread()
+    tuning_records.reread()
     assert kw.swap(nn.GELU(), verbose=False).replaced
     stale = dataclasses.replace(OPS["gelu"].row(ROW), hashed=lambda row: "another")
     monkeypatch.setattr(OPS["gelu"], "rows", tuple(stale if r.name == ROW else r for r in OPS["gelu"].rows))
@@ -246,8 +250,8 @@ def races_end(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         return Duel(Raced(10.0, 10.0 * ratio, (ratio, ratio), 0.01), 6)
 
     monkeypatch.setattr(session.Session, "_settle", of)
-    monkeypatch.setattr(races, "duel", duel)
-    monkeypatch.setattr(races, "quickest", lambda arms, *how: next(n for n, _ in arms if ROW in n))
+    monkeypatch.setattr(candidates, "duel", duel)
+    monkeypatch.setattr(candidates, "quickest", lambda arms, *how: next(n for n, _ in arms if ROW in n))
     return ends
 
 
@@ -284,7 +288,7 @@ def test_nothing_is_changed_where_nothing_wins(races_end: dict[str, float]) -> N
     with kw.swap(model, settle=lambda: model(X), verbose=False) as swapped:
         assert not swapped.replaced and not parts(model)
         assert swapped.lines()[0] == "replaced 0 of 5: nothing will run otherwise than before"
-        assert {item.reason for item in swapped.left} == {outlook.TORCH_WON}
+        assert {item.reason for item in swapped.left} == {expected_kernels.TORCH_WON}
 
 
 def test_settle_by_the_next_call(races_end: dict[str, float]) -> None:

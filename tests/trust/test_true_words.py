@@ -17,31 +17,32 @@ from made_timings import nothing_timed
 from made_timings import raced as made_raced
 from torch import Tensor
 
-from kernelworks import environment, timings
-from kernelworks.bench.faults import minor_faults
 from kernelworks.build import native
-from kernelworks.ceilings.quiet import Noise
-from kernelworks.choose import eligible
 from kernelworks.diagnose import diagnose
-from kernelworks.diagnose import regions as sorting
-from kernelworks.diagnose.account import account, footer
-from kernelworks.diagnose.on_cpu import HOST, NATIVE, OTHERS, PARTS, UNSEEN, WAITING, Cpu
-from kernelworks.diagnose.patterns import GATE, NORM
-from kernelworks.diagnose.races import Promise, Raced, Races
-from kernelworks.diagnose.regions import _advice, _at_hand, regions, settled, unpromised
-from kernelworks.diagnose.remedies import REMEDIES
+from kernelworks.diagnose.account import regions as sorting
+from kernelworks.diagnose.account.account import account, footer
+from kernelworks.diagnose.account.on_cpu import HOST, NATIVE, OTHERS, PARTS, UNSEEN, WAITING, Cpu
+from kernelworks.diagnose.account.regions import _advice, _at_hand, regions, settled, unpromised
+from kernelworks.diagnose.forecast.races import Promise, Raced, Races
+from kernelworks.diagnose.optimizations import REMEDIES
 from kernelworks.diagnose.rules import RULES, Advice, Rule, View
-from kernelworks.diagnose.words import Rough, sentence
-from kernelworks.fixes import Tried
-from kernelworks.models.outlook import NOT_TIMED, TORCH_WON
-from kernelworks.observe.on_cpu import settle
-from kernelworks.observe.overhead import Floors
-from kernelworks.observe.trace import Call, Place, Trace
-from kernelworks.observe.watch import LEAST_LOOKS, SURE_S, Look, Outside, outside
-from kernelworks.op import OPS
+from kernelworks.diagnose.rules.patterns import GATE, NORM
+from kernelworks.diagnose.sentence import Rough, sentence
+from kernelworks.dispatch import tuning_records
+from kernelworks.dispatch.choose import eligible
+from kernelworks.dispatch.op import OPS
+from kernelworks.machine import environment
+from kernelworks.measure.autotune import candidates as settle_races
+from kernelworks.measure.clock.duel import Duel
+from kernelworks.measure.clock.noise import Noise
+from kernelworks.measure.clock.page_faults import minor_faults
+from kernelworks.nn.expected_kernels import NOT_TIMED, TORCH_WON
+from kernelworks.profile.on_cpu import settle
+from kernelworks.profile.overhead import Floors
+from kernelworks.profile.sampler import LEAST_LOOKS, SURE_S, Look, Outside, outside
+from kernelworks.profile.trace import Call, Place, Trace
 from kernelworks.records import Ceilings, Diagnosis, Fix, Region
-from kernelworks.settle import races as settle_races
-from kernelworks.settle.duel import Duel
+from kernelworks.records.fix import Tried
 
 FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
 US, MS = 1_000, 1_000_000  # ns
@@ -349,7 +350,7 @@ def test_what_no_timing_speaks_of_is_raced_and_kept(tmp_path: Path, monkeypatch:
     def duel(ours: Callable[[], Any], torchs: Callable[[], Any], *others: Any, **named: Any) -> Duel:
         ours(), torchs()
         raced.append(1)
-        return Duel(timings.Raced(10.0, 20.0, (2.0, 2.5), 0.01), 6)
+        return Duel(tuning_records.Raced(10.0, 20.0, (2.0, 2.5), 0.01), 6)
 
     monkeypatch.setattr(settle_races, "duel", duel)
     monkeypatch.setattr(settle_races, "quickest", lambda arms, *how: arms[0][0])
@@ -408,8 +409,8 @@ def test_a_race_that_is_not_won_in_both_halves_promises_nothing(halves: tuple[fl
         made_raced("linear", *args, ratio=min(halves))
         op = OPS["linear"]
         request = op.request("forward", args)
-        ((timing,), _) = timings.held(op.name, op.contract, request, eligible(op, request)[0])
-        made = dataclasses.replace(timing, whole=timings.Raced(1.0, 1.0, halves, 0.01))
+        ((timing,), _) = tuning_records.held(op.name, op.contract, request, eligible(op, request)[0])
+        made = dataclasses.replace(timing, whole=tuning_records.Raced(1.0, 1.0, halves, 0.01))
         assert Raced.of(made) == Raced(0.0, 0.0)
 
 
@@ -464,7 +465,7 @@ def test_a_program_that_torch_sees_little_of(name: str, machine: Ceilings) -> No
 
 def test_ops_of_other_threads_are_named(machine: Ceilings) -> None:
     seen = Outside({}, outside([], [], []).short, {"aten::mm": (40, 0.2)})
-    from kernelworks.diagnose.words import findings
+    from kernelworks.diagnose.sentence import findings
 
     trace = Trace(0, MS, [], 0, 0, None)
     line = dataclasses.replace(settle(0.001, [trace], trace, FLOORS), outside=seen)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "h200_trust.py"
 

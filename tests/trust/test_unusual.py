@@ -19,7 +19,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 
-from kernelworks.plans import Plan, Plans, forget_all
+from kernelworks.dispatch.plans import Plan, Plans, forget_all
 
 NAMES = list(CALLS)
 

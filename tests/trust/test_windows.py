@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernelworks.observe.places import Survey
-from kernelworks.observe.trace import Call, record
-from kernelworks.work.costs import work
-from kernelworks.work.windows import taps
+from kernelworks.profile.call_sites import Survey
+from kernelworks.profile.cost.calls import work
+from kernelworks.profile.cost.windows import taps
+from kernelworks.profile.trace import Call, record
 
 SIDE = st.tuples(st.integers(1, 9), st.integers(1, 4), st.integers(1, 3), st.integers(0, 3), st.integers(1, 3))
 

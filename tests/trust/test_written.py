@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import kernelworks as kw
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 
 WITH_OUT = [name for name, called in CALLS.items() if called.out]
 

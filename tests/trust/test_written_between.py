@@ -13,7 +13,7 @@ from eligible import ROWS, only
 from torch import Tensor, nn
 
 import kernelworks as kw
-from kernelworks.models import swap
+from kernelworks.nn.swap import swap
 
 OPS: dict[str, tuple[Any, Any, list[tuple[int, ...]]]] = {
     "linear": (kw.linear, F.linear, [(4, 8), (8, 8), (8,)]),

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from transformers import masking_utils
 
-from kernelworks.diagnose.copies import State
-from kernelworks.diagnose.remedies.channels_last import relaid
-from kernelworks.models import attention, capped
+from kernelworks.diagnose.optimizations.channels_last import relaid
+from kernelworks.diagnose.snapshot import State
+from kernelworks.nn import attention, eager_attention
 
 WRITES: dict[str, Callable[[Tensor], object]] = {
     "data": lambda t: t.data[..., 0].logical_not_() if t.dtype is torch.bool else t.data[..., 0].neg_(),
@@ -44,11 +44,11 @@ def test_a_mask_that_was_written_has_no_pattern(write: str, inference: bool) -> 
 def test_what_is_added_for_a_mask_is_of_the_mask_as_it_is(write: str, inference: bool) -> None:
     with torch.inference_mode(inference):
         made = mask()
-        capped._added(made, torch.float32)
+        eager_attention._added(made, torch.float32)
         WRITES[write](made)
         want = torch.where(made, 0.0, torch.finfo(torch.float32).min)
-        assert torch.equal(capped._added(made, torch.float32), want)
-        assert torch.equal(capped._added(made, torch.float32), want)
+        assert torch.equal(eager_attention._added(made, torch.float32), want)
+        assert torch.equal(eager_attention._added(made, torch.float32), want)
 
 
 @pytest.mark.parametrize("write", WRITES)

@@ -23,8 +23,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from kernelworks import environment
-from kernelworks.layout import read_json, read_regular
+from kernelworks.machine import environment
+from kernelworks.records.json_text import read_json, read_regular
 
 __all__ = [
     "BuildError", "Remembered", "building", "built_s", "entry", "failure", "forget_failures", "intact", "remember",

@@ -15,9 +15,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelworks import environment
 from kernelworks.build.cache import BuildError, failure, remember
 from kernelworks.build.loading import unfit
+from kernelworks.machine import environment
 
 __all__ = ["compiled", "identity", "toolchain"]
 

@@ -38,8 +38,7 @@ from typing import Any
 
 import torch
 
-from kernelworks import environment
-from kernelworks.machine import gpu, has_gpu
+from kernelworks.machine import environment, gpu, has_gpu
 
 __all__ = [
     "Configs",

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelworks import environment
 from kernelworks.build.sources import with_includes
+from kernelworks.machine import environment
 
 __all__ = ["TABLE", "Constants", "constants_of", "named_in", "with_entry", "written"]
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelworks import environment
 from kernelworks.build.cache import BuildError, entry, failure, remember
 from kernelworks.build.compiler import compiled, identity, toolchain
 from kernelworks.build.constants import constants_of, written
 from kernelworks.build.loading import loaded
 from kernelworks.build.sources import hash_of, with_includes
+from kernelworks.machine import environment
 
 __all__ = [
     "DIFFERING", "SIMD", "TARGETS", "BuildError", "Target", "differs", "flags_of", "library", "source_hash", "stand_in",

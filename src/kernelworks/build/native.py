@@ -25,16 +25,16 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad, profiler
 
-from kernelworks import environment
 from kernelworks.build.cache import BuildError, entry, intact
 from kernelworks.build.compiler import compiled, identity, toolchain
 from kernelworks.build.loading import opened
 from kernelworks.build.sources import hash_of, with_includes
-from kernelworks.plain import MEMORY_KEYS
+from kernelworks.contract.tensors import MEMORY_KEYS
+from kernelworks.machine import environment
 
 __all__ = ["build", "found", "provide", "why_not"]
 
-SOURCE = Path(__file__).resolve().parent.parent / "native" / "native.cpp"
+SOURCE = Path(__file__).resolve().parent.parent / "dispatch" / "native" / "native.cpp"
 FLAGS = (
     "-std=gnu++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra",
     "-Wno-missing-field-initializers", "-Wno-unused-parameter",

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from kernelworks.build import BuildError
 from kernelworks.build.launcher import LaunchError
-from kernelworks.ceilings import Ambiguous
 from kernelworks.climb.judge import Guarded, Truth
 from kernelworks.climb.ladder import Ladder, Rung
 from kernelworks.climb.problem import Given, Size
+from kernelworks.measure.clock.noise import Ambiguous
 from kernelworks.records import Ceilings, GpuCeilings
-from kernelworks.rungs import RungResult, RungTime
+from kernelworks.records.climb import RungResult, RungTime
 
 __all__ = [
     "BEFORE",

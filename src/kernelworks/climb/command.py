@@ -12,10 +12,10 @@ from kernelworks.climb.compiled import compiled
 from kernelworks.climb.journey import journey
 from kernelworks.climb.template import start
 from kernelworks.records import from_json, to_json
+from kernelworks.records.climb import Climb, RungResult
 from kernelworks.report.climb import evidence, page, terminal, worklog
 from kernelworks.report.climb import tile as tiles
 from kernelworks.report.terminal import Advance, document, stderr, stdout
-from kernelworks.rungs import Climb, RungResult
 
 __all__ = [
     "Verdict", "begun", "checked", "climbed", "documents", "listed", "rewritten", "tile", "verdict", "write",

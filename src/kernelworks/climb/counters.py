@@ -9,11 +9,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from kernelworks.bench.nsight import command, read, refusal
 from kernelworks.climb.climber import MATRIX_PIPE, regime
 from kernelworks.climb.ladder import Ladder
 from kernelworks.climb.problem import Size
-from kernelworks.rungs import RungResult
+from kernelworks.measure.clock.nsight import command, read, refusal
+from kernelworks.records.climb import RungResult
 
 __all__ = ["METRICS", "counted"]
 

@@ -9,7 +9,7 @@ for each block of B, block_k x block_n:                   from memory to L2, onc
 
 from __future__ import annotations
 
-from kernelworks.rungs import Journey, Move
+from kernelworks.records.climb import Journey, Move
 
 __all__ = ["journey"]
 

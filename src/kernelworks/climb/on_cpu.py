@@ -9,21 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.bench.faults import kept_out
-from kernelworks.bench.timing import Race, race
 from kernelworks.build import TARGETS, BuildError, library
 from kernelworks.build.cpp import built
 from kernelworks.build.loading import opened
-from kernelworks.ceilings.quiet import CpuTimes, Quiet
-from kernelworks.ceilings.survey import BANDWIDTH_SOURCE, FLOPS_SOURCE, PAD_BYTES, targets, working_sets
 from kernelworks.climb.assembly import inner_loop
 from kernelworks.climb.climber import BEFORE, CEILING, HERE, MULTIPLY_ADDS, Climber, Evidence
 from kernelworks.climb.cycles import counters
 from kernelworks.climb.ladder import Rung
 from kernelworks.climb.problem import Given, Size
 from kernelworks.machine import machine
+from kernelworks.measure.clock.noise import CpuTimes, Quiet
+from kernelworks.measure.clock.page_faults import kept_out
+from kernelworks.measure.clock.race import Race, race
+from kernelworks.measure.peaks.survey import BANDWIDTH_SOURCE, FLOPS_SOURCE, PAD_BYTES, targets, working_sets
 from kernelworks.records import Ceilings
-from kernelworks.rungs import RungTime
+from kernelworks.records.climb import RungTime
 
 __all__ = ["OnCpu"]
 

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.bench.timing import Race
 from kernelworks.climb.climber import BEFORE, HERE, MULTIPLY_ADDS, Climber, Evidence, Stopped
 from kernelworks.climb.judge import drawn
 from kernelworks.climb.ladder import Rung
@@ -19,9 +18,10 @@ from kernelworks.climb.problem import Given, Size
 from kernelworks.climb.registers import one_pass
 from kernelworks.climb.sass import hot_loop
 from kernelworks.machine import gpu
+from kernelworks.measure.clock.race import Race
 from kernelworks.records import GpuCeilings
+from kernelworks.records.climb import RungResult, RungTime
 from kernelworks.report import roofs
-from kernelworks.rungs import RungResult, RungTime
 
 __all__ = ["OnGpu"]
 

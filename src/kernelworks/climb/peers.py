@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks import environment
-from kernelworks.machine import machine
+from kernelworks.machine import environment, machine
 from kernelworks.ops.linear.linear.peers import mkldnn
 
 __all__ = ["openblas", "torch_mkldnn", "torch_mm"]

@@ -18,8 +18,6 @@ from typing import Any
 
 import torch
 
-from kernelworks import ceilings
-from kernelworks.bench.results import commit
 from kernelworks.build import BuildError, cpp, cuda
 from kernelworks.climb.climber import unclimbed
 from kernelworks.climb.counters import counted
@@ -27,8 +25,10 @@ from kernelworks.climb.ladder import Ladder, Rung
 from kernelworks.climb.problem import Size
 from kernelworks.climb.task import Task
 from kernelworks.machine import gpu, has_gpu
+from kernelworks.measure import peaks
+from kernelworks.measure.bench.results import commit
 from kernelworks.records import Ceilings, GpuCeilings, from_json, to_json
-from kernelworks.rungs import Climb, RungResult
+from kernelworks.records.climb import Climb, RungResult
 
 __all__ = ["build_all", "climb"]
 
@@ -227,7 +227,7 @@ def climb(
     if progress is not None:
         progress("compiling", 0, len(wanted))
     unbuilt = build_all([*earlier[-1:], *wanted])
-    here = known or ceilings.ceilings(progress, device=device, rough=rough)
+    here = known or peaks.ceilings(progress, device=device, rough=rough)
     timed = size or ladder.problem.size
     runs = tuple(r.number for r in wanted if r.number not in unbuilt)
     before = tuple(r.number for r in earlier if r.number not in unbuilt)

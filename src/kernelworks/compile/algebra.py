@@ -21,7 +21,7 @@ from torch import Tensor, fx
 from torch.nn import functional as F
 
 from kernelworks.compile.calls import State, states, value_of, varies, writes
-from kernelworks.plain import leaves
+from kernelworks.contract.tensors import leaves
 
 __all__ = ["simplified"]
 

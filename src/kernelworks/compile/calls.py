@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelworks.op import OPS, Op
-from kernelworks.plain import leaves
-from kernelworks.spelling import REFUSED, Spelling, spelled
+from kernelworks.contract.tensors import leaves
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.dispatch.signature import REFUSED, Spelling, spelled
 
 __all__ = [
     "Found", "Ran", "State", "Steps", "Viewed", "found", "function_of", "name_of", "placed", "ran", "read", "states",

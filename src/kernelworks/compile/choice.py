@@ -12,20 +12,20 @@ import torch
 from torch import fx
 
 from kernelworks.build import native
-from kernelworks.choose import OR_TORCH, eligible
-from kernelworks.compile import measured
-from kernelworks.compile.by_hand import by_hand
+from kernelworks.compile import race as measured
+from kernelworks.compile.attention import attentions
 from kernelworks.compile.calls import Found, Viewed, found, states, varies
-from kernelworks.compile.halves import INDUCTOR
-from kernelworks.compile.parts import reason
+from kernelworks.compile.decomposed import by_hand
+from kernelworks.compile.partition import reason
 from kernelworks.compile.region import Region, region_of
 from kernelworks.compile.replace import misfit, replaced
 from kernelworks.compile.report import Call, Graph
 from kernelworks.compile.rotary import rotations
-from kernelworks.compile.scores import attentions
+from kernelworks.compile.split_passes import INDUCTOR
 from kernelworks.contract import Cost
-from kernelworks.settle.duel import OverTime
-from kernelworks.timings import call_of
+from kernelworks.dispatch.choose import OR_TORCH, eligible
+from kernelworks.dispatch.tuning_records import call_of
+from kernelworks.measure.clock.duel import OverTime
 
 __all__ = ["Races", "chosen"]
 

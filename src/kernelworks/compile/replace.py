@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, fx
 
 from kernelworks.compile.calls import Found, Steps, Viewed, placed, stepped, value_of
-from kernelworks.compile.halves import INDUCTOR, in_halves
-from kernelworks.written import as_tuple
+from kernelworks.compile.split_passes import INDUCTOR, in_halves
+from kernelworks.dispatch.mutation import as_tuple
 
 __all__ = ["misfit", "replaced"]
 

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from kernelworks.compile.by_hand import AGREES
 from kernelworks.compile.calls import Found, State, Steps, Viewed, name_of, read, value_of, varies, writes
-from kernelworks.compile.masks import unwritten
-from kernelworks.compile.shrunk import CASTS, RESHAPES, run
-from kernelworks.op import OPS, Op
+from kernelworks.compile.constants import unwritten
+from kernelworks.compile.decomposed import AGREES
+from kernelworks.compile.small_eval import CASTS, RESHAPES, run
+from kernelworks.dispatch.op import OPS, Op
 
 __all__ = ["rotations"]
 

@@ -10,21 +10,21 @@ from typing import Any
 
 import torch
 
-from kernelworks.bench.faults import Memory
-from kernelworks.ceilings import ceilings as measured_ceilings
+from kernelworks.diagnose.account.on_cpu import Cpu
+from kernelworks.diagnose.account.on_gpu import Gpu
 from kernelworks.diagnose.counters import checks
-from kernelworks.diagnose.device import Device
-from kernelworks.diagnose.fix import Search
-from kernelworks.diagnose.forecast import Forecaster
-from kernelworks.diagnose.on_cpu import Cpu
-from kernelworks.diagnose.on_gpu import Gpu
-from kernelworks.diagnose.plan import apply, read
-from kernelworks.diagnose.told import told
-from kernelworks.observe import overhead
-from kernelworks.observe.on_gpu import GpuTimeline, uses_gpu
-from kernelworks.observe.program import Program, again_and_again, from_function, from_target
-from kernelworks.observe.surroundings import Surroundings
-from kernelworks.observe.timeline import Timeline, first_run
+from kernelworks.diagnose.fix.plan import apply, read
+from kernelworks.diagnose.fix.search import Search
+from kernelworks.diagnose.forecast.device import Device
+from kernelworks.diagnose.forecast.forecaster import Forecaster
+from kernelworks.diagnose.record import told
+from kernelworks.measure.clock.page_faults import Memory
+from kernelworks.measure.peaks import ceilings as measured_ceilings
+from kernelworks.profile import overhead
+from kernelworks.profile.on_gpu import GpuTimeline, uses_gpu
+from kernelworks.profile.process_state import Surroundings
+from kernelworks.profile.program import Program, again_and_again, from_function, from_target
+from kernelworks.profile.timeline import Timeline, first_run
 from kernelworks.records import Ceilings, Diagnosis, GpuCeilings
 
 __all__ = ["apply", "diagnose", "run"]

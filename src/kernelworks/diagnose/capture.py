@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import nn
 
-from kernelworks.diagnose.remedies.graphed import Graphed
-from kernelworks.diagnose.remedies.recorder import Recorder
-from kernelworks.diagnose.remedies.torch_compile import placed, standing
+from kernelworks.diagnose.graphs.graphed import Graphed
+from kernelworks.diagnose.graphs.recorder import Recorder
+from kernelworks.diagnose.optimizations.torch_compile import placed, standing
 
 __all__ = ["Captured", "capture"]
 

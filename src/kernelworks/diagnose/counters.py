@@ -13,13 +13,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from kernelworks.bench import nsight
-from kernelworks.bench.nsight import read, refusal
-from kernelworks.diagnose.on_gpu import innermost, is_product
-from kernelworks.observe.on_gpu import GpuTimeline
-from kernelworks.observe.replay import Span, short
+from kernelworks.diagnose.account.on_gpu import innermost, is_product
+from kernelworks.measure.clock import nsight
+from kernelworks.measure.clock.nsight import read, refusal
+from kernelworks.profile.cost import Work
+from kernelworks.profile.on_gpu import GpuTimeline
+from kernelworks.profile.replay import Span, short
 from kernelworks.records import CounterCheck
-from kernelworks.work import Work
 
 __all__ = ["checks", "command", "finding", "window"]
 
@@ -55,7 +55,7 @@ def checks(timeline: GpuTimeline, target: str, args: Sequence[str]) -> tuple[tup
 
 def command(target: str, args: Sequence[str], first: int) -> list[str]:
     """What is run: the counters of KERNELS kernels of one run of the program, from its kernel number ``first`` on."""
-    program = [sys.executable, "-m", "kernelworks.observe.marked", target, *args]
+    program = [sys.executable, "-m", "kernelworks.profile.marked", target, *args]
     return nsight.command(METRICS, program, ["--launch-skip", str(first), "--launch-count", str(KERNELS)])
 
 

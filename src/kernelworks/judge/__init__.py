@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kernelworks.judge.bench import Budget
 from kernelworks.judge.formats import placed, read_candidate, read_problem
-from kernelworks.judge.nursery import Nursery
+from kernelworks.judge.harness import Budget
 from kernelworks.judge.problem import Candidate, Problem
-from kernelworks.judge.sitting import OVER, Sitting
+from kernelworks.judge.process.pool import Nursery
+from kernelworks.judge.session import OVER, Sitting
 from kernelworks.records import Ceilings, GpuCeilings
-from kernelworks.verdicts import Judgement
+from kernelworks.records.judgement import Judgement
 
 __all__ = ["OVER", "Budget", "judge", "judge_all"]
 

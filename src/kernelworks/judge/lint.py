@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from kernelworks.judge.formats import read_problem
-from kernelworks.judge.nursery import Ended, Nursery, Slow
 from kernelworks.judge.problem import Problem
-from kernelworks.lints import Finding, Guess, Lint
+from kernelworks.judge.process.pool import Ended, Nursery, Slow
+from kernelworks.records.problem_check import Finding, Guess, Lint
 
 __all__ = ["lint"]
 

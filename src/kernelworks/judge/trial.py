@@ -10,16 +10,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kernelworks.judge.arm import LAYOUTS, Answer, Arm, alike
-from kernelworks.judge.bench import BUILDING, WARMING, Bench, NoVerdict
-from kernelworks.judge.building import Building
-from kernelworks.judge.cases import Case
-from kernelworks.judge.draws import BEYOND
-from kernelworks.judge.nursery import Ended
-from kernelworks.judge.physics import Took
+from kernelworks.judge.builds import Building
+from kernelworks.judge.harness import BUILDING, WARMING, Bench, NoVerdict
+from kernelworks.judge.inputs.cases import Case
+from kernelworks.judge.inputs.draws import BEYOND
+from kernelworks.judge.least_time import Took
 from kernelworks.judge.problem import Candidate, Shape
-from kernelworks.judge.sandbox import CACHES
-from kernelworks.verdicts import Charge
+from kernelworks.judge.process.pool import Ended
+from kernelworks.judge.process.sandbox import CACHES
+from kernelworks.judge.roles.handle import LAYOUTS, Answer, Arm, alike
+from kernelworks.records.judgement import Charge
 
 __all__ = ["Trial", "Tried"]
 

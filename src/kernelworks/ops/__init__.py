@@ -8,9 +8,9 @@ something of it is asked for.
 import sys
 from typing import TYPE_CHECKING, Any
 
-from kernelworks import torch_library
+from kernelworks.dispatch import torch_library
+from kernelworks.dispatch.registry import ROOMS, Face, entered
 from kernelworks.ops.generated import SCHEMAS
-from kernelworks.rooms import ROOMS, Face, entered
 
 if TYPE_CHECKING:
     from kernelworks.ops.generated import *  # noqa: F403
@@ -75,7 +75,7 @@ if not TYPE_CHECKING:  # to a type checker, a name that is not there is an error
         if name not in NAMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
         function = getattr(entered(ROOMS[name]), name)
-        entered("kernelworks.spelling").shown(function, torch_library.OPS[name])
+        entered("kernelworks.dispatch.signature").shown(function, torch_library.OPS[name])
         globals()[name] = function
         return function
 

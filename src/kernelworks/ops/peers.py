@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from kernelworks.rooms import ROOMS
+from kernelworks.dispatch.registry import ROOMS
 
 __all__ = ["Args", "Maker", "compiled_whole", "eager_of", "liger", "room_of"]
 

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kernelworks.compare import AMBIGUOUS, SLOWER, Compared, Comparison
+from kernelworks.records.compare import AMBIGUOUS, SLOWER, Compared, Comparison
 from kernelworks.report import quantity
 
 __all__ = ["comparison", "sentence"]

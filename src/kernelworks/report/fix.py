@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kernelworks.fixes import Fix, Tried
+from kernelworks.records.fix import Fix, Tried
 from kernelworks.report import quantity
 
 __all__ = ["ROUGH", "fix", "held", "hit", "plain", "remedies"]

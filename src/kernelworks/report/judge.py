@@ -10,8 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from kernelworks.records.judgement import Charge, Judgement, Speed
 from kernelworks.report import quantity
-from kernelworks.verdicts import Charge, Judgement, Speed
 
 __all__ = ["judgement", "sentence"]
 

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kernelworks.lints import NOT_LOOKED, NOT_WORTH, WEAK, WORTH, Guess, Lint
+from kernelworks.records.problem_check import NOT_LOOKED, NOT_WORTH, WEAK, WORTH, Guess, Lint
 from kernelworks.report import quantity
 
 __all__ = ["lint", "lints", "sentence"]

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kernelworks import history
+from kernelworks.records import history
 from kernelworks.report import quantity
 
 __all__ = ["line", "rough", "summary", "table"]

@@ -12,10 +12,10 @@ from rich.text import Text
 from rich.tree import Tree
 
 from kernelworks.records import Region
+from kernelworks.records.search import BETTER, Search, Tried
 from kernelworks.report import page, plot, quantity
 from kernelworks.report.judge import judgement
 from kernelworks.report.markup import html
-from kernelworks.searches import BETTER, Search, Tried
 
 __all__ = ["parts", "search", "sentence"]
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from kernelworks import environment
+from kernelworks.machine import environment
 
 __all__ = ["bar", "claim_stdout", "document", "progress", "stderr", "stdout", "style_of"]
 

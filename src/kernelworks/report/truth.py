@@ -17,10 +17,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kernelworks.history import CLOSE, WORTH, Outcome
+from kernelworks.records.history import CLOSE, WORTH, Outcome
+from kernelworks.records.predictions import Kept, Truth
 from kernelworks.report import page, plot, quantity
 from kernelworks.report.markup import html
-from kernelworks.truth import Kept, Truth
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

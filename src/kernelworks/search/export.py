@@ -19,16 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from kernelworks import environment
 from kernelworks.judge.formats import kernelbench, kernelbook
 from kernelworks.judge.problem import Problem
-from kernelworks.search.asking import Message
+from kernelworks.machine import environment
+from kernelworks.records.search import Tried
 from kernelworks.search.feedback import feedback
-from kernelworks.search.prompt import LANGUAGES, conversation, going_on
+from kernelworks.search.model.ask import Message
+from kernelworks.search.model.prompt import LANGUAGES, conversation, going_on
+from kernelworks.search.model.replies import fenced
 from kernelworks.search.proposer import Seen
-from kernelworks.search.replies import fenced
 from kernelworks.search.store import Store
-from kernelworks.searches import Tried
 
 __all__ = ["FORMATS", "Exported", "Source", "export", "lines"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kernelworks.records.judgement import Judgement
 from kernelworks.report import quantity
-from kernelworks.verdicts import Judgement
 
 __all__ = ["cut", "feedback", "outcome"]
 

@@ -26,28 +26,29 @@ from pathlib import Path
 
 import torch
 
-from kernelworks import certificates, environment
 from kernelworks.build.configs import with_configs
 from kernelworks.build.constants import TABLE, with_entry
 from kernelworks.build.cpp import TARGETS
-from kernelworks.judge.bench import Budget
+from kernelworks.dispatch import certificates
+from kernelworks.dispatch.op import OPS
 from kernelworks.judge.formats import rooms, text
-from kernelworks.judge.nursery import Nursery
+from kernelworks.judge.harness import Budget
 from kernelworks.judge.problem import Problem
-from kernelworks.judge.sitting import Sitting
-from kernelworks.machine import gpu, machine
-from kernelworks.op import OPS
+from kernelworks.judge.process.pool import Nursery
+from kernelworks.judge.session import Sitting
+from kernelworks.machine import environment, gpu, machine
 from kernelworks.records import Ceilings, GpuCeilings, Proof, from_json
-from kernelworks.search import launches, shares
-from kernelworks.search.variants import constants_in, known, modules, provided, text_of
-from kernelworks.searches import BETTER, Beside, Kept, Search
-from kernelworks.verdicts import Judgement, Speed
+from kernelworks.records.judgement import Judgement, Speed
+from kernelworks.records.search import BETTER, Beside, Kept, Search
+from kernelworks.search import our_kernels_gpu
+from kernelworks.search.our_kernels_cpp import constants_in, known, modules, provided, text_of
+from kernelworks.search.workers import cores
 
 __all__ = ["keep", "keepable"]
 
 PACKAGE = Path(__file__).resolve().parent.parent
 WORKER = "kernelworks.search.proving"
-ROWS = "kernelworks.build.rows"
+ROWS = "kernelworks.build.kernels"
 HEAD = """# A kernel that a search found, put here by `kernelworks search --keep`. What was measured of it, beside the
 # row that was the best until then:
 # mypy: ignore-errors
@@ -141,12 +142,12 @@ def _change(problem: Problem, code: str, measured: Sequence[Mapping[str, object]
 def _configured(problem: Problem, code: str, measured: Sequence[Mapping[str, object]]) -> Change:
     """Entries of the room's table for the kernels that are launched otherwise, at exactly these sizes: nothing else was
     measured. Raises Refused."""
-    kept = launches.sets_in(problem, code)
+    kept = our_kernels_gpu.sets_in(problem, code)
     if kept is None:
         raise Refused("of a GPU a room has a place for its rows launched otherwise; --out FILE writes its text")
     row, sets = kept
     path = OPS[problem.entry].room / TABLE
-    its = launches.picked(problem.entry, problem.shapes[0].name)[row]
+    its = our_kernels_gpu.picked(problem.entry, problem.shapes[0].name)[row]
     entries = [
         {
             "row": row, "kernel": kernel,
@@ -206,7 +207,7 @@ def _measured(
     op, asked = problem.entry, problem.shapes[0].name
     as_it_is = _as_it_is(problem, code)
     others = [case.name for case in OPS[op].contract.bench_cases] if problem.device == "cpu" else []
-    alone, beside = (None, None) if found.workers == 1 else shares.turns(problem.device)
+    alone, beside = (None, None) if found.workers == 1 else cores.turns(problem.device)
     with Nursery(modules=modules(problem)) as nursery:
         for case in dict.fromkeys((asked, *others)):
             at = f"{op} {case}"
@@ -228,8 +229,8 @@ def _measured(
 
 def _as_it_is(problem: Problem, code: str) -> str:
     """Our row that a text is to be better than. Raises Refused."""
-    kept = launches.sets_in(problem, code) if problem.device == "cuda" else None
-    found = text_of(problem.entry) if kept is None else launches.text_at(problem, kept[0])
+    kept = our_kernels_gpu.sets_in(problem, code) if problem.device == "cuda" else None
+    found = text_of(problem.entry) if kept is None else our_kernels_gpu.text_at(problem, kept[0])
     if found is None:
         raise Refused(f"{problem.entry} has no row in C++ on this CPU that it could be held against")
     return found

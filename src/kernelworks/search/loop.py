@@ -19,26 +19,26 @@ from typing import Any
 
 import torch
 
-from kernelworks.ceilings import ceilings as measured_ceilings
-from kernelworks.judge.bench import Budget
 from kernelworks.judge.formats import placed, read_problem, text
-from kernelworks.judge.nursery import Nursery
+from kernelworks.judge.harness import Budget
 from kernelworks.judge.problem import Problem
-from kernelworks.judge.sitting import ARMS, Sitting, Work
+from kernelworks.judge.process.pool import Nursery
+from kernelworks.judge.session import ARMS, Sitting, Work
 from kernelworks.machine import has_gpu, kind_of
+from kernelworks.measure.peaks import ceilings as measured_ceilings
 from kernelworks.records import Ceilings, GpuCeilings, from_json, to_json
-from kernelworks.search import shares
-from kernelworks.search.farm import Done, Farm, Here, Task, Worker, undecided
+from kernelworks.records.judgement import Judgement
+from kernelworks.records.search import Brought, Found, Search, Tried
+from kernelworks.search.bandit import Desk, turn
 from kernelworks.search.keep import keep as kept_in_room
 from kernelworks.search.keep import keepable
+from kernelworks.search.our_kernels_cpp import known, modules, provided, texts_of
 from kernelworks.search.proposer import Draft, Seen
 from kernelworks.search.proposers import Setting, chosen
 from kernelworks.search.stopping import Stopping
 from kernelworks.search.store import Store, place_of
-from kernelworks.search.turns import Desk, turn
-from kernelworks.search.variants import known, modules, provided, texts_of
-from kernelworks.searches import Brought, Found, Search, Tried
-from kernelworks.verdicts import Judgement
+from kernelworks.search.workers import cores
+from kernelworks.search.workers.farm import Done, Farm, Here, Task, Worker, undecided
 
 __all__ = ["FULL", "GIVEN", "SHORT", "result", "search"]
 
@@ -118,7 +118,7 @@ def search(
         raise ValueError(f"most takes a whole number above 0, got {most!r}")
     if workers < 1:
         raise ValueError(f"workers takes a whole number above 0, got {workers!r}")
-    count = threads or (torch.get_num_threads() if workers == 1 else max(1, len(shares.cores()) // workers))
+    count = threads or (torch.get_num_threads() if workers == 1 else max(1, len(cores.cores()) // workers))
     given = [_given(Path(path), asked) for path in parents] or _own(asked)
     place = Path(store) if store is not None else place_of(asked, over, count)
     setting = Setting(asked, over, count, seed, store=place)
@@ -126,7 +126,7 @@ def search(
     if keep:
         keepable(asked)
     if workers > 1:
-        from kernelworks.search import crew
+        from kernelworks.search.workers import crew
 
         crew.possible(workers, count)
     with Store.open(place, asked, over=over, threads=count, machine=kind_of(asked.device)) as kept:
@@ -276,7 +276,7 @@ class _Run:
                 return Here(self._opened(self.judging[0], self.stack), self.worker, self.say)
 
             return here
-        from kernelworks.search.crew import Crew, Papers
+        from kernelworks.search.workers.crew import Crew, Papers
 
         self.say("the machine's ceilings")
         self.ceilings = self.ceilings or measured_ceilings(rough=True, device=self.store.problem.device)
@@ -310,7 +310,7 @@ class _Run:
         return True
 
     def _opened(self, budget: Budget, stack: contextlib.ExitStack) -> Sitting:
-        alone, beside = (None, None) if self.workers == 1 else shares.turns(self.store.problem.device)
+        alone, beside = (None, None) if self.workers == 1 else cores.turns(self.store.problem.device)
         return stack.enter_context(
             Sitting(
                 self.store.problem, over=(self.store.over,), budget=budget, threads=self.store.threads,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kernelworks.judge.problem import Problem
-from kernelworks.verdicts import Judgement
+from kernelworks.records.judgement import Judgement
 
 __all__ = ["Draft", "Proposer", "Seen"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import sys
 
-from kernelworks.op import OPS
-from kernelworks.prove import prove
+from kernelworks.dispatch.op import OPS
 from kernelworks.records import to_json
+from kernelworks.verify import prove
 
 
 def _say(**what: object) -> None:

@@ -26,12 +26,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from kernelworks import environment
 from kernelworks.judge.problem import Problem
+from kernelworks.machine import environment
 from kernelworks.records import from_json, to_json
+from kernelworks.records.judgement import Judgement
+from kernelworks.records.search import Brought, Tried
 from kernelworks.search.proposer import Draft, Seen
-from kernelworks.searches import Brought, Tried
-from kernelworks.verdicts import Judgement
 
 __all__ = ["History", "Occupied", "Store", "identity", "place_of"]
 

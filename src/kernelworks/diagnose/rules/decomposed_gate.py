@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kernelworks.diagnose.patterns import GATE
+from kernelworks.diagnose.rules.patterns import GATE
 from kernelworks.diagnose.rules.rule import REACH, Advice, Rule, View
-from kernelworks.spelling import gates
+from kernelworks.dispatch.signature import gates
 
 # Two ops read a and b, write the product, and write and read what is between; one op does all but the last two. Ops at
 # their ceilings waste these as well, so how near they come to those is not asked.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelworks.diagnose.patterns import NORM
+from kernelworks.diagnose.rules.patterns import NORM
 from kernelworks.diagnose.rules.rule import Advice, Rule, View, instead
 
 STEPS = 5  # square, mean, add, rsqrt, multiply; one call takes their place

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelworks.diagnose.patterns import ROTARY
+from kernelworks.diagnose.rules.patterns import ROTARY
 from kernelworks.diagnose.rules.rule import Advice, Rule, View, instead
 
 

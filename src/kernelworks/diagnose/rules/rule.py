@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from kernelworks.op import OPS
+from kernelworks.dispatch.op import OPS
 
 __all__ = ["FREE", "PYTHON", "REACH", "Advice", "Rule", "View", "instead"]
 

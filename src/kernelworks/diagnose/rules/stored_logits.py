@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from kernelworks.diagnose.patterns import LOGITS
+from kernelworks.diagnose.rules.patterns import LOGITS
 from kernelworks.diagnose.rules.rule import Advice, Rule, View, instead
 
 LOSSES = frozenset(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelworks.diagnose.patterns import FOLDABLE
+from kernelworks.diagnose.rules.patterns import FOLDABLE
 from kernelworks.diagnose.rules.rule import Advice, Rule, View
 
 

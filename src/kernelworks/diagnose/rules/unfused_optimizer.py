@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelworks.diagnose.patterns import ADAM
+from kernelworks.diagnose.rules.patterns import ADAM
 from kernelworks.diagnose.rules.rule import Advice, Rule, View
 
 PROBLEM = "an optimiser in many passes"

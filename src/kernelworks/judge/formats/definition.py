@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kernelworks import layout
 from kernelworks.judge.formats import text
 from kernelworks.judge.problem import Candidate, Misread, Problem, Shape
+from kernelworks.records import json_text
 
 __all__ = ["candidate_in", "problem_in", "reads", "sizes_of"]
 
@@ -39,7 +39,7 @@ def reads(path: Path, source: str) -> bool:
 
 def parsed(source: str, where: str) -> Any:
     try:
-        return layout.parsed(source)
+        return json_text.parsed(source)
     except json.JSONDecodeError as error:
         raise Misread(f"{where}:{error.lineno}: not valid JSON: {error.msg}") from None
     except ValueError as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 from kernelworks.judge.formats import kernelbench, text
 from kernelworks.judge.problem import Candidate, Misread, Problem
-from kernelworks.layout import parsed
+from kernelworks.records.json_text import parsed
 
 __all__ = ["candidate_in", "load", "load_candidate", "problem_in", "reads"]
 

@@ -24,7 +24,7 @@ from kernelworks.climb.ladder import Rung, folders, rung_of
 from kernelworks.climb.problem import Given, Size
 from kernelworks.climb.problem import Problem as Ladder
 from kernelworks.climb.problem import problem_of as ladder_in
-from kernelworks.judge.bounds import Bound
+from kernelworks.contract.bounds import Bound
 from kernelworks.judge.formats import text
 from kernelworks.judge.formats.loading import Made
 from kernelworks.judge.problem import Candidate, Misread, Problem, Shape

@@ -18,11 +18,11 @@ import torch
 
 from kernelworks.build import cpp
 from kernelworks.contract import Case, Row
+from kernelworks.dispatch.op import OPS, Op
 from kernelworks.judge.formats import text
 from kernelworks.judge.formats.loading import Made, module_of
 from kernelworks.judge.problem import Candidate, Misread, Problem, Shape
 from kernelworks.machine import machine
-from kernelworks.op import OPS, Op
 
 __all__ = ["candidate_in", "case_named", "load", "load_candidate", "named", "problem_of", "rows_here"]
 

@@ -143,7 +143,7 @@ LANGUAGES = (
               "launches import cuda")),
     ("triton", ("@triton.jit", "import triton", "@triton.autotune")),
     ("c++", ("cpp_sources", "load_inline", "CppExtension", "torch/extension.h", "CDLL(", "LoadLibrary(",
-             "tvm_ffi", "kernelworks.search.variants")),
+             "tvm_ffi", "kernelworks.search.our_kernels_cpp")),
     ("python", ("torch.library", "custom_op(")),
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kernelworks.rungs import Climb, RungResult
+from kernelworks.records.climb import Climb, RungResult
 
 __all__ = ["Line", "changes", "hunks", "rewritten", "rungs"]
 

@@ -7,9 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from kernelworks.records.climb import Climb, RungResult
 from kernelworks.report import quantity
 from kernelworks.report.climb.words import judged
-from kernelworks.rungs import Climb, RungResult
 
 __all__ = ["MEANINGS", "counters", "excerpt", "instructions", "loop", "meaning", "operands", "resources"]
 

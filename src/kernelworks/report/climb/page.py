@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from kernelworks.records.climb import Climb, RungResult, RungTime
 from kernelworks.report import plot, quantity
 from kernelworks.report.climb import evidence, words
 from kernelworks.report.climb import plot as climb_plot
 from kernelworks.report.climb.code import Line, rewritten, rungs
 from kernelworks.report.climb.worklog import glossary, reading
 from kernelworks.report.page import context_line, document
-from kernelworks.rungs import Climb, RungResult, RungTime
 
 __all__ = ["page"]
 

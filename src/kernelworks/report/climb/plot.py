@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernelworks.records import GpuCeilings
+from kernelworks.records.climb import Climb, RungResult, RungTime
 from kernelworks.report import plot, quantity, roofs
 from kernelworks.report.climb import words
-from kernelworks.rungs import Climb, RungResult, RungTime
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,9 +9,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from kernelworks.records.climb import Journey, Move
 from kernelworks.report import plot, quantity
 from kernelworks.report.page import document
-from kernelworks.rungs import Journey, Move
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

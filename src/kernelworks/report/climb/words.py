@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from kernelworks.records import GpuCeilings
+from kernelworks.records.climb import Climb, RungResult, RungTime
 from kernelworks.report import quantity, roofs
-from kernelworks.rungs import Climb, RungResult, RungTime
 
 __all__ = [
     "Unit", "best_peer", "between", "ceiling", "counted", "further", "headline", "heading", "judged", "limit",

@@ -8,10 +8,10 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from kernelworks.records import GpuCeilings
+from kernelworks.records.climb import Climb, RungResult, RungTime
 from kernelworks.report import quantity
 from kernelworks.report.climb import evidence, words
 from kernelworks.report.climb.code import Line, hunks, rewritten, rungs
-from kernelworks.rungs import Climb, RungResult, RungTime
 
 __all__ = ["glossary", "link", "reading", "worklog"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelworks.judge.bounds.call import words
+from kernelworks.contract.bounds.call import words
 from kernelworks.search.schedule.nest import Apply, Expr, Index, Kernel, Number, cost
 from kernelworks.search.schedule.reductions import RULES
 from kernelworks.search.schedule.values import Builder, Declined, Lazy, Place, Value

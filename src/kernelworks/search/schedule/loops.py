@@ -10,17 +10,7 @@ from dataclasses import replace
 
 from kernelworks.search.schedule.nest import Read, reads
 from kernelworks.search.schedule.places import Args, any_pass, find, pass_of, settled, sorted_loops
-from kernelworks.search.schedule.plan import (
-    WIDTHS,
-    Group,
-    Illegal,
-    Pass,
-    Plan,
-    Schedule,
-    clean,
-    with_group,
-    with_pass,
-)
+from kernelworks.search.schedule.plan import WIDTHS, Group, Illegal, Pass, Plan, Schedule, clean, with_group, with_pass
 from kernelworks.search.schedule.rewrite import inner, outer
 
 

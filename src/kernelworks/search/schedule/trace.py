@@ -17,9 +17,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kernelworks import environment
-from kernelworks.judge import sandbox
 from kernelworks.judge.problem import Problem, Shape
+from kernelworks.judge.process import sandbox
+from kernelworks.machine import environment
 from kernelworks.search.schedule.nest import Kernel, kernel_as_json, kernel_from_json
 from kernelworks.search.schedule.values import Declined
 

@@ -4,10 +4,10 @@ from typing import Any, overload
 
 import torch.nn.functional as F
 
+from kernelworks.dispatch.passthrough import Passthrough
+from kernelworks.dispatch.signature import ABSENT, Array, Spelling
 from kernelworks.ops.activation.gelu.contract import CONTRACT, FORM
 from kernelworks.ops.activation.gelu.mutants import MUTANTS
-from kernelworks.passthrough import Passthrough
-from kernelworks.spelling import ABSENT, Array, Spelling
 
 __all__ = ["OP", "gelu"]
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF
-from kernelworks.forms.arguments import Floats, Word
-from kernelworks.forms.pointwise import BF16, F32, Bench, Pointwise, Work
+from kernelworks.contract.arguments import Floats, Word
+from kernelworks.templates.pointwise import BF16, F32, Bench, Pointwise, Work
 
 __all__ = ["CONTRACT", "FORM", "change", "share", "share_error", "slope_error"]
 

@@ -3,9 +3,9 @@
 import torch
 import torch.nn.functional as F
 
+from kernelworks.dispatch.passthrough import Passthrough
+from kernelworks.dispatch.signature import Array, Gate
 from kernelworks.ops.activation.gelu_mul.contract import CONTRACT, FORM
-from kernelworks.passthrough import Passthrough
-from kernelworks.spelling import Array, Gate
 
 __all__ = ["OP", "gelu_mul"]
 

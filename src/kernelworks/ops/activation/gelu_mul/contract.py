@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from kernelworks.forms.arguments import Floats, Like, Word
-from kernelworks.forms.pointwise import Pointwise, Work
+from kernelworks.contract.arguments import Floats, Like, Word
 from kernelworks.ops.activation.gelu.contract import SMALLEST, U32, change, share, share_error, slope_error
+from kernelworks.templates.pointwise import Pointwise, Work
 
 __all__ = ["CONTRACT", "FORM"]
 

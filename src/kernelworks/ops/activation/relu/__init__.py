@@ -5,10 +5,10 @@ from typing import Any, overload
 import torch
 import torch.nn.functional as F
 
+from kernelworks.dispatch.passthrough import Passthrough
+from kernelworks.dispatch.signature import ABSENT, Array, Spelling, two_names
 from kernelworks.ops.activation.relu.contract import CONTRACT, FORM
 from kernelworks.ops.activation.relu.mutants import MUTANTS
-from kernelworks.passthrough import Passthrough
-from kernelworks.spelling import ABSENT, Array, Spelling, two_names
 
 __all__ = ["OP", "relu"]
 

@@ -2,9 +2,9 @@
 
 import torch
 
-from kernelworks.cases import VALUES
-from kernelworks.forms.arguments import Floats
-from kernelworks.forms.pointwise import Pointwise, Work
+from kernelworks.contract.arguments import Floats
+from kernelworks.contract.cases import VALUES
+from kernelworks.templates.pointwise import Pointwise, Work
 
 __all__ = ["CONTRACT", "FORM"]
 

@@ -3,10 +3,10 @@
 import torch
 import torch.nn.functional as F
 
+from kernelworks.dispatch.passthrough import Passthrough
+from kernelworks.dispatch.signature import Array, Gate
 from kernelworks.ops.activation.silu_mul.contract import CONTRACT, FORM
 from kernelworks.ops.activation.silu_mul.mutants import MUTANTS
-from kernelworks.passthrough import Passthrough
-from kernelworks.spelling import Array, Gate
 
 __all__ = ["OP", "silu_mul"]
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.cases import draw
 from kernelworks.contract import UNIT_ROUNDOFF, Case
-from kernelworks.forms.arguments import Floats, Like
-from kernelworks.forms.pointwise import Pointwise, Work
+from kernelworks.contract.arguments import Floats, Like
+from kernelworks.contract.cases import draw
+from kernelworks.templates.pointwise import Pointwise, Work
 
 __all__ = ["CONTRACT", "FORM"]
 

@@ -14,10 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from kernelworks.build.rows import also_of, cpp_rows, cuda_row, python_row, triton_row, with_libraries
+from kernelworks.build.kernels import also_of, cpp_rows, cuda_row, python_row, triton_row, with_libraries
 from kernelworks.build.sharing import shared
 from kernelworks.contract import Request, Row
-from kernelworks.op import Op, Pass
+from kernelworks.dispatch.op import Op, Pass
+from kernelworks.dispatch.passthrough import Passthrough
+from kernelworks.dispatch.signature import ABSENT, Array, Spelling, two_names
 from kernelworks.ops.attention.attention.contract import CONTRACT, MAX_DIM, shift_of
 from kernelworks.ops.attention.attention.mutants import MUTANTS
 from kernelworks.ops.attention.attention.sm90 import guard as sm90_guard
@@ -34,9 +36,7 @@ from kernelworks.ops.attention.attention.torch_rows import (
     sink_gradient,
     torch_backward,
 )
-from kernelworks.ops.layout import new_output
-from kernelworks.passthrough import Passthrough
-from kernelworks.spelling import ABSENT, Array, Spelling, two_names
+from kernelworks.templates.memory_layout import new_output
 
 __all__ = ["OP", "attention", "new_output", "readable"]
 

@@ -19,7 +19,7 @@ from kernelworks.build.configs import configs
 from kernelworks.build.cuda import Kernel, box_map
 from kernelworks.contract import Request
 from kernelworks.ops.attention.attention.contract import shift_of
-from kernelworks.ops.layout import new_output
+from kernelworks.templates.memory_layout import new_output
 
 __all__ = ["forward", "guard", "prepare_forward"]
 

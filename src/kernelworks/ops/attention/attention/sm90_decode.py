@@ -18,7 +18,7 @@ from torch import Tensor
 from kernelworks.build.cuda import Kernel
 from kernelworks.contract import Request
 from kernelworks.ops.attention.attention.contract import shift_of
-from kernelworks.ops.layout import new_output
+from kernelworks.templates.memory_layout import new_output
 
 __all__ = ["forward", "guard", "prepare_forward"]
 

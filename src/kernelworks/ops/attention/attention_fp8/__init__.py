@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.rows import cuda_row, python_row
-from kernelworks.op import Op, Pass
+from kernelworks.build.kernels import cuda_row, python_row
+from kernelworks.dispatch.op import Op, Pass
+from kernelworks.dispatch.signature import Array
 from kernelworks.ops.attention.attention_fp8.cases import NAMES
 from kernelworks.ops.attention.attention_fp8.contract import CONTRACT
 from kernelworks.ops.attention.attention_fp8.mutants import MUTANTS
@@ -23,7 +24,6 @@ from kernelworks.ops.attention.attention_fp8.torch_rows import (
     native,
     result_like,
 )
-from kernelworks.spelling import Array
 
 __all__ = ["OP", "attention_fp8"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.rows import as_float64, into
+from kernelworks.build.kernels import as_float64, into
 from kernelworks.ops.attention.attention.torch_rows import composite as attention_in_torch
 from kernelworks.ops.attention.attention.torch_rows import native as attention_of_torch
 from kernelworks.ops.attention.attention_fp8.contract import DTYPES, per_head, reference

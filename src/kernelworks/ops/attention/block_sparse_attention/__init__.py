@@ -10,9 +10,10 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from kernelworks.build.rows import also_of, cuda_row, python_row, triton_row
+from kernelworks.build.kernels import also_of, cuda_row, python_row, triton_row
 from kernelworks.contract import Request, Row
-from kernelworks.op import Op, Pass
+from kernelworks.dispatch.op import Op, Pass
+from kernelworks.dispatch.signature import Array
 from kernelworks.ops.attention.attention.torch_rows import as_new_output
 from kernelworks.ops.attention.block_sparse_attention.contract import CONTRACT
 from kernelworks.ops.attention.block_sparse_attention.mutants import MUTANTS
@@ -25,8 +26,7 @@ from kernelworks.ops.attention.block_sparse_attention.torch_rows import (
     native,
     torch_backward,
 )
-from kernelworks.ops.layout import new_output
-from kernelworks.spelling import Array
+from kernelworks.templates.memory_layout import new_output
 
 __all__ = ["OP", "block_sparse_attention"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.cases import draw, normal
 from kernelworks.contract import Case
+from kernelworks.contract.cases import draw, normal
 
 __all__ = ["BENCH_CASES", "BLOCK", "CASES", "DEVICE_BENCH_CASES", "DEVICE_CASES", "pattern"]
 

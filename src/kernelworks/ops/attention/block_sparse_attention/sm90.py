@@ -17,7 +17,7 @@ from kernelworks.build.configs import configs
 from kernelworks.build.cuda import Kernel, box_map
 from kernelworks.contract import Request
 from kernelworks.ops.attention.attention.sm90 import COLUMNS, DIMS, DTYPES, L2, LOG2E, ROWS, _aligned, _odd
-from kernelworks.ops.layout import new_output
+from kernelworks.templates.memory_layout import new_output
 
 __all__ = ["forward", "guard"]
 

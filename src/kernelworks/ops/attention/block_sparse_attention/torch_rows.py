@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.rows import as_float64, into
+from kernelworks.build.kernels import as_float64, into
 from kernelworks.ops.attention.attention.torch_rows import as_new_output
 from kernelworks.ops.attention.attention.torch_rows import composite as attention_in_torch
 from kernelworks.ops.attention.attention.torch_rows import native as attention_of_torch

@@ -9,15 +9,15 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from kernelworks.build.rows import cpp_rows, python_row, triton_row, with_libraries
+from kernelworks.build.kernels import cpp_rows, python_row, triton_row, with_libraries
 from kernelworks.build.sharing import shared
 from kernelworks.contract import Request, Row
-from kernelworks.op import Op, Pass
+from kernelworks.dispatch.op import Op, Pass
+from kernelworks.dispatch.signature import Array
 from kernelworks.ops.attention.attention import readable
 from kernelworks.ops.attention.varlen_attn.contract import CONTRACT, Window, check_values, edges, heads_first
 from kernelworks.ops.attention.varlen_attn.mutants import MUTANTS
 from kernelworks.ops.attention.varlen_attn.torch_rows import by_reference, by_torch, composite, native, torch_backward
-from kernelworks.spelling import Array
 
 __all__ = ["OP", "varlen_attn"]
 

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.rows import as_float64, into
+from kernelworks.build.kernels import as_float64, into
+from kernelworks.contract.tensors import MEMORY, standing
 from kernelworks.ops.attention.attention.torch_rows import composite as attention_in_torch
 from kernelworks.ops.attention.attention.torch_rows import native as attention_of_torch
 from kernelworks.ops.attention.varlen_attn.contract import (
@@ -22,7 +23,6 @@ from kernelworks.ops.attention.varlen_attn.contract import (
     sees,
     tokens_first,
 )
-from kernelworks.plain import MEMORY, standing
 
 __all__ = ["by_reference", "by_torch", "composite", "native", "torch_backward"]
 

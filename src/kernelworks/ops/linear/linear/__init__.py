@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, overload
 
-from kernelworks.build.rows import cuda_row, triton_row
+from kernelworks.build.kernels import cuda_row, triton_row
+from kernelworks.dispatch.signature import ABSENT, Array
 from kernelworks.ops.linear.linear.contract import CONTRACT, FORM
 from kernelworks.ops.linear.linear.sm90 import guard as sm90_guard
 from kernelworks.ops.linear.linear.sm90_middle import guard as middle_guard
-from kernelworks.spelling import ABSENT, Array
 
 __all__ = ["OP", "linear"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from kernelworks.forms.product import Product
+from kernelworks.templates.product import Product
 
 __all__ = ["CONTRACT", "FORM"]
 

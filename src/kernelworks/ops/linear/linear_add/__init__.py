@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from kernelworks.build.rows import cuda_row
-from kernelworks.forms.product import BIAS
+from kernelworks.build.kernels import cuda_row
+from kernelworks.dispatch.passthrough import Passthrough
+from kernelworks.dispatch.signature import Array
 from kernelworks.ops.linear.linear_add.contract import CONTRACT, FORM
 from kernelworks.ops.linear.linear_add.mutants import MUTANTS
 from kernelworks.ops.linear.linear_add.sm90 import guard
-from kernelworks.passthrough import Passthrough
-from kernelworks.spelling import Array
+from kernelworks.templates.product import BIAS
 
 __all__ = ["OP", "linear_add"]
 

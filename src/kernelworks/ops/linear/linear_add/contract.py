@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.cases import normal
 from kernelworks.contract import UNIT_ROUNDOFF
-from kernelworks.forms.arguments import Matrix, Multiplied, Vector
-from kernelworks.forms.epilogue import Epilogue
-from kernelworks.forms.product import X
+from kernelworks.contract.arguments import Matrix, Multiplied, Vector
+from kernelworks.contract.cases import normal
 from kernelworks.ops.linear.linear.contract import FORM as LINEAR
+from kernelworks.templates.epilogue import Epilogue
+from kernelworks.templates.product import X
 
 __all__ = ["CONTRACT", "FORM", "reference"]
 

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.cases import normal
-from kernelworks.forms.arguments import Matrix, Vector, Word
-from kernelworks.forms.epilogue import FLUSHED, SMALLEST, Epilogue, moved
-from kernelworks.forms.product import X
+from kernelworks.contract.arguments import Matrix, Vector, Word
+from kernelworks.contract.cases import normal
 from kernelworks.ops.activation.gelu.contract import share, share_error
 from kernelworks.ops.linear.linear.contract import FORM as LINEAR
+from kernelworks.templates.epilogue import FLUSHED, SMALLEST, Epilogue, moved
+from kernelworks.templates.product import X
 
 __all__ = ["CONTRACT", "FORM", "reference"]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from kernelworks.build.rows import cuda_row
+from kernelworks.build.kernels import cuda_row
+from kernelworks.dispatch.passthrough import Passthrough
+from kernelworks.dispatch.signature import Array
 from kernelworks.ops.linear.linear_silu_mul.contract import CONTRACT, FORM
 from kernelworks.ops.linear.linear_silu_mul.mutants import MUTANTS
 from kernelworks.ops.linear.linear_silu_mul.sm90 import guard
-from kernelworks.passthrough import Passthrough
-from kernelworks.spelling import Array
 
 __all__ = ["OP", "linear_silu_mul"]
 

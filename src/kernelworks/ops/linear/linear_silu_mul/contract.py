@@ -8,10 +8,10 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF
-from kernelworks.forms.arguments import Like, Matrix
-from kernelworks.forms.epilogue import FLUSHED, SMALLEST, Epilogue, moved
-from kernelworks.forms.product import X
+from kernelworks.contract.arguments import Like, Matrix
 from kernelworks.ops.linear.linear.contract import FORM as LINEAR
+from kernelworks.templates.epilogue import FLUSHED, SMALLEST, Epilogue, moved
+from kernelworks.templates.product import X
 
 __all__ = ["CONTRACT", "FORM", "reference"]
 

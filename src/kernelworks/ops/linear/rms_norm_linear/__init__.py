@@ -7,15 +7,15 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from kernelworks.aten import aten
-from kernelworks.build.rows import cuda_row
-from kernelworks.forms.norm import PLAINLY, root_mean_square
-from kernelworks.forms.product import BIAS
+from kernelworks.build.kernels import cuda_row
+from kernelworks.dispatch.aten import aten
+from kernelworks.dispatch.passthrough import Passthrough
+from kernelworks.dispatch.signature import Array
 from kernelworks.ops.linear.rms_norm_linear.contract import CONTRACT, FORM
 from kernelworks.ops.linear.rms_norm_linear.mutants import MUTANTS
 from kernelworks.ops.linear.rms_norm_linear.sm90 import guard
-from kernelworks.passthrough import Passthrough
-from kernelworks.spelling import Array
+from kernelworks.templates.norm import PLAINLY, root_mean_square
+from kernelworks.templates.product import BIAS
 
 __all__ = ["OP", "rms_norm_linear"]
 

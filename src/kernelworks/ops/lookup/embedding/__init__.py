@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.aten import aten
-from kernelworks.build.rows import cpp_rows, into, python_row, triton_row
+from kernelworks.build.kernels import cpp_rows, into, python_row, triton_row
 from kernelworks.build.sharing import shared
-from kernelworks.op import Op, Pass
+from kernelworks.dispatch.aten import aten
+from kernelworks.dispatch.op import Op, Pass
+from kernelworks.dispatch.passthrough import Passthrough
+from kernelworks.dispatch.signature import ABSENT, Array, Spelling, two_names
 from kernelworks.ops.lookup.embedding.contract import CONTRACT
 from kernelworks.ops.lookup.embedding.mutants import MUTANTS
-from kernelworks.passthrough import Passthrough
-from kernelworks.spelling import ABSENT, Array, Spelling, two_names
 
 __all__ = ["OP", "embedding"]
 

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.cases import LENGTHS, VALUES, draw, normal
-from kernelworks.contract import (
+from kernelworks.contract import (  # fmt: skip
     UNIT_ROUNDOFF,
     Case,
     Contract,
@@ -18,7 +17,8 @@ from kernelworks.contract import (
     need_dtype,
     need_tensor,
     rounding,
-)  # fmt: skip
+)
+from kernelworks.contract.cases import LENGTHS, VALUES, draw, normal
 
 __all__ = ["CONTRACT"]
 

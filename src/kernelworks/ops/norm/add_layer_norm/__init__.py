@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernelworks.build.rows import triton_row
-from kernelworks.forms.norm import fits_tile
+from kernelworks.build.kernels import triton_row
+from kernelworks.dispatch.signature import Array
 from kernelworks.ops.norm.add_layer_norm.contract import AT_ONCE, CONTRACT, FORM
 from kernelworks.ops.norm.add_layer_norm.mutants import MUTANTS
-from kernelworks.spelling import Array
+from kernelworks.templates.norm import fits_tile
 
 __all__ = ["OP", "add_layer_norm"]
 

@@ -1,4 +1,4 @@
-"""What add_layer_norm promises; what it shares with other norms is in ``forms/norm.py``."""
+"""What add_layer_norm promises; what it shares with other norms is in ``templates/norm.py``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.aten import aten
-from kernelworks.forms.arguments import Arguments, Like, Number, Vector
-from kernelworks.forms.norm import PLAINLY, ROW, SHAPE, Norm
-from kernelworks.passthrough import Passthrough
+from kernelworks.contract.arguments import Arguments, Like, Number, Vector
+from kernelworks.dispatch.aten import aten
+from kernelworks.dispatch.passthrough import Passthrough
+from kernelworks.templates.norm import PLAINLY, ROW, SHAPE, Norm
 
 __all__ = ["AT_ONCE", "ARGUMENTS", "CONTRACT", "FORM"]
 

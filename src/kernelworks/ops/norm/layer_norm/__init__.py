@@ -9,12 +9,12 @@ from typing import Any, overload
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.rows import cuda_row, triton_row, with_forward_of
-from kernelworks.forms.norm import fits_registers
+from kernelworks.build.kernels import cuda_row, triton_row, with_forward_of
+from kernelworks.dispatch.signature import ABSENT, Array, Spelling, last_alone
 from kernelworks.ops.norm.layer_norm import sm90_backward
 from kernelworks.ops.norm.layer_norm.contract import AT_ONCE, CONTRACT, FORM
 from kernelworks.ops.norm.layer_norm.mutants import MUTANTS
-from kernelworks.spelling import ABSENT, Array, Spelling, last_alone
+from kernelworks.templates.norm import fits_registers
 
 __all__ = ["OP", "layer_norm"]
 

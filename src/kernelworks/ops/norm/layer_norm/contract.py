@@ -1,4 +1,4 @@
-"""What layer_norm promises; what it shares with other norms is in ``forms/norm.py``."""
+"""What layer_norm promises; what it shares with other norms is in ``templates/norm.py``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from kernelworks.aten import aten
-from kernelworks.cases import normal
 from kernelworks.contract import FLOATS, Case
-from kernelworks.forms.arguments import Number, Vector
-from kernelworks.forms.norm import PLAINLY, ROW, SHAPE, Norm
-from kernelworks.forms.rowwise import sized
-from kernelworks.passthrough import Passthrough
+from kernelworks.contract.arguments import Number, Vector
+from kernelworks.contract.cases import normal
+from kernelworks.dispatch.aten import aten
+from kernelworks.dispatch.passthrough import Passthrough
+from kernelworks.templates.norm import PLAINLY, ROW, SHAPE, Norm
+from kernelworks.templates.rowwise import sized
 
 __all__ = ["AT_ONCE", "CONTRACT", "FORM"]
 

@@ -18,9 +18,9 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents
 
 from kernelworks.build.triton import Kernel, Launch, configs, interpreting, multiprocessors
-from kernelworks.ops.layout import as_rows
+from kernelworks.templates.memory_layout import as_rows
 from kernelworks.tile.column_sums import COLUMN_SUMS
-from kernelworks.tile.row_chunks import (
+from kernelworks.tile.row_chunks import (  # fmt: skip
     appended,
     load_row,
     nearer,
@@ -30,7 +30,7 @@ from kernelworks.tile.row_chunks import (
     sums4,
     unknown_zero,
     wide,
-)  # fmt: skip
+)
 
 CONFIGS = configs(__file__)
 

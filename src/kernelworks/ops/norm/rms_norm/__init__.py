@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.rows import triton_row
-from kernelworks.forms.norm import fits_registers
+from kernelworks.build.kernels import triton_row
+from kernelworks.dispatch.signature import ABSENT, Array, Spelling, last_alone
 from kernelworks.ops.norm.rms_norm.contract import AT_ONCE, CONTRACT, FORM
 from kernelworks.ops.norm.rms_norm.mutants import MUTANTS
-from kernelworks.spelling import ABSENT, Array, Spelling, last_alone
+from kernelworks.templates.norm import fits_registers
 
 __all__ = ["OP", "rms_norm"]
 

@@ -1,4 +1,4 @@
-"""What rms_norm promises; what it shares with other norms is in ``forms/norm.py``."""
+"""What rms_norm promises; what it shares with other norms is in ``templates/norm.py``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.aten import aten
-from kernelworks.forms.arguments import Like, Number, Vector
-from kernelworks.forms.norm import PLAINLY, ROW, SHAPE, Norm, over_rows, root_mean_square
-from kernelworks.passthrough import Passthrough
+from kernelworks.contract.arguments import Like, Number, Vector
+from kernelworks.dispatch.aten import aten
+from kernelworks.dispatch.passthrough import Passthrough
+from kernelworks.templates.norm import PLAINLY, ROW, SHAPE, Norm, over_rows, root_mean_square
 
 __all__ = ["AT_ONCE", "CONTRACT", "FORM"]
 

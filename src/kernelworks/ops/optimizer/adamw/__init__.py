@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from kernelworks.build.rows import cpp_rows, python_row, triton_row
+from kernelworks.build.kernels import cpp_rows, python_row, triton_row
 from kernelworks.build.sharing import shared
 from kernelworks.contract import Request
-from kernelworks.op import Op, Pass
+from kernelworks.dispatch.op import Op, Pass
+from kernelworks.dispatch.signature import Array
 from kernelworks.ops.optimizer.adamw.contract import CONTRACT, stepped
 from kernelworks.ops.optimizer.adamw.mutants import MUTANTS
-from kernelworks.spelling import Array
 
 __all__ = ["OP", "adamw_"]
 

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.cases import LENGTHS, draw, normal
-from kernelworks.contract import (
+from kernelworks.contract import (  # fmt: skip
     UNIT_ROUNDOFF,
     Case,
     Contract,
@@ -20,7 +19,8 @@ from kernelworks.contract import (
     need_same,
     need_tensor,
     rounding,
-)  # fmt: skip
+)
+from kernelworks.contract.cases import LENGTHS, draw, normal
 
 __all__ = ["CONTRACT", "stepped"]
 

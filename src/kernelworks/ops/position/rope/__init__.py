@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.rows import cpp_rows, in_float64, into, python_row, triton_row
+from kernelworks.build.kernels import cpp_rows, in_float64, into, python_row, triton_row
 from kernelworks.build.sharing import shared
-from kernelworks.op import Op, Pass
-from kernelworks.ops.layout import new_output
+from kernelworks.dispatch.op import Op, Pass
+from kernelworks.dispatch.signature import Array
 from kernelworks.ops.position.rope.contract import CONTRACT, rotated, tables_per_head, turned, turned_back
 from kernelworks.ops.position.rope.mutants import MUTANTS
-from kernelworks.spelling import Array
+from kernelworks.templates.memory_layout import new_output
 
 __all__ = ["OP", "rope"]
 

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.cases import draw, normal
-from kernelworks.contract import (
+from kernelworks.contract import (  # fmt: skip
     UNIT_ROUNDOFF,
     Case,
     Contract,
@@ -20,7 +19,8 @@ from kernelworks.contract import (
     need_same,
     need_tensor,
     rounding,
-)  # fmt: skip
+)
+from kernelworks.contract.cases import draw, normal
 
 __all__ = ["CONTRACT", "rotated", "tables_per_head", "turned", "turned_back"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, overload
 
+from kernelworks.dispatch.signature import ABSENT, Array, two_names
 from kernelworks.ops.reduction.argmax.contract import CONTRACT, FORM
-from kernelworks.spelling import ABSENT, Array, two_names
 
 __all__ = ["OP", "argmax"]
 

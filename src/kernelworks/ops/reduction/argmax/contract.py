@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernelworks.forms.reduction import Reduction
+from kernelworks.templates.reduction import Reduction
 
 __all__ = ["CONTRACT", "FORM"]
 

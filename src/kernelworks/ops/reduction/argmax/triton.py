@@ -4,7 +4,7 @@ import torch
 import triton.language as tl
 
 from kernelworks.build.triton import configs, kernel
-from kernelworks.forms.reduction import triton_forward
+from kernelworks.templates.reduction import triton_forward
 from kernelworks.tile.reduction import Reduction
 
 NONE = tl.constexpr(-(2**31))  # below every element

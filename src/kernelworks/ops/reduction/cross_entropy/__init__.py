@@ -10,17 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.aten import aten
-from kernelworks.build.rows import cpp_rows, cuda_row, in_float64, into, python_row, triton_row
+from kernelworks.build.kernels import cpp_rows, cuda_row, in_float64, into, python_row, triton_row
 from kernelworks.build.sharing import shared
-from kernelworks.forms.arguments import said
-from kernelworks.op import Op, Pass
-from kernelworks.ops.layout import as_rows
+from kernelworks.contract.arguments import said
+from kernelworks.dispatch.aten import aten
+from kernelworks.dispatch.op import Op, Pass
+from kernelworks.dispatch.passthrough import Passthrough
+from kernelworks.dispatch.signature import ABSENT, Array, Spelling, two_names
 from kernelworks.ops.reduction.cross_entropy import sm90
 from kernelworks.ops.reduction.cross_entropy.contract import ARGUMENTS, CONTRACT, REDUCTIONS, reference
 from kernelworks.ops.reduction.cross_entropy.mutants import MUTANTS
-from kernelworks.passthrough import Passthrough
-from kernelworks.spelling import ABSENT, Array, Spelling, two_names
+from kernelworks.templates.memory_layout import as_rows
 
 __all__ = ["OP", "cross_entropy"]
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.cases import draw, normal
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Request, Values, rounding
-from kernelworks.forms.arguments import Arguments, Classes, Error, Lines, Whole, Word, check_of, errors_of, right_of
+from kernelworks.contract.arguments import Arguments, Classes, Error, Lines, Whole, Word, check_of, errors_of, right_of
+from kernelworks.contract.cases import draw, normal
 
 __all__ = ["ARGUMENTS", "CONTRACT", "REDUCTIONS", "reference"]
 

@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelworks.build.rows import as_float64, into, python_row, triton_row
+from kernelworks.build.kernels import as_float64, into, python_row, triton_row
 from kernelworks.contract import Request
-from kernelworks.forms.arguments import said
-from kernelworks.forms.product import gradients_like
-from kernelworks.op import Op, Pass
+from kernelworks.contract.arguments import said
+from kernelworks.dispatch.op import Op, Pass
+from kernelworks.dispatch.signature import ABSENT, Array, Spelling
 from kernelworks.ops.reduction.linear_cross_entropy.contract import ARGUMENTS, CONTRACT, reference
 from kernelworks.ops.reduction.linear_cross_entropy.mutants import MUTANTS
-from kernelworks.spelling import ABSENT, Array, Spelling
+from kernelworks.templates.product import gradients_like
 
 __all__ = ["OP", "linear_cross_entropy"]
 

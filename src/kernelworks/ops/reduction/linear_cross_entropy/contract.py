@@ -9,10 +9,20 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.cases import normal
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Request, rounding
-from kernelworks.forms.arguments import Arguments, Classes, Error, Matrix, Vector, Whole, check_of, errors_of, right_of
-from kernelworks.forms.product import X, drawn, gamma
+from kernelworks.contract.arguments import (
+    Arguments,
+    Classes,
+    Error,
+    Matrix,
+    Vector,
+    Whole,
+    check_of,
+    errors_of,
+    right_of,
+)
+from kernelworks.contract.cases import normal
+from kernelworks.templates.product import X, drawn, gamma
 
 __all__ = ["ARGUMENTS", "CHUNK", "CONTRACT", "reference"]
 

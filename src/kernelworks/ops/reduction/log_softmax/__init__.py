@@ -7,9 +7,9 @@ from typing import Any, overload
 import torch
 import torch.nn.functional as F
 
+from kernelworks.dispatch.signature import ABSENT, Array, two_names
 from kernelworks.ops.reduction.log_softmax.contract import CONTRACT, FORM
 from kernelworks.ops.reduction.log_softmax.mutants import MUTANTS
-from kernelworks.spelling import ABSENT, Array, two_names
 
 __all__ = ["OP", "log_softmax"]
 

@@ -1,4 +1,4 @@
-"""What log_softmax promises; what it shares with other ops along a dimension is in ``forms/along.py``."""
+"""What log_softmax promises; what it shares with other ops along a dimension is in ``templates/along.py``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF, rounding
-from kernelworks.forms.along import Along, chain, distances
-from kernelworks.forms.rowwise import Total, total
+from kernelworks.templates.along import Along, chain, distances
+from kernelworks.templates.rowwise import Total, total
 
 __all__ = ["CONTRACT", "FORM"]
 

@@ -6,8 +6,8 @@ from typing import Any, overload
 
 import torch
 
+from kernelworks.dispatch.signature import ABSENT, Array, two_names
 from kernelworks.ops.reduction.sum.contract import CONTRACT, FORM
-from kernelworks.spelling import ABSENT, Array, two_names
 
 __all__ = ["OP", "sum"]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF, Case
-from kernelworks.forms.reduction import Reduction
+from kernelworks.templates.reduction import Reduction
 
 __all__ = ["CONTRACT", "FORM"]
 

@@ -4,8 +4,8 @@ import torch
 import triton.language as tl
 
 from kernelworks.build.triton import configs, kernel
-from kernelworks.forms.reduction import backward as backward
-from kernelworks.forms.reduction import triton_forward
+from kernelworks.templates.reduction import backward as backward
+from kernelworks.templates.reduction import triton_forward
 from kernelworks.tile.reduction import Reduction
 
 TILES = 64  # additions of a lane: what the bound leaves room for beside the tree

@@ -1,0 +1,219 @@
+"""What the verbs share: one document on stdout, one line on stderr for what went wrong, and the exit codes.
+
+Errors come in three kinds. What the command line names wrongly is usage (2). What the user's own program raises comes
+first, with the program's own lines and none of ours (1). All else that a user can do something about is a line (1, or 3
+where the machine was too busy).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = [
+    "AMBIGUOUS",
+    "FAILED",
+    "INTERRUPTED",
+    "USAGE",
+    "apart",
+    "device_named",
+    "fail",
+    "faults",
+    "guarded",
+    "show",
+    "told",
+    "write",
+]
+
+FAILED, USAGE, AMBIGUOUS, INTERRUPTED = 1, 2, 3, 130
+
+PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+PROGRAM = f"{PACKAGE}profile{os.sep}program.py"  # whose last frame in a traceback is the last before the user's
+
+
+def fail(message: str, code: int) -> NoReturn:
+    from rich.text import Text
+
+    from kernelworks.report.terminal import stderr
+
+    stderr().print(Text(f"kernelworks: {message}", style="red"), soft_wrap=True)
+    raise typer.Exit(code)
+
+
+@contextlib.contextmanager
+def faults(usage: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turns errors into lines on stderr and an exit code; ``usage`` are those that the command line is to blame for."""
+    from kernelworks.build import BuildError
+    from kernelworks.measure.clock.noise import Ambiguous
+
+    try:
+        yield
+    except Ambiguous as error:
+        fail(f"{error}; run it again when the machine is quiet", AMBIGUOUS)
+    except BuildError as error:
+        fail(str(error), FAILED)
+    except usage as error:
+        fail(_first(error), USAGE)
+    except OSError as error:
+        fail(_first(error), FAILED)
+
+
+class Unclosed:
+    """A stream that a program may close without closing it for us."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def close(self) -> None:
+        self._stream.flush()
+
+
+@contextlib.contextmanager
+def guarded(*, json: bool, so: str = "there is no diagnosis of it") -> Iterator[None]:
+    """``faults`` round a run of the user's program: what the program raises is shown with its own lines, first; what
+    it prints is not among the ``json``."""
+    from kernelworks.measure.clock.noise import Ambiguous
+    from kernelworks.profile.program import TargetError
+
+    shown = Unclosed(sys.stderr if json else sys.stdout)
+    with faults((TargetError,)), contextlib.redirect_stdout(shown):
+        try:
+            yield
+        except (TargetError, Ambiguous, KeyboardInterrupt, SystemExit, typer.Exit):
+            raise
+        except BaseException as error:
+            text = raised_by_program(error)
+            if text:
+                sys.stderr.write(text)
+                fail(f"the program raised this, so {so}", FAILED)
+            if isinstance(error, (RuntimeError, ValueError, TypeError)) and not _ours(error):
+                fail(_first(error), FAILED)
+            raise
+
+
+def _first(error: BaseException) -> str:
+    """The error's text as one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _ours(error: BaseException) -> bool:
+    """Whether an error is a fault inside the package, not one that it raises on purpose: something else raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return not (frames and frames[-1].filename.startswith(PACKAGE) and (frames[-1].line or "").startswith("raise"))
+
+
+def raised_by_program(error: BaseException) -> str:
+    """The traceback without our frames, of an error that the user's program raised; empty for any other."""
+    if not _own_frames(error.__traceback__) and not isinstance(error, SyntaxError):
+        return ""
+    return "".join(_told(error, set()))
+
+
+def _told(error: BaseException, seen: set[int]) -> Iterator[str]:
+    """The lines of an error after those of its cause, as Python prints them."""
+    seen.add(id(error))
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is not None and id(cause) not in seen:
+        yield from _told(cause, seen)
+        direct = "The above exception was the direct cause of the following exception:"
+        yield f"\n{direct if error.__cause__ else 'During handling of the above exception, another occurred:'}\n\n"
+    frames = _own_frames(error.__traceback__)
+    if frames:
+        yield "Traceback (most recent call last):\n"
+        yield from traceback.format_list(frames)
+    yield from traceback.format_exception_only(error)
+
+
+def _own_frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:
+    """The frames of the user's program and of what it calls: those after the last of ours that ran it."""
+    frames = traceback.extract_tb(trace)
+    at = max((i for i, frame in enumerate(frames) if frame.filename == PROGRAM), default=-1)
+    if at < 0 and frames and frames[0].filename.startswith(PACKAGE):
+        return []  # not raised by the program; a cause that the program caught has its own frames alone
+    machinery = (PACKAGE, "<frozen ")
+    return [f for f in frames[at + 1 :] if not f.filename.startswith(machinery) and not f.filename.endswith("runpy.py")]
+
+
+def show(table: RenderableType) -> None:
+    from kernelworks.report.terminal import stdout
+
+    stdout().print(table)
+
+
+def write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        fail(f"could not write {path}: {error}", FAILED)
+
+
+def device_named(device: str | None) -> str:
+    """The device that was asked for, the CPU without any."""
+    from kernelworks.machine import has_gpu
+
+    if device not in (None, "cpu", "cuda"):
+        fail(f"--device must be cpu or cuda, got {device!r}", USAGE)
+    if device == "cuda" and not has_gpu():
+        fail("this machine has no CUDA device", USAGE)
+    return device or "cpu"
+
+
+@contextlib.contextmanager
+def apart(arguments: Sequence[str]) -> Iterator[None]:
+    """A whole command: its last errors are lines too.
+
+    With ``--json`` on the command line stdout is the document's alone: what else is written to it, by Python, by C code
+    or by a process that the program starts, goes to stderr, to the very end of this process.
+    """
+    own = list(arguments[: list(arguments).index("--")] if "--" in arguments else arguments)
+    if "--json" in own:
+        from kernelworks.report import terminal
+
+        terminal.claim_stdout()
+    try:
+        yield
+    except typer.Exit as leave:
+        sys.exit(leave.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # whoever read the other end has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(FAILED)
+    except Exception as error:
+        refused: Any = error
+        if hasattr(error, "format_message"):  # of the parser of the command line
+            if type(error).__name__ == "NoArgsIsHelpError":
+                refused.show()
+            else:
+                sys.stderr.write(f"kernelworks: {' '.join(refused.format_message().split())}\n")
+            sys.exit(USAGE)
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(PACKAGE)]
+        where = f" ({frames[-1].filename.removeprefix(PACKAGE)}:{frames[-1].lineno})" if frames else ""
+        sys.stderr.write(f"kernelworks: a fault of ours: {type(error).__name__}: {_first(error)}{where}\n")
+        sys.exit(FAILED)
+
+
+def told(record: Any) -> None:
+    """A record as the one JSON document."""
+    from kernelworks.records import to_json
+    from kernelworks.report.terminal import document
+
+    document(to_json(record))

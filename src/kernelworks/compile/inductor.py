@@ -1,0 +1,105 @@
+"""A graph of dynamo's, with rows of ours where they win, compiled by inductor in its modes and with its options."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from kernelworks.compile.algebra import simplified
+from kernelworks.compile.choice import Races, chosen
+from kernelworks.compile.frozen_weights import gains, weights_of
+from kernelworks.compile.partition import Parts, reason, stops, twin
+from kernelworks.compile.report import CompileReport, Graph
+
+__all__ = ["compiled", "races_within"]
+
+OURS = "kernelworks."
+BUDGET_S = 60.0  # for the races of a graph, compiling their regions among them
+MANY = 64  # nodes; a graph of less has so much less time
+
+
+@dataclass
+class _Seconds:
+    left: float
+
+
+_most: contextvars.ContextVar[_Seconds] = contextvars.ContextVar("seconds of races")
+
+
+@contextlib.contextmanager
+def races_within(seconds: float) -> Iterator[None]:
+    """The races of all graphs that this thread compiles within take so long at the most, whatever each may take."""
+    token = _most.set(_Seconds(max(0.0, seconds)))
+    try:
+        yield
+    finally:
+        _most.reset(token)
+
+
+def compiled(graph: fx.GraphModule, inputs: Sequence[Any], mode: str | None, options: dict[str, Any]) -> Any:
+    """A graph compiled by inductor in a mode, with options of its own and of ours."""
+    budget_s, settings = _read(mode, options)
+    told = Graph(f"graph {len(CompileReport.current())}", len(graph.graph.nodes))
+    CompileReport.add(told)
+    most = _most.get(_Seconds(math.inf))
+    budget_s = min(most.left, budget_s * min(1.0, told.nodes / MANY))
+    before = twin(graph)
+    try:
+        gone = simplified(graph.graph)
+        told.simpler = len(gone)
+        told.notes += [f"{gone.count(line)} x {line}" for line in dict.fromkeys(gone)]
+        places = weights_of(graph, inputs)
+        share = 0.5 if places else 1.0  # of the time, for regions: weights as constants are raced with what is left
+        own = dict(zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True))
+        races = Races(share * budget_s, settings.config, own)
+        chosen(graph, races, told)
+        constant = gains(graph, inputs, places, settings, budget_s - races.spent_s, told)
+        if constant is not None:
+            return constant
+    except Exception as error:  # whatever is odd about a graph, inductor may know what to do with it
+        if stops(error):
+            raise
+        told.notes.append(f"nothing was replaced: {reason(error)}")
+        told.without_rows()
+        graph = twin(before)
+    finally:
+        most.left -= told.seconds
+    return _by_inductor(graph, before, inputs, settings, told)
+
+
+def _by_inductor(
+    graph: fx.GraphModule, before: fx.GraphModule, inputs: Sequence[Any], settings: Any, told: Graph
+) -> Any:
+    """The graph compiled; as it was ``before`` where that fails with rows of ours, and in parts where it fails, too."""
+    try:
+        return settings(graph, inputs)
+    except Exception as error:
+        if stops(error):
+            raise
+        because = reason(error)
+    if told.replaced or told.simpler:
+        told.notes.append(f"inductor failed with what we made of the graph, and compiles it without that ({because})")
+        told.without_rows()
+        try:
+            return settings(twin(before), inputs)
+        except Exception as error:
+            if stops(error):
+                raise
+            because = reason(error)
+    return Parts(before, settings, told, because)
+
+
+def _read(mode: str | None, options: dict[str, Any]) -> tuple[float, Any]:
+    """The budget of the races, and inductor's settings as torch.compile would read them. Raises what that raises."""
+    ours = {name.removeprefix(OURS): options.pop(name) for name in list(options) if name.startswith(OURS)}
+    budget_s = float(ours.pop("budget_s", BUDGET_S))
+    if ours:
+        raise RuntimeError(f"unexpected option {OURS}{next(iter(ours))}: the one there is is {OURS}budget_s")
+    return budget_s, torch._TorchCompileInductorWrapper(mode, options, None)

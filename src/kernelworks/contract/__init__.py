@@ -1,0 +1,309 @@
+"""The nouns: what an op promises (Contract) and one implementation of it (Row). The two together are an op (``op.py``).
+
+Argument names are the same everywhere: in the public function, in the torch.library schema, in ``check``,
+``reference``, ``cost`` and the cases. That is what lets one table line drive tests, fuzz, bench, docs and dispatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "ABSENT", "FLOATS", "UNIT_ROUNDOFF", "Case", "Contract", "Cost", "Mutant", "Request", "Row", "TensorSpec",
+    "Values", "describe", "need_dtype", "need_same", "need_tensor", "rounding", "spec", "unread",
+]  # fmt: skip
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+# Half the distance between 1 and the next number: the largest relative error of one rounding to nearest.
+UNIT_ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+
+
+def rounding(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """The largest error of rounding ``value`` (float64) to ``dtype``: u |value|, or half the smallest subnormal."""
+    info = torch.finfo(dtype)
+    return UNIT_ROUNDOFF[dtype] * value.abs() + 0.5 * info.smallest_normal * 2 * UNIT_ROUNDOFF[dtype]
+
+
+# ---------------------------------------------------------------- requests
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor without its data."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    stride: tuple[int, ...]
+    device: str
+
+    @property
+    def numel(self) -> int:
+        n = 1
+        for size in self.shape:
+            n *= size
+        return n
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+
+def spec(value: Any) -> Any:
+    """``value`` with every tensor replaced by its TensorSpec."""
+    if isinstance(value, Tensor):
+        return TensorSpec(tuple(value.shape), value.dtype, tuple(value.stride()), value.device.type)
+    if isinstance(value, (list, tuple)):
+        return tuple(spec(item) for item in value)
+    return value
+
+
+def unread(value: Any) -> Any:
+    """The TensorSpec of a tensor of which nothing but the shape and the dtype is kept; anything else as it is."""
+    return replace(value, stride=(0,) * len(value.shape)) if isinstance(value, TensorSpec) else value
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one call asks for: the op, the pass and its arguments without data.
+
+    The pass is ``"forward"``, ``"backward"``, or ``"training"``: a forward whose gradients with respect to the inputs
+    ``wanted`` will be asked for, so that a choice of both is made. ``free`` names numbers that no choice depends on,
+    ``switches`` those that a choice depends on by whether they are given. ``values`` is what was counted in the data
+    (``Values``), where somebody had it: no choice depends on it, only what the call is said to cost.
+    """
+
+    op: str
+    pass_: str
+    args: Mapping[str, Any]
+    threads: int = 1
+    wanted: tuple[str, ...] = ()
+    free: frozenset[str] = frozenset()
+    switches: tuple[str, ...] = ()
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the first floating-point tensor."""
+        for value in self.args.values():
+            for item in value if isinstance(value, tuple) else (value,):
+                if isinstance(item, TensorSpec) and item.dtype.is_floating_point:
+                    return item.dtype
+        return torch.float32
+
+    @property
+    def device(self) -> str:
+        for value in self.args.values():
+            for item in value if isinstance(value, tuple) else (value,):
+                if isinstance(item, TensorSpec):
+                    return item.device
+        return "cpu"
+
+
+# ---------------------------------------------------------------- the contract
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the op cannot do without: arithmetic, elementary functions, and each input read and output written once."""
+
+    flop: float
+    transcendental: float
+    bytes_read: float
+    bytes_written: float
+
+    @property
+    def bytes(self) -> float:
+        return self.bytes_read + self.bytes_written
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input. ``make(generator, dtype)`` gives the arguments by name, in ``dtype``; the generator is seeded.
+
+    ``layouts`` says that the input is also tried as strided, offset and unaligned views of the same values.
+    ``gradients`` says that the backward is compared too (off where the derivative does not exist or overflows), with
+    random numbers flowing in, or ``flow`` everywhere: 1, as ``loss.backward()`` has it, or the factor of a scaled loss.
+    """
+
+    name: str
+    make: Callable[..., dict[str, Any]]
+    gradients: bool = True
+    layouts: bool = False
+    flow: float | None = None
+    dtypes: tuple[torch.dtype, ...] = FLOATS
+
+
+@dataclass(frozen=True)
+class Values:
+    """What an op's work hangs on beside shapes. ``count(args)`` counts it in a forward's arguments, by name (a
+    dimension's name: what stands in its place), and waits for a GPU. ``assumed`` says what ``cost`` takes to be so of a
+    request without: "if every block is named". Where that is more than a call may have to do, ``least`` are the values
+    of one that does the least: what a bound goes by whose call nobody looked into."""
+
+    count: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    assumed: str
+    least: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A known-wrong forward that the proof must reject. ``run(**args)`` returns what the op returns."""
+
+    name: str
+    run: Callable[..., Any]
+    why: str
+
+
+Outputs = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What the op promises. Frozen while anyone optimises the room.
+
+    - ``check(**args)`` raises TypeError or ValueError that names the argument, what came and what is accepted.
+      It looks at shapes, dtypes and scalars only; checks of values (an id out of range) belong to the rows' launch.
+    - ``reference(**args)`` is the definition: naive torch, run in float64, differentiable. Returns a tuple of outputs.
+    - ``bound(args, outputs, dtype)`` gives per output the largest absolute error that a right kernel computing in
+      float32 inside can make; args and outputs are float64.
+    - ``gradient_bound(args, grad_outputs, gradients, dtype)`` does the same per differentiable argument.
+    - Where one product feeds another, matrix units take what is between them in the inputs' dtype. A row that works so
+      says ``inner="input"``, and both bounds are asked for with that keyword and derived for that.
+    - ``cost(request)`` counts one call, by ``request.values`` where its work hangs on ``values``.
+    - ``dims(request)`` names a call's dimensions (M, N, K, ...) for tuning tables and for timings, where calls whose
+      dimensions have as many bits are alike. ``bucket(request)`` says what more must be the same for that (few rows one
+      by one, say), by name; in place of the bits where it is a dimension's.
+    - ``device_cases`` reach every configuration of the tuning table; their truth is computed on the device.
+    - ``device_bench_cases`` are what ``bench`` times on a GPU, of the sizes that fill one; ``bench_cases`` without any.
+    - ``errors`` are calls that must raise: (description, kwargs maker, exception type, text in the message).
+    - ``arithmetic`` is ``"products"`` where nearly all that ``cost`` counts are products of matrices, which units for
+      the arguments' dtype may do; else it is done in float32. ``elementary`` is the elementary function that ``cost``
+      counts.
+    - ``switches`` names optional numbers that make another computation of a call where they are given, however large:
+      timings tell the two apart.
+    - ``limits`` says of an argument of integers what they are indices of: another argument and its dimension.
+    - ``loose`` gives a reason where no right kernel comes near a bound: by dtype and output, or the gradient's name,
+      ``{"float32 gradient of x": "..."}``. A proof refuses a bound that is that loose without one (verify/bounds.py).
+    """
+
+    name: str
+    family: str
+    formula: str
+    source: str
+    outputs: tuple[str, ...]
+    differentiable: tuple[str, ...]
+    check: Callable[..., None]
+    reference: Callable[..., Outputs]
+    bound: Callable[..., Outputs]
+    cost: Callable[[Request], Cost]
+    dims: Callable[[Request], dict[str, int]]
+    cases: tuple[Case, ...]
+    bench_cases: tuple[Case, ...]
+    device_cases: tuple[Case, ...] = ()  # larger ones, which only a proof on an accelerator tries
+    device_bench_cases: tuple[Case, ...] = ()
+    gradient_bound: Callable[..., dict[str, Tensor]] | None = None
+    bucket: Callable[[Request], dict[str, Any]] | None = None
+    mutates: tuple[str, ...] = ()  # in-place arguments; their new values are the outputs
+    dtypes: tuple[torch.dtype, ...] = FLOATS
+    errors: tuple[tuple[str, Callable[[], dict[str, Any]], type[Exception], str], ...] = ()
+    arithmetic: Literal["float32", "products"] = "float32"
+    elementary: str = "exp"
+    switches: tuple[str, ...] = ()
+    limits: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    values: Values | None = None
+    loose: Mapping[str, str] = field(default_factory=dict)
+
+    def assumed(self, request: Request) -> str:
+        """What the cost of a request takes to be so of values that nobody has counted; "" where it counts all."""
+        return self.values.assumed if self.values is not None and not request.values else ""
+
+    def unit(self, request: Request) -> torch.dtype:
+        """The dtype whose units do the arithmetic of a call."""
+        return request.dtype if self.arithmetic == "products" else torch.float32
+
+
+# ---------------------------------------------------------------- rows
+
+
+@dataclass(frozen=True)
+class Row:
+    """One implementation for one target.
+
+    ``guard(request)`` returns None, or the reason why this row declines. ``load(pass_)`` returns the callable for one
+    pass, ``run(*args, out=None)``, building what must be built. ``source`` is the file that a certificate speaks for;
+    rows without one (``torch``, ``reference``) need no certificate: they are what the user has today.
+    ``hashed(row)`` gives the hash of all that it runs: device code, and what ``load`` and ``prepare`` launch it with.
+    ``differs()`` names an instruction of the row whose result is not the same on every maker's CPU; "" where it has
+    none, and a proof speaks for every CPU of the architecture that confirms it.
+    ``prepare(pass_, args)`` may give a quicker callable for calls whose arguments look like these (dtypes, shapes,
+    strides, device, scalars; not their alignment), with all that follows from them worked out; None where it has none.
+    """
+
+    name: str
+    target: str
+    load: Callable[[str], Callable[..., Any]]
+    guard: Callable[[Request], str | None] = lambda request: None
+    source: Path | None = None
+    hashed: Callable[[Row], str] = lambda row: ""
+    toolchain: Callable[[], str] = lambda: ""
+    device: str = "cpu"  # the type of device that a certificate of this row speaks for
+    differs: Callable[[], str] = lambda: ""
+    inner: str = "float32"  # or "input": between two products values are rounded to the inputs' dtype (see Contract)
+    prepare: Callable[[str, tuple[Any, ...]], Callable[..., Any] | None] | None = None
+    passes: tuple[str, ...] = ("forward", "backward")
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    def hash(self) -> str:
+        """What certificates, timings and records name this row as it is by; "" where it needs none."""
+        return self.hashed(self)
+
+
+# ---------------------------------------------------------------- checks that every room shares
+
+
+class Nothing:
+    """What stands for an argument that was not given: None may be a value."""
+
+    def __repr__(self) -> str:
+        return "(the argument is missing)"
+
+
+ABSENT: Any = Nothing()
+
+
+def describe(value: Any) -> str:
+    """A value as an error message shows it."""
+    if isinstance(value, (Tensor, TensorSpec)):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return f"{type(value).__name__} {value!r}"[:80]
+
+
+def need_tensor(name: str, value: Any, *, optional: bool = False) -> None:
+    """Raises TypeError unless ``value`` is a tensor (or None where ``optional``)."""
+    if isinstance(value, (Tensor, TensorSpec)) or (optional and value is None):
+        return
+    if value is ABSENT:
+        raise TypeError(f"{name} is missing")
+    raise TypeError(f"{name} must be a torch.Tensor{' or None' if optional else ''}, got {describe(value)}")
+
+
+def need_dtype(name: str, value: Any, dtypes: Sequence[torch.dtype] = FLOATS) -> None:
+    """Raises TypeError unless the tensor has one of ``dtypes``."""
+    if value.dtype not in dtypes:
+        accepted = ", ".join(str(d).removeprefix("torch.") for d in dtypes)
+        raise TypeError(f"{name} must have dtype {accepted}, got {describe(value)}")
+
+
+def need_same(name: str, value: Any, other_name: str, other: Any) -> None:
+    """Raises where two tensors differ in dtype (TypeError) or device (ValueError)."""
+    if value.dtype != other.dtype:
+        raise TypeError(f"{name} must have {other_name}'s dtype {describe(other)}, got {describe(value)}")
+    if torch.device(value.device).type != torch.device(other.device).type:
+        raise ValueError(f"{name} must be on {other_name}'s device {other.device}, got {value.device}")

@@ -1,0 +1,86 @@
+"""How far an honest implementation of a program may be from the truth: derived from the program, never chosen.
+
+The reference is run once, in its own dtypes. Beside every tensor of that run stand its float64 value and the error that
+an implementation may have made until there: any order of summation, fused or not, in the precision of the program or
+better. So the bound is as wide as this program's arithmetic makes it on these inputs, element by element, and says of
+which ops it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.contract.bounds.call import Unbounded
+from kernelworks.contract.bounds.error import Error
+from kernelworks.contract.bounds.run import Bounding, simple
+from kernelworks.contract.leaves import leaves
+
+__all__ = ["Bound", "Unbounded", "bound_of"]
+
+MOST_SAID = 6  # ops that a bound's reasons name
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Of each tensor and number in the reference's output, in order: its name, the truth (float64; integers as they
+    are), by how much an honest implementation may miss it, and what the run itself gave. Of integers and truth values
+    it may miss none, or any (infinity) where rounding decides. ``why`` says what the bounds are made of, ``unknown``
+    which ops had no rule and were measured, ``ops`` how often each op ran."""
+
+    names: tuple[str, ...]
+    truth: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    native: tuple[Tensor, ...]
+    why: tuple[str, ...]
+    unknown: tuple[str, ...]
+    ops: dict[str, int]
+
+
+def bound_of(run: Callable[..., Any], args: Sequence[Any]) -> Bound:
+    """The truth of ``run(*args)`` and the bound on it, on the device of the arguments. ``run`` and ``args`` are the
+    native ones: a module or function in its own dtypes. What it writes into its arguments is written into copies.
+
+    Raises:
+        Unbounded: an op that cannot be followed: complex, sparse or quantised tensors, ops that are not torch's.
+    """
+    mode = Bounding()
+    given = [arg.detach().clone() if isinstance(arg, Tensor) else arg for arg in args]
+    with simple(), mode:
+        result = run(*given)
+    named = {f"output{path}": tensor for path, tensor in leaves(result).items()}
+    truths, bounds, why = [], [], []
+    for name, tensor in named.items():
+        tensor = tensor.detach()
+        if not tensor.dtype.is_floating_point:
+            unsure = mode.shadows.unsure(tensor)
+            truths.append(tensor.clone())
+            none = torch.zeros(tensor.shape, dtype=torch.float64, device=tensor.device)
+            bounds.append(none if unsure is None else none.masked_fill(unsure, torch.inf))
+            continue
+        value = mode.shadows.value(tensor).clone()
+        error = mode.shadows.error(tensor)
+        truths.append(value)
+        bounds.append(torch.zeros_like(value) if error is None else error.bound)
+        why.append(_said(name, value, error))
+    return Bound(
+        tuple(named), tuple(truths), tuple(bounds), tuple(t.detach().clone() for t in named.values()), tuple(why),
+        tuple(mode.unknown), dict(mode.ops),
+    )  # fmt: skip
+
+
+def _said(name: str, value: Tensor, error: Error | None) -> str:
+    if error is None:
+        return f"{name}: exact"
+    bound = error.bound
+    finite = bound.isfinite() & value.isfinite()
+    scale = float(value[finite].square().mean().sqrt()) if bool(finite.any()) else 0.0
+    mean = float(bound[finite].mean()) if bool(finite.any()) else 0.0
+    relative = f"{mean / scale:.1e} of its root mean square" if scale else "of zeros"
+    parts = sorted(error.shares.items(), key=lambda item: -item[1])[:MOST_SAID]
+    made = ", ".join(f"{label} {100 * share:.0f}%" for label, share in parts)
+    return f"{name}: {mean:.2g}, {relative}: {made}"

@@ -1,0 +1,121 @@
+"""The CPU under diagnosis: what the parts of its wall clock are called, and what its account and its forecasts ask.
+
+The parts beside everyone's (``account``), in the footer's order:
+
+- **dispatch**: the floor of a call into torch for every op and for what it calls, in Python and in C++, all the time
+  of ops that move no data, and that of ops whose work is less than one such floor;
+- **host and sync**: the program's own Python between ops, beyond that floor;
+- **native code outside torch**: between ops, NumPy's kernels say: not modelled;
+- **kernels of its own**: in operators of the program's own, or of another package's: not modelled;
+- **waiting**: between ops, the program's thread asleep: for a file, a lock, a clock;
+- **input (DataLoader)**, **communication**, **compiling (torch.compile)**: what torch says is that (``apart``);
+- **other threads**: between ops, the program's thread asleep while other threads of the program worked;
+- **between ops, not watched**: Python, native code or waiting, where the budget was over before that was asked;
+- **taken by other processes**: the program's threads could have run and had no core;
+- **allocation (page faults)**: fresh pages touched inside ops, and large blocks given back between them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from kernelworks.diagnose.account.account import ALLOCATION, COMPUTE, MEMORY, UNEXPLAINED, USEFUL
+from kernelworks.diagnose.account.limits import limit
+from kernelworks.diagnose.forecast.device import REACHED, Device
+from kernelworks.diagnose.forecast.isolated import Alone
+from kernelworks.diagnose.forecast.isolated_on_cpu import Capture, timed_alone
+from kernelworks.diagnose.forecast.races import Races
+from kernelworks.measure.clock.page_faults import Memory
+from kernelworks.measure.roofline.bound import Bound
+from kernelworks.profile import on_cpu, replay, sampler
+from kernelworks.profile.cost import Work
+from kernelworks.profile.cost.calls import work
+from kernelworks.profile.non_compute import COMMUNICATION, COMPILING, INPUT, OWN
+from kernelworks.profile.timeline import Cost, Plain, Ran, Timeline
+from kernelworks.profile.trace import Call
+from kernelworks.records import Ceilings
+
+__all__ = ["FREE", "NATIVE", "OTHERS", "PARTS", "PYTHON", "TAKEN", "UNSEEN", "UNWATCHED", "WAITING", "Cpu"]
+
+DISPATCH, HOST = "dispatch", "host and sync"
+NATIVE, WAITING, OTHERS = "native code outside torch", "waiting", "other threads"
+UNWATCHED = "between ops, not watched"
+TAKEN = "taken by other processes"
+UNSEEN = frozenset({NATIVE, WAITING, OTHERS, UNWATCHED, TAKEN, COMMUNICATION})  # what no model speaks of
+PARTS = (
+    USEFUL, MEMORY, COMPUTE, DISPATCH, HOST, NATIVE, OWN, WAITING, INPUT, COMMUNICATION, COMPILING, OTHERS, UNWATCHED,
+    TAKEN, ALLOCATION, UNEXPLAINED,
+)  # fmt: skip
+
+PYTHON, FREE = "python", "free memory"  # the regions of gaps
+GAPS = {
+    replay.PYTHON: (PYTHON, HOST, "host"), replay.ALLOCATION: (FREE, ALLOCATION, "allocation"),
+    sampler.NATIVE: (NATIVE, NATIVE, "native"), sampler.WAITING: (WAITING, WAITING, "waiting"),
+    sampler.OTHERS: (OTHERS, OTHERS, "threads"), on_cpu.TAKEN: (TAKEN, TAKEN, "taken"),
+    COMMUNICATION: (COMMUNICATION, COMMUNICATION, "communication"),
+    on_cpu.UNWATCHED: (UNWATCHED, UNWATCHED, "unwatched"),
+}  # fmt: skip
+GRAIN = 32768  # elements from which torch's elementwise kernels use several threads
+
+
+@dataclass(frozen=True)
+class Cpu(Device):
+    """This machine's cores, with so many threads."""
+
+    ceilings: Ceilings
+    threads: int
+
+    parts: ClassVar[tuple[str, ...]] = PARTS
+    overhead: ClassVar[str] = DISPATCH
+    gaps: ClassVar[Mapping[str, tuple[str, str, str]]] = GAPS
+    unseen: ClassVar[frozenset[str]] = UNSEEN
+    most_rounds: ClassVar[int] = 5
+    fixing: ClassVar[float] = 0.25
+    takes_pages: ClassVar[bool] = True
+
+    @property
+    def cache_bytes(self) -> int:
+        return self.ceilings.cache_bytes.get("L3", 32 << 20)
+
+    @property
+    def floor(self) -> float:
+        return self.ceilings.dispatch_us * 1e-6
+
+    def limit(self, ran: Ran, its: Work, far: float) -> Bound:
+        return limit(its, far, self.threads, self.ceilings)
+
+    def overheads(self, ran: Ran, its: Work) -> Iterable[tuple[str, float]]:
+        wide = its.written >= GRAIN * 4 and self.threads > 1
+        yield ALLOCATION, ran.fresh
+        yield DISPATCH, ran.least + (self.ceilings.fork_join_us * 1e-6 if wide else 0.0)
+
+    def observe(self, run: Callable[[], Any], budget_s: float, say: Callable[[str], None], **more: Any) -> Timeline:
+        first: Plain | None = more.get("first")
+        memory: Memory | None = more.get("memory")
+        return on_cpu.observe(run, self.floors, budget_s=budget_s, say=say, first=first, memory=memory)
+
+    def races(self, budget_s: float, say: Callable[[str], None] | None) -> Races:
+        return Races(budget_s, self.threads, say=say)
+
+    def capture(self, persistent: Mapping[int, int], budget_s: float) -> Capture:
+        return Capture(persistent, budget_s)
+
+    def alone(self, calls: Sequence[Call], capture: Any, budget_s: float) -> Alone:
+        found = timed_alone(capture.captured, budget_s)
+        capture.captured.clear()
+        return found
+
+    def at_its_bound(self, call: Call, host: float) -> Cost:
+        its = work(call)
+        bound = limit(its, 0.0, self.threads, self.ceilings).seconds if its is not None else 0.0
+        return Cost(max(bound / REACHED, self.floors.span * call.events))
+
+    def give_back(self) -> None:
+        gc.collect()
+        with contextlib.suppress(AttributeError, OSError):
+            ctypes.CDLL(None).malloc_trim(0)

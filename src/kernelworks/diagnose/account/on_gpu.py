@@ -1,0 +1,346 @@
+"""A GPU under diagnosis: what the parts of a wall clock on it are called, and what its account and its forecasts ask.
+
+The parts beside everyone's (``account``), in the footer's order:
+
+- **traffic that fusion would remove**: of the useful time, what is spent on writing a tensor and reading it again in
+  the very next kernel, where neither is a product;
+- **launch**: what a kernel takes to start and end (all of it where the kernel does less work than that), and gaps from
+  a launch to its start;
+- **host work**: gaps in which the host ran Python or torch's dispatch;
+- **synchronisation**: gaps after the device had done all it was given, until the host that waited for it went on;
+- **allocation (cudaMalloc)**: gaps in which the host asked the driver for memory or gave it back;
+- **kernels of its own**: kernels that no op of torch's launched, and the program's own operators': not modelled;
+- **input (DataLoader)**, **communication**, **compiling (torch.compile)**: what torch says is that (``apart``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from kernelworks.diagnose.account.account import COMPUTE, FUSION, MEMORY, UNEXPLAINED, USEFUL
+from kernelworks.diagnose.forecast.device import REACHED, Device
+from kernelworks.diagnose.forecast.isolated import Alone
+from kernelworks.diagnose.forecast.isolated_on_gpu import Words, timed_alone
+from kernelworks.diagnose.forecast.races import Races
+from kernelworks.dispatch.choose import choose
+from kernelworks.measure.roofline.bound import Bound, bound, settled
+from kernelworks.measure.roofline.kernel_time import expect
+from kernelworks.profile import on_gpu, replay
+from kernelworks.profile.cost import Work
+from kernelworks.profile.cost.calls import REFUSED, asked, contracted, work
+from kernelworks.profile.cost.operands import Arguments, Operand
+from kernelworks.profile.non_compute import COMMUNICATION, COMPILING, INPUT, OWN
+from kernelworks.profile.on_gpu import GpuTimeline
+from kernelworks.profile.replay import ALLOCATION, DISPATCH, LAUNCH, PYTHON, SYNC, short
+from kernelworks.profile.timeline import Cost, Ran, Timeline
+from kernelworks.profile.trace import Call
+from kernelworks.records import GpuCeilings, GpuTime, KernelTime
+
+__all__ = ["HOST", "PARTS", "SYNCHRONISATION", "Gpu", "innermost", "is_product", "kernels"]
+
+LAUNCHES, HOST = "launch", "host work"
+SYNCHRONISATION, CUDA_MALLOC = "synchronisation", "allocation (cudaMalloc)"
+PARTS = (
+    USEFUL, FUSION, MEMORY, COMPUTE, LAUNCHES, HOST, SYNCHRONISATION, CUDA_MALLOC, OWN, INPUT, COMMUNICATION, COMPILING,
+    UNEXPLAINED,
+)  # fmt: skip
+
+GAPS = {
+    PYTHON: ("python", HOST, "host"), DISPATCH: ("torch's dispatch", HOST, "host"),
+    LAUNCH: ("launch latency", LAUNCHES, "launch"), SYNC: ("synchronisation", SYNCHRONISATION, "synchronisation"),
+    ALLOCATION: ("cudaMalloc", CUDA_MALLOC, "allocation"), INPUT: (INPUT, INPUT, "input"),
+    COMMUNICATION: (COMMUNICATION, COMMUNICATION, "communication"), COMPILING: (COMPILING, COMPILING, "compiling"),
+}  # fmt: skip
+MOST_KERNELS = 200
+NOTABLE = 0.02  # of the wall clock
+
+MATRIX = frozenset({
+    "linear", "mm", "bmm", "addmm", "baddbmm", "matmul", "mv", "addmv", "dot", "convolution", "convolution_backward",
+    "conv1d", "conv2d", "scaled_dot_product_attention", "_addmm_activation",
+})  # fmt: skip
+
+
+TEMPLATES = ("triton_tem_", "triton_mm_")  # products that inductor wrote
+
+
+@dataclass(frozen=True)
+class Gpu(Device):
+    """One GPU, and the host that gives it work."""
+
+    ceilings: GpuCeilings
+
+    parts: ClassVar[tuple[str, ...]] = PARTS
+    overhead: ClassVar[str] = LAUNCHES
+    gaps: ClassVar[Mapping[str, tuple[str, str, str]]] = GAPS
+    most_rounds: ClassVar[int] = 15
+    fixing: ClassVar[float] = 1.0
+    unseen: ClassVar[frozenset[str]] = frozenset({INPUT, COMMUNICATION, COMPILING})
+
+    @property
+    def cache_bytes(self) -> int:
+        return self.ceilings.l2_bytes
+
+    @property
+    def floor(self) -> float:
+        return self.ceilings.launch_us * 1e-6
+
+    def unit(self, its: Work) -> Work:
+        return _unit(its)
+
+    def limit(self, ran: Ran, its: Work, far: float) -> Bound:
+        return _limit(ran, its, far, self.ceilings)
+
+    def bare(self, ran: Ran) -> str:
+        """Reading a number takes a copy to the host, which waits for it: that is synchronisation, else a launch."""
+        return SYNCHRONISATION if any("DtoH" in job.name for job in ran.jobs) else LAUNCHES
+
+    def overheads(self, ran: Ran, its: Work) -> Iterable[tuple[str, float]]:
+        yield LAUNCHES, len(ran.jobs) * self.floor
+
+    def fused(self, calls: Sequence[Call], works: Sequence[Work | None]) -> Sequence[float]:
+        return _fusible(calls, works)
+
+    def observe(self, run: Callable[[], Any], budget_s: float, say: Callable[[str], None], **more: Any) -> Timeline:
+        return on_gpu.observe(run, self.floors, budget_s=budget_s, say=say)
+
+    def races(self, budget_s: float, say: Callable[[str], None] | None) -> Races:
+        """None: what was timed before is known."""
+        return Races(0.0, torch.get_num_threads(), "cuda", self.ceilings.kind)
+
+    def told(self, timeline: Timeline) -> tuple[GpuTime | None, tuple[str, ...]]:
+        assert isinstance(timeline, GpuTimeline)
+        times = _times(timeline, self.ceilings)
+        return times, _findings(timeline, times)
+
+    def whole(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        return on_gpu.waiting(run)
+
+    def peak_bytes(self, run: Callable[[], Any]) -> int | None:
+        torch.cuda.reset_peak_memory_stats()
+        run()
+        return torch.cuda.max_memory_allocated()
+
+    def capture(self, persistent: Mapping[int, int], budget_s: float) -> Words:
+        return Words()
+
+    def alone(self, calls: Sequence[Call], capture: Any, budget_s: float) -> Alone:
+        return timed_alone(calls, capture, self.ceilings.l2_bytes, budget_s)
+
+    def at_its_bound(self, call: Call, host: float) -> Cost:
+        """One kernel; none for a call that moves no data. Of a call of ours the model of its row says what it takes."""
+        ours = _expected(call, self.ceilings)
+        if ours is not None:
+            return Cost(host, (ours,))
+        its = work(call)
+        if its is None:
+            return Cost(host, (self.floor,))
+        if its.read + its.written == 0:
+            return Cost(host)
+        least = bound(
+            its.flop, its.transcendental, its.read + its.written, math.inf, its.dtype, 1, self.ceilings,
+            written_bytes=its.written, function=its.function,
+        )  # fmt: skip
+        return Cost(host, (least.seconds / REACHED,))
+
+    def give_back(self) -> None:
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+# ---------------------------------------------------------------- the bound
+
+
+def _unit(its: Work) -> Work:
+    """float32 products run on the tf32 unit where torch was told that they may."""
+    if its.dtype == "float32" and its.flop and torch.backends.cuda.matmul.allow_tf32:
+        return dataclasses.replace(its, dtype="tf32")
+    return its
+
+
+def _expected(call: Call, ceilings: GpuCeilings) -> float | None:
+    """Seconds that a call of ours takes in the middle of a program; None where torch's own function would run."""
+    found = asked(call, "cuda")
+    if found is None:
+        return None
+    op, request = found
+    try:
+        row = choose(op, request, dict(call.place.words).get("row")).row
+        return None if row.source is None else expect(op, request, row.name, ceilings, alone=False).seconds
+    except REFUSED:  # arguments that were not recorded, by which a row or its cost is told
+        return None
+
+
+def _limit(ran: Ran, its: Work, far: float, ceilings: GpuCeilings) -> Bound:
+    """T_min with ``far`` of the bytes from device memory, or from L2 alone where it was quicker than that."""
+    if its.read + its.written == 0 and its.flop == 0:
+        return bound(0.0, 0.0, 0.0, 0.0, "float32", 1, ceilings, launches=len(ran.jobs))
+    total = its.read + its.written
+    wide = 1.0 if total > 2 * ceilings.l2_bytes else far
+    footprints = (ceilings.l2_bytes * (1 + wide), 0.0)
+    distant, near = (
+        bound(
+            its.flop, its.transcendental, total, footprint, its.dtype, 1, ceilings,
+            written_bytes=its.written, function=its.function,
+        )
+        for footprint in footprints
+    )  # fmt: skip
+    return settled(distant, near, ran.seconds)
+
+
+# ---------------------------------------------------------------- fusion
+
+
+def _fusible(calls: Sequence[Call], works: Sequence[Work | None]) -> list[float]:
+    """The share of each call's bytes that it writes only for the next kernel to read, or reads from the one before."""
+    shares = [0.0] * len(calls)
+    for i in range(1, len(calls)):
+        before, after = works[i - 1], works[i]
+        if before is None or after is None or is_product(calls[i - 1].name) or is_product(calls[i].name):
+            continue
+        passed = _passed(calls[i], before)
+        for at, its in ((i - 1, before), (i, after)):
+            total = its.read + its.written
+            shares[at] = min(1.0, shares[at] + (passed / total if total else 0.0))
+    return shares
+
+
+def _passed(call: Call, before: Work) -> float:
+    """Bytes of the operand that is as large as what the kernel before wrote."""
+    sizes = []
+    for item in Arguments(call).items:
+        sizes += [o.bytes for o in (item if isinstance(item, list) else [item]) if isinstance(o, Operand)]
+    return before.written if before.written in sizes else 0.0
+
+
+def is_product(name: str) -> bool:
+    """Whether an operator does its arithmetic by products of matrices."""
+    ours = contracted(name)
+    if ours is not None:
+        return ours[0].contract.arithmetic == "products"
+    plain = name.rpartition("::")[2].removesuffix("_")
+    return plain in MATRIX or "_attention" in plain or plain.startswith(TEMPLATES)
+
+
+# ---------------------------------------------------------------- kernels
+
+
+def kernels(timeline: GpuTimeline, ceilings: GpuCeilings) -> list[KernelTime]:
+    """Every kind of kernel with the innermost op that launched it, longest first.
+
+    An op that launched several kernels shares its bound out by their time, since its formula knows only their sum.
+    """
+    runs: dict[tuple[int, int], list[replay.Span]] = {}
+    for span in timeline.played.spans:
+        key = (id(span.job.call), span.job.inner)
+        runs.setdefault(key, []).append(span)
+    total: dict[tuple[str, str], KernelTime] = {}
+    for spans in runs.values():
+        op, its = innermost(spans[0].job)
+        seconds = sum(s.end - s.start for s in spans)
+        limit = None
+        if its is not None:
+            its = _unit(its)
+            one = Ran(spans[0].job.call or Call("", 0, 0), seconds=seconds, jobs=[s.job for s in spans])
+            limit = _limit(one, its, 1.0, ceilings)
+        for span in spans:
+            took = span.end - span.start
+            share = took / seconds if seconds else 0.0
+            least = min(limit.seconds * share, took) if limit else 0.0
+            name = short(span.job.name)
+            known = total.get((name, op)) or KernelTime(name, op, 0, 0.0, 0.0, "", 0.0, 0.0)
+            total[name, op] = dataclasses.replace(
+                known,
+                runs=known.runs + 1,
+                seconds=known.seconds + took,
+                bound_s=known.bound_s + least,
+                regime=limit.regime if limit else "unmodelled",
+                flop=known.flop + (its.flop * share if its else 0.0),
+                bytes=known.bytes + ((its.read + its.written) * share if its else 0.0),
+            )
+    return sorted(total.values(), key=lambda k: -k.seconds)
+
+
+def innermost(job: replay.Job) -> tuple[str, Work | None]:
+    """The innermost op that launched a job, or the nearest one above it whose work is known."""
+    if job.call is None:
+        return "", None
+    above = _path(job.call, job.inner)
+    for call in reversed(above):
+        its = work(call)
+        if its is not None and its.read + its.written:
+            return call.shown, its
+    return above[-1].shown, None
+
+
+def _path(call: Call, inner: int) -> list[Call]:
+    """The calls from ``call`` down to the one at place ``inner``."""
+    path, left = [call], inner
+    while left > 0:
+        left -= 1
+        for child in path[-1].children:
+            size = child.events
+            if left < size:
+                path.append(child)
+                break
+            left -= size
+        else:
+            break
+    return path
+
+
+# ---------------------------------------------------------------- what the replay says
+
+
+def _times(timeline: GpuTimeline, ceilings: GpuCeilings) -> GpuTime:
+    busy = sum(replay.busy_seconds(timeline.played))
+    on_device, host = replay.critical(timeline.program, timeline.played)
+    return GpuTime(
+        busy_s=busy,
+        idle_s=timeline.wall - busy,
+        critical_device_s=sum(on_device),
+        critical_host_s=sum(host.values()),
+        without_waits_s=timeline.played_with(waits=False),
+        without_host_s=timeline.played_with(host=0.0),
+        kernels=tuple(kernels(timeline, ceilings)[:MOST_KERNELS]),
+    )
+
+
+def _findings(timeline: GpuTimeline, times: GpuTime) -> tuple[str, ...]:
+    """What the replay says that no region does."""
+    wall = timeline.wall
+    busy, device, host = (
+        _percent(part, wall) for part in (times.busy_s, times.critical_device_s, times.critical_host_s)
+    )
+    lines = [
+        f"the GPU works for {busy} of the wall clock; {device} of the critical path is kernels, {host} the host and "
+        "its launches"
+    ]
+    waits = sum(1 for step in timeline.program if step.waits)
+    if waits > 1 and wall - times.without_waits_s >= NOTABLE * wall:
+        lines.append(
+            f"the host waits for the GPU {waits} times; with the last wait alone the run would take "
+            f"{_ms(times.without_waits_s)} ms of {_ms(wall)} (replayed)"
+        )
+    if wall - times.without_host_s >= NOTABLE * wall:
+        lines.append(
+            "launched without a host, as from a CUDA graph, the same kernels would take "
+            f"{_ms(times.without_host_s)} ms of {_ms(wall)} (replayed)"
+        )
+    if timeline.lost:
+        lines.append(f"{_ms(timeline.lost)} ms of device work belonged to no launch that was seen: not counted")
+    return tuple(lines)
+
+
+def _percent(seconds: float, wall: float) -> str:
+    return f"{100 * seconds / wall:.0f}%" if wall else "0%"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g}"

@@ -1,0 +1,95 @@
+"""``explain``: which row a call would take, why each row above it declined, and how long it should take."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks import ops
+from kernelworks.build import native
+from kernelworks.compile import compile_report
+from kernelworks.contract import describe
+from kernelworks.dispatch.choose import choose
+from kernelworks.dispatch.hooks import reached
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.dispatch.tuning_records import call_of
+from kernelworks.measure import peaks
+from kernelworks.measure.bench import limit, predict
+from kernelworks.measure.bench.kernel_map import kept_benches
+from kernelworks.measure.roofline.kernel_time import counted
+from kernelworks.records import Explanation
+
+__all__ = ["explain", "what_it_asks"]
+
+
+def what_it_asks(call: Callable[[], Any]) -> tuple[Op, tuple[Any, ...], str | None]:
+    """The op, its arguments in schema order and the row asked for, of the first kernelworks op that ``call`` reaches.
+
+    Nothing of ours is run. Raises what the arguments' check raises, and ValueError where no op is reached.
+    """
+    with torch.no_grad():
+        found = reached(call)
+    if found is None:
+        raise ValueError("the call reached no kernelworks op")
+    return found
+
+
+def _argument(name: str, value: Any) -> str:
+    if isinstance(value, (list, tuple)) and value and isinstance(value[0], Tensor):
+        return f"{name} {len(value)} tensors"
+    return f"{name} {describe(value) if isinstance(value, Tensor) else value}"
+
+
+def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+    """What the dispatcher does with ``op(*args, **kwargs)``, without running it. Of a call whose gradients are wanted
+    the rows of both passes are said; work, bound and prediction are the forward's.
+
+    Args:
+        op: the op's name (``"rms_norm"``) or its function; the other arguments are those of the call.
+    Returns: a record; ``kernelworks explain`` prints it. The bound needs this machine's ceilings (``kernelworks
+        machine``), the prediction a bench of the op on it (``kernelworks bench``); without them they are None.
+    Raises: ValueError where there is no such op; what the op raises for bad arguments.
+    """
+    name = op if isinstance(op, str) else op.__name__
+    if name not in OPS:
+        raise ValueError(f"op must be one of {', '.join(OPS)}, got {name!r}")
+    function = getattr(ops, name)
+    found, asked, row = what_it_asks(lambda: function(*args, **kwargs))
+    wanted = found.wanted(asked) if torch.is_grad_enabled() and "backward" in found.passes else ()
+    request = counted(found, found.request("forward", asked), asked)
+    of = found.request("training", asked, wanted) if wanted else request
+    choice = choose(found, of, row)
+    cost = found.contract.cost(request)
+    names = found.passes["forward"].names
+    shown = ", ".join(_argument(n, v) for n, v in zip(names, asked, strict=True) if v is not None)
+    record = Explanation(
+        op=found.name,
+        call=shown,
+        row=choice.way,
+        because=choice.because,
+        declined=choice.declined,
+        threads=request.threads,
+        flop=cost.flop,
+        bytes=cost.bytes,
+        assumed=found.contract.assumed(request),
+        device=request.device,
+        through_python=native.why_not(),
+        compiled=compile_report().of(found.name, call_of(of)),
+    )
+    known = peaks.cached(request.device)
+    if known is None:
+        return record
+    least = limit(found, request, known, math.inf if request.device == "cuda" else cost.bytes)
+    predicted = predict(found, request, choice.row.name, known, kept_benches(found.name, request.device))
+    return dataclasses.replace(
+        record,
+        bound_us=least.seconds * 1e6,
+        predicted_us=None if predicted is None else predicted * 1e6,
+        regime=least.regime,
+        ceiling=least.ceiling,
+    )

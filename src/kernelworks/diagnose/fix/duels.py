@@ -1,0 +1,41 @@
+"""Two remedies of one place that are predicted to save about as much, raced against each other.
+
+Each of them was raced against the program as it is, in a minute of its own: which of two good ones is the quicker would
+be told by the noise of two races. Here both run in turns, on the same inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelworks.diagnose.fix.attempt import Try
+from kernelworks.diagnose.optimization import Scene, Together
+from kernelworks.diagnose.optimizations.trial import race, run_s
+
+__all__ = ["CLOSE", "close", "duel"]
+
+CLOSE = 0.15  # of what two leave of the wall clock: predictions nearer than that do not tell them apart
+
+
+def close(one: Try, rival: Try) -> bool:
+    """Whether only one of the two can be in place, and ``one`` is predicted to leave hardly more than ``rival``."""
+    group = one.offer.group
+    if not group or group != rival.offer.group or one.saves is None or rival.saves is None:
+        return False
+    return 1 - one.saves <= (1 + CLOSE) * (1 - rival.saves)
+
+
+def duel(scene: Scene, one: Try, rivals: Sequence[Try], beside: Sequence[Try]) -> float:
+    """The share of the wall clock that ``one`` saves in the place of its ``rivals``, which are in place by now (below
+    0: it loses): a race of what it changes on the inputs that were kept, with what stays ``beside`` in both arms.
+    Raises what the modules raise with ``one`` in place."""
+    assert scene.forecaster is not None
+    if one.change is None:
+        one.change = one.remedy.apply(scene, one.offer)
+    rest, theirs = ([other.change for other in some if other.change is not None] for some in (beside, rivals))
+    site, roots = one.offer.site, scene.roots
+    if site.kind in ("module", "function"):
+        roots = scene.alone(scene.at(site)).roots
+    arms = Together((*rest, *theirs)), Together((*rest, one.change))
+    found = race(roots, *arms, scene.forecaster.device.whole, backward=scene.backward)
+    return found.saved_s / max(run_s(scene), found.before_s)

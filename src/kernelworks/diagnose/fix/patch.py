@@ -1,0 +1,247 @@
+"""The best program found as a patch: a unified diff on the program's own source.
+
+A change is written where it has one place: after the line that builds a model, in the call that makes an optimizer, as
+a decorator of a function. Which line that is, is told by who holds what the program made, and by its syntax
+(``located``). What has no one place goes into a comment at the entry point with the reason, and the patch says so in
+its first line, which ``git apply`` passes over.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from torch import nn
+
+from kernelworks.diagnose.fix.locate import place_of
+from kernelworks.diagnose.fix.source_edit import NoPlace, Source
+from kernelworks.diagnose.optimization import PROCESS, Impossible, Offer, Scene
+from kernelworks.diagnose.optimizations.folded_norms import in_full
+from kernelworks.diagnose.optimizations.swapped_functions import called_by
+from kernelworks.diagnose.sites.functions import LIBRARIES, Function
+from kernelworks.nn.rebind import Rebinder
+
+__all__ = ["as_patch"]
+
+START = ("threads", "allocator")  # what is written once, ahead of all else
+MODEL = (  # and what is written once for a model that is built; of several, one after the other
+    "folded norms", "fewer bits", "weights cast once", "channels_last", "static cache", "swap", "torch.compile",
+)  # fmt: skip
+WEIGHTS = ("folded norms", "fewer bits", "weights cast once")  # what is made of weights as they are when it is called
+AUTHORS = {  # where a remedy has no one place, however the program is written
+    "merged projections": "it goes into the forward of {of}",
+    "CUDA graph": "it wants an example of the inputs, which no line has that builds the model",
+}
+AHEAD = "kernelworks: {n} of {all} changes have a place of their own in the source"
+BESIDE = "; the others are in a comment at the entry point, with the lines to write: {names}"
+
+
+def as_patch(offers: Sequence[Offer], scene: Scene, file: Path | None, entry: Any = None) -> str:
+    """A patch that puts ``offers`` into the program's own source; "" where that is in no file. ``file`` is where the
+    program begins, ``entry`` the function that it calls."""
+    if file is None or not file.is_file() or not offers:
+        return ""
+    made = _Patch(scene, file, entry)
+    ordered = sorted(offers, key=lambda offer: MODEL.index(offer.remedy) if offer.remedy in MODEL else len(MODEL))
+    tried = [(offer, made.put(offer)) for offer in ordered]
+    without = [(offer, why) for offer, why in tried if why]
+    if without:
+        made.tell(without)
+    text = "".join(source.diff(made.base) for source in made.sources)
+    if not text:
+        return ""
+    first = AHEAD.format(n=len(offers) - len(without), all=len(offers))
+    if without:
+        first += BESIDE.format(names=", ".join(dict.fromkeys(offer.remedy for offer, _ in without)))
+    return f"{first}\n{text}"
+
+
+class _Patch:
+    """The program's files, and what is written into them."""
+
+    def __init__(self, scene: Scene, file: Path, entry: Any) -> None:
+        self.scene, self.file, self.entry = scene, file.resolve(), entry
+        here = Path.cwd().resolve()
+        self.base = here if self.file.is_relative_to(here) else self.file.parent
+        self.sources = list(self._sources())
+
+    def _sources(self) -> Iterator[Source]:
+        """The file that the program begins in, then those of its modules that lie below the same folder."""
+        paths = [self.file]
+        for module in list(sys.modules.values()):
+            name = getattr(module, "__file__", None)
+            if isinstance(name, str) and name.endswith(".py") and not str(Path(name).resolve()).startswith(LIBRARIES):
+                paths.append(Path(name).resolve())
+        for path in dict.fromkeys(paths):
+            if path.is_relative_to(self.base):
+                try:
+                    yield Source(path)
+                except (OSError, SyntaxError, ValueError):
+                    continue
+
+    def put(self, offer: Offer) -> str:
+        """Writes one change where it belongs; the reason where that is no one place, and "" where it is."""
+        if not self.sources:
+            return "the program is in no file that can be read"
+        before = [source.mark() for source in self.sources]
+        try:
+            PUT.get(offer.remedy, _Patch.left)(self, offer)
+            for source in self.sources:
+                source.changed()
+        except (NoPlace, Impossible) as why:
+            for source, mark in zip(self.sources, before, strict=True):
+                source.back_to(mark)
+            return str(why)
+        return ""
+
+    def tell(self, offers: Sequence[tuple[Offer, str]]) -> None:
+        """What has no place, in a comment at the entry point, and why it has none."""
+        lines = ["# kernelworks found these besides, which have no one place in this program:"]
+        for offer, why in offers:
+            lines += [f"# {offer.remedy}, {offer.says} ({offer.site}):", f"#   ({why})"]
+            lines += [f"#     {line}" for line in offer.code.splitlines()]
+        source = self.sources[0]
+        function = inspect.unwrap(getattr(self.entry, "__func__", self.entry)) if self.entry is not None else None
+        code = getattr(function, "__code__", None)
+        node = source.function(code) if code is not None and Path(code.co_filename).resolve() == source.path else None
+        source.ahead_of(node, lines)
+
+    # ------------------------------------------------------------ each
+
+    def left(self, offer: Offer) -> None:
+        """What only the author can write."""
+        why = AUTHORS.get(offer.remedy, "it is no line of the program's own")
+        if "{of}" in why:
+            root = self.scene.at(offer.site)
+            path = str(offer.option("groups")[0][0]).rpartition(".")[0]
+            why = why.format(of=_forward_of(root.get_submodule(path)))
+        raise NoPlace(why)
+
+    def model(self, offer: Offer) -> None:
+        """After the lines that build a model."""
+        if offer.site.kind == "function":
+            self.decorated(offer)
+            return
+        if offer.site == PROCESS:
+            self.start(offer)
+            return
+        roots = self.scene.roots.models if offer.site.kind == "everywhere" else [self._root(offer)]
+        if not roots:
+            raise NoPlace("the program calls no torch.nn.Module")
+        if offer.code.startswith("#"):
+            raise NoPlace("a weight of it is another module's too")
+        for root in roots:
+            source, statement, name = place_of(self.sources, root)
+            code = in_full(root, offer.option("pairs")) if offer.remedy == "folded norms" else offer.code
+            code = re.sub(r"(?<![\w.\"'])model\b", lambda _, n=name: n, code)  # type: ignore[misc]
+            source.after(statement, name, code.splitlines(), settled=offer.remedy in WEIGHTS)
+            source.importing([word for word in ("torch", "kernelworks") if re.search(rf"\b{word}\.", code)])
+
+    def _root(self, offer: Offer) -> nn.Module:
+        """The outermost module that an offer is of."""
+        if offer.site.path:
+            raise NoPlace(f"{offer.site.path} is a part, that the model's own class makes")
+        found: nn.Module = self.scene.at(offer.site)
+        return found
+
+    def _function(self, fn: Callable[..., Any]) -> tuple[Source, Any]:
+        """A function's file and its definition in it."""
+        code = inspect.unwrap(fn).__code__
+        source = next((each for each in self.sources if each.path == Path(code.co_filename).resolve()), None)
+        node = source.function(code) if source is not None else None
+        if source is None or node is None:
+            raise NoPlace(f"{code.co_filename}:{code.co_firstlineno} is no function of the program's own files")
+        return source, node
+
+    def called(self, offer: Offer) -> None:
+        """Our functions in the place of torch's, of which they have the arguments, there and in what it calls."""
+        function: Function = self.scene.at(offer.site)
+        found = Rebinder().rebind(function.fn)
+        helpers = (each for _, _, each in found.replaced if isinstance(each, FunctionType)) if found else ()
+        changed = 0
+        for fn in dict.fromkeys((inspect.unwrap(function.fn), *helpers)):
+            source, node = self._function(fn)
+            for call in (each for each in ast.walk(node) if isinstance(each, ast.Call)):
+                ours = called_by(ast.unparse(call.func), fn.__globals__)
+                if ours:
+                    source.renamed(call, f"kernelworks.{ours}")
+                    source.importing(["kernelworks"])
+                    changed += 1
+        if not changed:
+            raise NoPlace(f"what {function.path}() calls is not called by torch.nn.functional's names")
+
+    def decorated(self, offer: Offer) -> None:
+        function: Function = self.scene.at(offer.site)
+        source, node = self._function(function.fn)
+        given = ", ".join(f'{key}="{value}"' for key, value in offer.options if key in ("mode", "backend"))
+        source.decorate(node, f"@torch.compile({given})" if given else "@torch.compile")
+        source.importing(["torch"])
+
+    def start(self, offer: Offer) -> None:
+        self.sources[0].at_start(offer.code.splitlines())
+        self.sources[0].importing(["torch"] if "torch." in offer.code else [])
+
+    def optimizer(self, offer: Offer) -> None:
+        kind = str(offer.option("kind") or offer.site.type).rpartition(".")[2]
+        calls = [(source, call) for source in self.sources for call in source.calls(kind)]
+        if not calls:
+            raise NoPlace(f"no line of the program calls {kind}")
+        if len(calls) > 1 and not offer.option("kind"):  # which of them made this one
+            source, statement, _ = place_of(self.sources, self.scene.at(offer.site))
+            calls = [(source, call) for call in source.calls(kind) if source.holds(statement, call)]
+            if len(calls) != 1:
+                raise NoPlace(f"{source.path.name}:{statement.lineno} calls {kind} {len(calls)} times")
+        how = offer.option("how", "fused")
+        for source, call in calls:
+            if how == "kernelworks":
+                source.renamed(call, "kernelworks.nn.optim.AdamW")
+                source.importing(["kernelworks"])
+            else:
+                source.keyword(call, how, "True")
+
+    def clipped(self, offer: Offer) -> None:
+        found = [(source, call) for source in self.sources for call in source.calls("clip_grad_norm_")]
+        if not found:
+            raise NoPlace("no line of the program calls clip_grad_norm_")
+        for source, call in found:
+            if offer.option("how") == "foreach":
+                source.keyword(call, "foreach", "None")
+            else:
+                source.statement(call, *_clipping(call, source))
+                source.importing(["torch"])
+
+
+def _clipping(call: ast.Call, source: Source) -> tuple[Callable[[str], list[str]], str]:
+    """The lines that clip, given the name of the norm, and that name where nothing else is said."""
+    named = {keyword.arg: keyword.value for keyword in call.keywords}
+    given = dict(zip(("parameters", "max_norm"), call.args, strict=False)) | named
+    if given.keys() != {"parameters", "max_norm"}:
+        raise NoPlace(f"{source.path.name}:{call.lineno} gives more than the parameters and the norm")
+    parameters, most = (source.text_of(given[name]) for name in ("parameters", "max_norm"))
+
+    def lines(norm: str) -> list[str]:
+        return [
+            f"{norm} = torch.nn.utils.get_total_norm([p.grad for p in {parameters} if p.grad is not None])",
+            f"if {norm} > {most}:  # on a CPU nothing is waited for, and the gradients need no pass where they are",
+            f"    torch.nn.utils.clip_grads_with_norm_({parameters}, {most}, {norm})",
+        ]
+
+    return lines, "norm_of_gradients"
+
+
+PUT: dict[str, Callable[[_Patch, Offer], None]] = {
+    **dict.fromkeys(MODEL, _Patch.model), **dict.fromkeys(START, _Patch.start), "fused optimizer": _Patch.optimizer,
+    "gradient clipping": _Patch.clipped, "swap in functions": _Patch.called,
+}  # fmt: skip
+
+
+def _forward_of(module: nn.Module) -> str:
+    """A module's class, with the line of its forward."""
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    return f"{type(module).__name__}, {Path(code.co_filename).name}:{code.co_firstlineno}" if code else ""

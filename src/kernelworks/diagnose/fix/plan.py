@@ -1,0 +1,290 @@
+"""The best program that a search found, as a plan that another process puts in place without searching.
+
+A plan names places by the path and the type of modules, so it fits any process that makes the same ones. Modules are
+met as the program calls them, optimizers as they step: what the plan has for them is put in place ahead of that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from kernelworks.diagnose.fix.plan_fields import VERSION, check, check_offers
+from kernelworks.diagnose.optimization import (
+    Change,
+    Impossible,
+    Offer,
+    Remedy,
+    Scene,
+    Site,
+    Together,
+    kind_name,
+    same_kind,
+)
+from kernelworks.diagnose.optimizations import REMEDIES
+from kernelworks.diagnose.optimizations.accepted_options import shown
+from kernelworks.diagnose.sites.modules import Roots, outermost
+from kernelworks.records.json_text import parsed
+
+__all__ = ["Applied", "apply", "as_plan", "offers_of"]
+
+MOST_FRESH = 64  # modules of a program that makes them anew, in which its plan stays in place
+Plan = Mapping[str, Any] | str | PathLike[str]
+
+
+def as_plan(offers: Sequence[Offer], roots: Roots, *, program: str, kind: str, saves: float | None) -> dict[str, Any]:
+    """What ``apply`` reads, of JSON's types. ``saves`` is the share of the wall clock that all of it saved."""
+    return {
+        "kernelworks_plan": VERSION,
+        "program": program,
+        "kind": kind,
+        "torch": str(torch.__version__),
+        "saves": saves,
+        "roots": [] if roots.fresh else [kind_name(m) for m in roots.models],  # nobody else is waited for
+        "offers": [
+            {
+                "remedy": offer.remedy, "site": dataclasses.asdict(offer.site), "says": offer.says, "code": offer.code,
+                "changes": offer.changes, "options": dict(offer.options),
+            }
+            for offer in offers
+        ],
+    }  # fmt: skip
+
+
+def read(plan: Plan) -> Mapping[str, Any]:
+    """A plan, from a file's path too, and out of the record of a fix or of a diagnosis. Raises OSError, and ValueError
+    where it is none."""
+    found: Any = plan
+    if not isinstance(plan, Mapping):
+        try:
+            found = parsed(Path(plan).read_text(encoding="utf-8"))
+        except ValueError as error:  # a broken encoding is one too
+            raise ValueError(f"{plan} is no plan: {error}") from error
+    for holder in ("fix", "plan"):
+        if isinstance(found, Mapping) and "kernelworks_plan" not in found and isinstance(found.get(holder), Mapping):
+            found = found[holder]
+    if type(found) is not dict or found.get("kernelworks_plan") != VERSION or "offers" not in found:
+        raise ValueError(f"plan must be one of version {VERSION}, as a fix writes it, got {shown(found)}")
+    check(found)
+    return found
+
+
+def offers_of(plan: Plan, remedies: Sequence[Remedy] = REMEDIES) -> list[tuple[Remedy, Offer]]:
+    """What a plan puts in place. Raises ValueError where it names what is not known here."""
+    read_plan, known = read(plan), {remedy.name: remedy for remedy in remedies}
+    check_offers(read_plan, remedies)
+    found = []
+    for item in read_plan["offers"]:
+        site, options = Site(**item["site"]), tuple(item["options"].items())
+        offer = Offer(item["remedy"], site, item["says"], item["code"], item["changes"], options=options)
+        found.append((known[offer.remedy], offer))
+    return found
+
+
+class Applied:
+    """A plan that is being put in place; ``undo()`` takes all of it out again. Also a context that does so on leaving.
+
+    ``done`` are lines on what is in place by now, ``waiting`` on what waits for its module or optimizer, ``failed`` on
+    what cannot be put in place here, and why: a warning says so too.
+    """
+
+    def __init__(self, plan: Plan, modules: Sequence[nn.Module] = (), *, remedies: Sequence[Remedy] = REMEDIES) -> None:
+        self.plan = read(plan)
+        self._awaited = [str(kind) for kind in self.plan.get("roots", ())]  # of modules that were not called yet
+        self._anew = not self._awaited and not modules  # the program makes them at each run: any may be one
+        self._offers = offers_of(self.plan, remedies)
+        self._placed: set[int] = set()  # of them, by number
+        self._scene = Scene(Roots((), (), fresh=False))
+        self._inside: list[Change] = []
+        self._theirs: list[tuple[nn.Module, list[Change]]] = []  # of what is for every module, by module
+        self.done: list[str] = []
+        self.failed: list[str] = []
+        self._watch = contextlib.ExitStack()
+        self._lock = threading.RLock()  # of a program that calls its modules in several threads
+        self._active = True
+        self._aside = False
+        try:
+            self._place(None)
+            for module in modules:
+                self._take(module)
+            if modules:
+                self._awaited = []
+            if not self._complete():
+                self._look_out()
+        except BaseException:
+            self.undo()
+            raise
+
+    @property
+    def active(self) -> bool:
+        """Whether it is in place, that is until ``undo()``."""
+        return self._active
+
+    @property
+    def waiting(self) -> list[str]:
+        return [
+            f"{offer.remedy}: {offer.says} ({offer.site})"
+            for number, (_, offer) in enumerate(self._offers)
+            if number not in self._placed and (offer.site.kind != "everywhere" or not self._scene.roots.modules)
+        ]
+
+    def undo(self) -> None:
+        """Gives everything back as it was. A second call does nothing."""
+        with self._lock:
+            self._active = False
+            self._watch.close()
+            inside, self._inside = self._inside, []
+            Together(inside, entered=True).__exit__(None, None, None)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """A context in which the program is as it was, to measure both: what is in place comes back on leaving it, with
+        nothing compiled anew. Modules and optimizers that are first met meanwhile stay as they are."""
+        with self._lock:
+            inside = [] if self._aside else list(self._inside)
+            outer, self._aside = self._aside, True
+            Together(inside, entered=True).__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._aside = outer
+                if self._active:
+                    Together(inside).__enter__()
+
+    def _look_out(self) -> None:
+        self._watch.enter_context(outermost(lambda module, args, kwargs: self._met(module)))
+        if any(offer.site.kind == "optimizer" for _, offer in self._offers):
+            hook = register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self._met(optimizer))
+            self._watch.callback(hook.remove)
+
+    def _complete(self) -> bool:
+        kinds = {offer.site.kind for n, (_, offer) in enumerate(self._offers) if n not in self._placed}
+        return not kinds or (kinds == {"everywhere"} and not self._awaited and not self._anew)
+
+    def _met(self, thing: Any) -> None:
+        """A module that nothing else calls, or an optimizer that steps: once each."""
+        with self._lock:
+            if self._aside:
+                return
+            scene = self._scene
+            if isinstance(thing, Optimizer):
+                if not any(thing is one for one in scene.optimizers):
+                    scene.optimizers = (*scene.optimizers, thing)
+                    self._place(None)
+            elif not any(thing is one for one in scene.roots.modules) and self._expected(thing):
+                self._take(thing)
+            if self._complete():
+                self._watch.close()
+
+    def _expected(self, module: nn.Module) -> bool:
+        """Whether the plan's program called such a module. Others are strangers, or parts that are called by themselves
+        ahead of their whole, as ``generate`` calls an encoder."""
+        if self._anew:
+            return not any(module is part for root in self._scene.roots.modules for part in root.modules())
+        found = next((kind for kind in self._awaited if same_kind(kind, kind_name(module))), None)
+        if found is not None:
+            self._awaited.remove(found)
+        return found is not None
+
+    def _take(self, module: nn.Module) -> None:
+        scene = self._scene
+        parts = {id(part) for part in module.modules()} if self._anew else set()
+        for root, changes in [held for held in self._theirs if id(held[0]) in parts]:
+            self._theirs = [held for held in self._theirs if held[0] is not root]
+            self._let_go(root, changes)
+        scene.roots = dataclasses.replace(scene.roots, modules=(*scene.roots.modules, module))
+        self._place(module)
+        if self._anew and len(self._theirs) > MOST_FRESH:
+            self._let_go(*self._theirs.pop(0))
+
+    def _let_go(self, module: nn.Module, changes: Sequence[Change]) -> None:
+        """Takes out what is in the oldest of the modules that a program makes anew again and again: nobody else may
+        hold it by now."""
+        for change in reversed(changes):
+            self._inside.remove(change)
+            change.__exit__(None, None, None)
+        rest = tuple(one for one in self._scene.roots.modules if one is not module)
+        self._scene.roots = dataclasses.replace(self._scene.roots, modules=rest)
+
+    def _place(self, module: nn.Module | None) -> None:
+        """Whatever has its place by now; what is for every module, in this one."""
+        theirs: list[Change] = []
+        for number, (remedy, offer) in enumerate(self._offers):
+            everywhere = offer.site.kind == "everywhere"
+            if number in self._placed or (everywhere and module is None):
+                continue
+            scene = self._scene.alone(module) if everywhere and module is not None else self._scene
+            if offer.site.kind in ("module", "function", "optimizer"):
+                try:
+                    scene.at(offer.site)
+                except Impossible:
+                    continue
+            if not everywhere:
+                self._placed.add(number)
+            done = f"{offer.remedy}: {offer.says} ({offer.site})"
+            try:
+                change = remedy.apply(scene, offer)
+                change.__enter__()
+            except Impossible as why:  # within a call of the program's, which goes on without it
+                self._fail(f"{done}: {why}")
+                continue
+            self._inside.append(change)
+            if everywhere:
+                theirs.append(change)
+            if not everywhere or done not in self.done:
+                self.done.append(done)
+        if module is not None:
+            self._theirs.append((module, theirs))
+
+    def _fail(self, line: str) -> None:
+        if line not in self.failed:
+            self.failed.append(line)
+            warnings.warn(f"kernelworks: not in place: {line}", RuntimeWarning, stacklevel=2)
+
+    def __enter__(self) -> Applied:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.undo()
+
+    def __str__(self) -> str:
+        lines = [*self.done, *(f"not in place: {line}" for line in self.failed)]
+        lines += [f"waiting: {line}" for line in self.waiting]
+        return "\n".join(lines) or "the plan holds no remedy"
+
+
+def apply(plan: Plan, *modules: nn.Module) -> Applied:
+    """Puts the plan of a fix in place, without searching or measuring anything.
+
+    Args:
+        plan: what ``kernelworks.fix(...).plan`` holds, or the path of the file that it, the fix or the diagnosis was
+            written to.
+        *modules: the modules that the program calls, in the order in which it first calls them; they are changed at
+            once. By default they are met as they are called, optimizers as they step.
+
+    Returns:
+        Applied: ``done``, ``waiting``, ``failed`` (what cannot be put in place here, and why; warned of too) and
+        ``undo()``; a context manager too.
+
+    Raises:
+        OSError, ValueError: ``plan`` cannot be read, is none of this version, or has a field that is not as it may be:
+            the error names it, what came, and what is accepted. Nothing is in place then.
+        TypeError: what is given is no module.
+    """
+    for module in modules:
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"modules must be torch.nn.Module, got {type(module).__name__}")
+    return Applied(plan, modules)

@@ -1,0 +1,87 @@
+"""The fields of a plan, each held against what it may be before any of the plan is put in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from kernelworks.diagnose.optimization import KINDS_OF_SITE, Remedy
+from kernelworks.diagnose.optimizations.accepted_options import Accepts, Takes, a_string, a_whole_number, one_of, shown
+
+__all__ = ["VERSION", "check", "check_offers"]
+
+VERSION = 1
+Fault = tuple[str, str, Any]  # a field, what is accepted, what came
+
+a_mapping = Accepts("a mapping", lambda value: type(value) is dict)
+a_share = Accepts("a number or null", lambda value: value is None or type(value) in (int, float))
+names = Accepts("a list of strings", lambda value: _listed(value) and all(isinstance(each, str) for each in value))
+offers = Accepts("a list of offers", lambda value: _listed(value))
+
+PLAN = {
+    "kernelworks_plan": Accepts(str(VERSION), lambda value: type(value) is int and value == VERSION),
+    "program": a_string, "kind": a_string, "torch": a_string, "saves": a_share, "roots": names, "offers": offers,
+}  # fmt: skip
+OFFER = {
+    "remedy": a_string, "site": a_mapping, "says": a_string, "code": a_string, "changes": a_string,
+    "options": a_mapping,
+}  # fmt: skip
+SITE = {
+    "kind": one_of(*KINDS_OF_SITE), "root": a_string, "number": a_whole_number(0), "path": a_string, "type": a_string,
+}  # fmt: skip
+NEEDED = {"module": ("root", "type"), "function": ("root", "path"), "optimizer": ("type",)}  # of a place, by its kind
+
+
+def _listed(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def check(plan: Mapping[str, Any]) -> None:
+    """Raises ValueError, which names the first field that is not as a fix writes it."""
+    for field, accepted, came in _faults(plan):
+        raise ValueError(f"plan.{field} must be {accepted}, got {shown(came)}")
+
+
+def check_offers(plan: Mapping[str, Any], known: Sequence[Remedy]) -> None:
+    """The same of what hangs on the optimizations that are ``known``."""
+    by_name = {remedy.name: remedy for remedy in known}
+    for number, offer in enumerate(plan["offers"]):
+        name = offer["remedy"]
+        if name not in by_name:
+            text = f"plan.offers[{number}].remedy names {shown(name)}, which this version of kernelworks has not"
+            raise ValueError(f"{text}: it has {', '.join(map(repr, by_name))}")
+        takes = getattr(by_name[name], "takes", None)
+        if isinstance(takes, Takes):
+            for field, accepted, came in takes.faults(offer["site"]["kind"], offer["options"]):
+                raise ValueError(f"plan.offers[{number}].{field} must be {accepted} for {name!r}, got {shown(came)}")
+
+
+def _faults(plan: Mapping[str, Any]) -> Iterator[Fault]:
+    yield from _of(plan, PLAN, needed=("kernelworks_plan", "offers"))
+    for number, offer in enumerate(plan["offers"]):
+        where = f"offers[{number}]"
+        if type(offer) is not dict:
+            yield where, "a mapping", offer
+            return
+        yield from _of(offer, OFFER, f"{where}.", needed=tuple(OFFER))
+        site = offer["site"]
+        yield from _of(site, SITE, f"{where}.site.", needed=("kind",))
+        for name in NEEDED.get(site["kind"], ()):
+            if not site.get(name):
+                yield f"{where}.site.{name}", f"a name, where kind is {site['kind']!r}", site.get(name)
+        for name in offer["options"]:
+            if not isinstance(name, str):
+                yield f"{where}.options", "a mapping from names", name
+
+
+def _of(
+    value: Mapping[str, Any], fields: Mapping[str, Accepts], where: str = "", *, needed: Sequence[str]
+) -> Iterator[Fault]:
+    for name in needed:
+        if name not in value:
+            yield f"{where}{name}", fields[name].what, None
+    for name, item in value.items():
+        if name not in fields:
+            yield where.rstrip(".") or "fields", f"a mapping of {', '.join(map(repr, fields))}", name
+        elif not fields[name].holds(item):
+            yield f"{where}{name}", fields[name].what, item

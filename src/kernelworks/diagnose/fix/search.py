@@ -1,0 +1,499 @@
+"""The search over remedies: each offer predicted, the best of them tried in turn, proved, measured in alternation with
+the program as it is by then, and kept or taken out again. Afterwards every module is as it was.
+
+It is greedy: by the predicted gain, each measured on top of what was kept before it, and predicted anew ahead of that
+where it was predicted of a program in which something else was in place. Where an offer touches what another one that
+was kept touches too, it is tried in that one's place first, and then on top of it; what was displaced may come back on
+top. Two of which only one can be in place, and which are predicted to be about as good, are raced in turns. Nothing is
+kept that does not gain more than the noise or whose answers are worse; nothing is begun that does not fit what is left
+of the budget.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from kernelworks.diagnose.fix.alternate import LEAST_NOISE, alternate, gain_of, noise_between, noise_of, range_of
+from kernelworks.diagnose.fix.attempt import MOST_SHARE, Try, expected
+from kernelworks.diagnose.fix.duels import close, duel
+from kernelworks.diagnose.fix.outcome import fixed, in_a_line, place
+from kernelworks.diagnose.fix.patch import as_patch
+from kernelworks.diagnose.fix.plan import as_plan, offers_of
+from kernelworks.diagnose.fix.watchdog import Stopping
+from kernelworks.diagnose.forecast.forecaster import Forecaster
+from kernelworks.diagnose.optimization import Impossible, Offer, Promise, Remedy, Scene, Together
+from kernelworks.diagnose.optimizations import REMEDIES
+from kernelworks.diagnose.optimizations.trial import draws
+from kernelworks.diagnose.sites.functions import outside, sought
+from kernelworks.diagnose.sites.modules import Roots, find
+from kernelworks.diagnose.verify.agreement import Agreement, compare
+from kernelworks.diagnose.verify.training_steps import STEPS, same_steps
+from kernelworks.measure.clock.noise import Sifted, far_apart
+from kernelworks.profile.budget import Budget, Over
+from kernelworks.profile.program import Program
+from kernelworks.records import history
+from kernelworks.records.fix import Fix, Tried
+
+__all__ = ["Search"]
+
+Say = Callable[[str], None]
+NOTHING = "nothing to be had here"
+JUDGING = 40  # runs of the program, for comparing its modules: in float64, and with roundings added, a run is slower
+ALLOWED = 0.1  # relative error of what was allowed to change numbers: beyond it the answers are other ones
+STEPPING = 3.0  # runs of the program, that must fit a proof's part of the budget for its steps to be compared
+PART = 0.0625  # of the budget, for one proof or one measurement
+OUTSIDE = 0.1  # of the program's time, outside of modules, from which its functions are looked at
+LONGER = 4  # times as many turns, where the first leave open whether something is gained
+KEPT = 0.5  # of what is left of the budget, for the try of what is predicted to gain
+FIRST, SOON_S = 0.1, 10.0  # what is predicted to save so much is tried before more is predicted, from so long on
+MORE_ROOM = 1.25  # times as many seconds as the first time, for a prediction that did not end
+GAINS = "it gains more than the noise"
+UNFORESEEN = ", so nothing is predicted"
+
+
+@dataclass
+class Search:
+    """One program's search. ``scene.taken`` are the changes that were kept, ``kept`` what they came from.
+
+    What the changed program will take is predicted before it is ever timed, as a share of what the program takes in
+    the same minute. What would take longer than the budget, beside the program's own runs, is not begun or not ended.
+    ``walls`` are the original's, plain. With a ``plan`` nothing is searched: all of it is put in place at once.
+    """
+
+    program: Program
+    walls: Sequence[float]
+    forecaster: Forecaster
+    budget_s: float
+    say: Say
+    allow: Iterable[str] = ()
+    remedies: Sequence[Remedy] = REMEDIES
+    plan: Mapping[str, Any] | None = None
+    doing: str = "starting"
+    tried: list[Try] = field(default_factory=list)
+    kept: list[Try] = field(default_factory=list)
+    impossible: list[Tried] = field(default_factory=list)
+    over: list[Try] = field(default_factory=list)  # what did not fit the budget
+    last: Try | None = None  # that was kept: proved and measured with all that is
+
+    def fix(self) -> Fix:
+        """Everything that ``--fix`` does; afterwards every module is as it was. Raises nothing but what ends a process:
+        what goes wrong is why a remedy is out, or the whole fix refused."""
+        try:
+            self._searched()
+            return self._told()
+        except Over as over:
+            refused = f"it was not carried out: {over}"
+        except Exception as error:  # the program's, changed or run once too often, or ours: the diagnosis stands
+            refused = f"it could not be carried out: {self.doing}: {in_a_line(error)}"
+        self.kept = []
+        wall, note = statistics.median(self.walls), "every module is as it was, and the rest of the diagnosis holds"
+        return fixed(wall, wall, notes=(note,), agrees=False, refused=refused)
+
+    def _step(self, what: str) -> None:
+        self.doing = what
+        self.say(what)
+
+    def _searched(self) -> None:
+        budget = Budget(self.budget_s, statistics.median(self.walls))
+        program = dataclasses.replace(self.program, run=budget.counted(self.program.run))
+        self._step("finding the modules that the program calls")
+        roots = self._roots(program, budget)
+        scene = self.scene = Scene(
+            roots, self.forecaster.whole(program), forecaster=self.forecaster, walls=self.walls, budget=budget,
+            allow=frozenset(self.allow), say=self._step, optimizers=roots.optimizers,
+        )  # fmt: skip
+        self.place = place(scene.device)
+        self.outcomes = history.read(self.place)
+        if self.plan is not None:
+            self._planned(self.plan)
+            return
+        for remedy in self.remedies:
+            try:
+                self.tried += [Try(remedy, offer) for offer in remedy.offers(scene)]
+            except Impossible as why:
+                self.impossible.append(Tried(remedy.name, "", "", "", False, str(why)))
+        waiting, later = self._asked(tuple(self.tried), [])
+        while waiting or later or (waiting := self._again()):
+            if not waiting:
+                waiting, later = self._asked(later, [])
+                continue
+            waiting.sort(key=lambda one: -self._left(one))
+            one = waiting.pop(0)
+            beside = self._beside(one)
+            if one.saves is None or set(one.upon) == set(beside):
+                waiting += [*self._considered(one), *self._less(one)]
+            elif self._predicted(one, beside):  # of the program as it is by now, and asked again in its turn
+                waiting.append(one)
+            else:
+                waiting += self._less(one)
+            if later and one.found is not None:
+                waiting, later = self._asked(later, waiting)
+
+    def _asked(self, tries: Iterable[Try], waiting: Sequence[Try]) -> tuple[list[Try], list[Try]]:
+        """What waits for its try with these predicted too, and what is to be predicted when the best has had its try:
+        as long as something waits, predictions (which may compile) leave half of the budget to it, and the first that
+        promises much is not kept waiting for them."""
+        budget, found, later = self.scene.budget, list(waiting), list[Try]()
+        assert budget is not None
+        for one in tries:
+            soon = time.perf_counter() - budget.begun > SOON_S and not any(other.found for other in self.tried)
+            if soon and any((other.saves or 0.0) >= FIRST for other in found):
+                later.append(one)
+                continue
+            kept = KEPT * max(budget.left, 0.0) if any((other.saves or 0) > LEAST_NOISE for other in found) else 0.0
+            room = budget.left - kept
+            if one.room and room < MORE_ROOM * one.room:  # it would end as it did
+                (later if kept else self.over).append(one)
+                continue
+            with budget.keeping(kept):
+                worth = self._predicted(one, self._beside(one))
+            if worth:
+                found.append(one)
+            elif kept and one in self.over:
+                self.over.remove(one)
+                one.room = max(room, 1e-9)
+                later.append(one)
+        return found + [less for one in tries if one not in (*found, *later) for less in self._less(one)], later
+
+    def _roots(self, program: Program, budget: Budget) -> Roots:
+        roots = find(program.run, budget)
+        if roots.fresh or sum(roots.seconds.values()) > (1 - OUTSIDE) * budget.wall:
+            return roots
+        self._step("finding the functions that the program calls")
+        functions = sought(program, outside(getattr(self.forecaster, "timeline", None)))
+        return find(program.run, budget, functions) if functions else roots
+
+    def _planned(self, plan: Mapping[str, Any]) -> None:
+        """All of a plan, measured as one."""
+        found = offers_of(plan, self.remedies)
+        self.tried = [Try(remedy, offer) for remedy, offer in found]
+        if not found:
+            return
+        changes = [remedy.apply(self.scene, offer) for remedy, offer in found]
+        for one, change in zip(self.tried, changes, strict=True):
+            one.change, one.why = change, "the plan has it"
+        whole = next((one for one in self.tried if one.offer.changes), self.tried[-1])  # it is proved as that one is
+        saves = plan.get("saves")
+        whole.promise = Promise(saves, how="as the plan was measured") if isinstance(saves, float) else None
+        together = Together(changes)
+        assert self.scene.program is not None and self.scene.budget is not None
+        self._step("the first run with the plan in place")
+        with Stopping(self.scene.budget, self.doing), together:
+            self.scene.program.run()
+        whole.why = ""
+        self._judged(whole, together, [])
+        if whole.taken:
+            self.kept = list(self.tried)
+            for one in self.tried:
+                one.taken, one.why = True, one.why or GAINS
+
+    # ------------------------------------------------------------ one offer
+
+    def _predicted(self, one: Try, upon: Sequence[Try]) -> bool:
+        """Whether it is worth a try in a program in which just those are in place."""
+        one.why = ""
+        if one.offer.advice:
+            one.why = "advice: only the program's author can do it"
+        elif one.offer.changes and one.offer.changes not in self.scene.allow:
+            one.why = f"it changes numbers: allow {one.offer.changes} to have it tried"
+        elif one.offer.cores and getattr(getattr(self.forecaster, "timeline", None), "loud", False):
+            one.why = "ambiguous: others use the machine, and how many cores are best hangs on what they leave"
+        else:
+            self._guarded(one, lambda: self._promised(one, upon))
+        return not one.why
+
+    def _promised(self, one: Try, upon: Sequence[Try]) -> None:
+        self._step(f"predicting what it brings: {one.offer.remedy}, {one.offer.says}")
+        taken = list(self.scene.taken)
+        self.scene.taken[:] = [other.change for other in upon if other.change is not None]
+        try:
+            found = one.remedy.predict(self.scene, one.offer)
+        finally:
+            self.scene.taken[:] = taken
+        if found.saves is not None:
+            found = dataclasses.replace(found, saves=max(found.saves, 1 - MOST_SHARE))
+        one.promise, one.predicted, one.upon = found, found.saves, tuple(upon)
+        if found.saves is None:
+            return
+        if far_apart(self.walls):
+            one.promise = dataclasses.replace(found, saves=None)
+            self._note(f"{range_of(self.walls)}{UNFORESEEN}")
+            return
+        if found.saves > 0:
+            factor = history.calibration(one.offer.remedy, self.outcomes)
+            one.promise = dataclasses.replace(found, saves=min(found.saves * factor, 0.5 + found.saves / 2))
+        if found.saves <= LEAST_NOISE:  # runs may be noisier: then turns decide, in which both have it alike
+            wall = self.scene.wall
+            one.why = expected(found.saves * wall, LEAST_NOISE * wall, wall)
+
+    def _again(self) -> list[Try]:
+        """What was predicted to bring nothing by itself, and may on top of what is kept by now: a layout that costs
+        more to change than it saves, until a compiler changes it but once."""
+        late = [
+            one
+            for one in self.tried
+            if one.offer.again and one.saves is not None and one.found is None and set(one.upon) != set(self.kept)
+        ]
+        return [one for one in late if self._predicted(one, self.kept)]
+
+    def _rivals(self, one: Try) -> list[Try]:
+        """What was kept and cannot stay, or may not be worth as much, where this one is in place."""
+        return [
+            other
+            for other in self.kept
+            if other not in one.upon
+            and ((one.offer.group and one.offer.group == other.offer.group) or one.offer.touches & other.offer.touches)
+        ]
+
+    def _beside(self, one: Try) -> list[Try]:
+        """What stays in place with it."""
+        rivals = self._rivals(one)
+        return [other for other in self.kept if other not in rivals]
+
+    def _less(self, one: Try) -> list[Try]:
+        """What is worth a try in the place of one that is out, where nothing else has taken it: some of what
+        it does."""
+        less = one.promise.less if one.promise is not None else None
+        if one.taken or less is None or self._rivals(one):
+            return []
+        assert one.promise is not None
+        one.promise, why, found = dataclasses.replace(one.promise, less=None), one.why, list[Offer]()
+        self._guarded(one, lambda: found.extend(less()))
+        one.why = why
+        tries = [Try(one.remedy, offer) for offer in found]
+        self.tried += tries
+        return [each for each in tries if self._predicted(each, self._beside(each))]
+
+    def _left(self, one: Try) -> float:
+        """What it is predicted to save of the program as it is by now, in place of its rivals. Of what nothing is
+        predicted little is hoped."""
+        if one.saves is None:
+            return 0.0
+        left = 1 - one.saves
+        for other in self._rivals(one):
+            left /= max(1e-3, 1 - other.saved)
+        return 1 - left
+
+    def _considered(self, one: Try) -> list[Try]:
+        """Tries it; what is to be considered anew because of it."""
+        rivals, one.why = self._rivals(one), ""
+        near = next((rival for rival in rivals if close(one, rival)), None)
+        if near is not None:
+            self._guarded(one, lambda: self._raced_with(one, near))
+        if not one.why and rivals and one.saves is not None and self._left(one) <= LEAST_NOISE:
+            rival = near or rivals[0]
+            said = "saves as much: both were raced in turns" if near is not None else "is predicted to save as much"
+            one.why = f"{rival.offer.remedy}, {rival.offer.says}, is in its place and {said}"
+        elif not one.why:
+            self._guarded(one, lambda: self._measured(one))
+        again: list[Try] = []
+        if one.taken:
+            for other in rivals:
+                other.taken, other.why = False, f"{one.offer.remedy}, {one.offer.says}, saves more in its place"
+                again += [other] if other.offer.group != one.offer.group or not one.offer.group else []
+        elif rivals and all(not one.offer.group or other.offer.group != one.offer.group for other in rivals):
+            again = [one]
+        return [other for other in again if len(other.upon) < len(self.kept) and self._on_top(other)]
+
+    def _raced_with(self, one: Try, rival: Try) -> None:
+        """Predicts it anew where it is about as good as what is in its place: in turns with that."""
+        assert self.scene.budget is not None and one.promise is not None
+        rivals = self._rivals(one)
+        self.scene.budget.ask("racing two of one place")
+        self._step(f"racing in turns: {one.offer.says}, and {rival.offer.says} in its place")
+        left = 1 - duel(self.scene, one, rivals, self._beside(one))
+        for other in rivals:
+            left *= 1 - other.saved
+        one.predicted = 1 - left
+        one.promise = dataclasses.replace(one.promise, saves=1 - left, how=f"raced in turns with {rival.offer.says}")
+
+    def _on_top(self, one: Try) -> bool:
+        """Whether it is worth a try on top of what is kept by now."""
+        why, found = one.why, one.found
+        if self._predicted(one, self.kept):
+            return True
+        one.why, one.found = (f"{why}; on top of that: {one.why}" if why else one.why), found
+        return False
+
+    def _guarded(self, one: Try, act: Callable[[], None]) -> None:
+        """What goes wrong is why the offer is out."""
+        assert self.scene.budget is not None
+        try:
+            with Stopping(self.scene.budget, f"{one.offer.remedy}, {one.offer.says}"):
+                act()
+        except Over as over:
+            one.why = f"it was not carried out: {over}"
+            self.over.append(one)
+        except Impossible as why:
+            one.why, one.promise = str(why), why.instead or one.promise
+        except Exception as error:
+            one.why = f"{self.doing}: {in_a_line(error)}"
+
+    def _measured(self, one: Try) -> None:
+        assert self.scene.budget is not None
+        self.scene.budget.ask("proving and measuring it")
+        rest = self._beside(one)
+        one.change = one.remedy.apply(self.scene, one.offer)
+        self._judged(one, Together((*(other.change for other in rest if other.change is not None), one.change)), rest)
+
+    def _judged(self, one: Try, together: Together, rest: list[Try]) -> None:
+        """Proves and measures the program with ``together`` in place, and keeps that where it gains."""
+        scene, offer = self.scene, one.offer
+        rivals = [other for other in self.kept if other not in rest]
+        self._step(f"comparing the answers: {offer.remedy}, {offer.says}")
+        self._proved(one, together)
+        if one.why:
+            return
+        self._step(f"measuring: {offer.remedy}, {offer.says}")
+        one.told = self._left(one) if one.saves is not None else None
+        one.found = found = self._in_turns(scene.in_place(), together)
+        before, _ = one.pairs
+        if LEAST_NOISE * statistics.median(before) < abs(gain_of(one.turns)) <= noise_between(one.turns):
+            one.found = found = self._in_turns(scene.in_place(), together, times=LONGER)
+            before, _ = one.pairs
+        if far_apart(before):
+            one.told = None
+            self._note(f"{range_of(before)}{UNFORESEEN}")
+        gain, noise = gain_of(one.turns), noise_between(one.turns)
+        theirs = found.loud and offer.cores  # what others leave of them decides it, not the program
+        one.taken = gain > noise and not theirs
+        if one.taken:
+            self.kept, self.last = [*rest, one], one
+            scene.taken[:] = together.changes
+        verdict = GAINS if one.taken else f"with it the program is {'slower' if gain < -noise else 'no quicker'}"
+        one.why = f"ambiguous: {found.noise}" if found.loud else verdict
+        self._remember(one, rivals, noise)
+
+    def _in_turns(self, before: Together, after: Together, *, times: int = 1) -> Sifted[tuple[float, float]]:
+        scene = self.scene
+        assert scene.program is not None
+        return alternate(
+            scene.program, before, after, scene.wall, PART * self.budget_s, self._step,
+            most=times * self.forecaster.most_rounds,
+        )  # fmt: skip
+
+    def _proved(self, one: Try, together: Together) -> None:
+        """Holds its answers against the original's; ``one.why`` says why it is not proved."""
+        scene, change = self.scene, one.change
+        if change is not None and change.proved:
+            shown = [other.agreement for other in self.kept if other.change in together.changes and other.agreement]
+            one.agreement = shown[-1] if shown else Agreement(0.0, 0.0, True, "", change.proved)
+        else:
+            together = self._compared(one, together)
+        if one.why or one.offer.changes or STEPPING * scene.wall > PART * self.budget_s:
+            return
+        self._step(f"comparing {STEPS} steps: {one.offer.remedy}, {one.offer.says}")
+        learned = same_steps(scene, together, self._allowed(one, together))
+        if learned is not None and not learned.agrees:
+            one.agreement, one.why = learned, f"the program learns otherwise with it ({learned.note})"
+
+    def _allowed(self, one: Try, together: Together) -> Together | None:
+        """What is in place already and may change numbers: what comes on top is held against the answers with it."""
+        allowed = {id(other.change) for other in self.kept if other.offer.changes and other is not one}
+        found = [change for change in together.changes if id(change) in allowed]
+        return Together(found) if found else None
+
+    def _compared(self, one: Try, together: Together) -> Together:
+        """Compares the answers of the modules that the program calls; with what they were compared."""
+        scene = self.scene
+        if together.random is not None and draws(scene):
+            assert scene.budget is not None
+            scene.budget.ask(
+                "proving it with the random numbers of the original", one.promise.cost_s if one.promise else 0
+            )
+            together = together.random
+        one.agreement = found = compare(
+            scene.answered, PART * self.budget_s, PART * self.budget_s + JUDGING * scene.wall,
+            changed=lambda module: together, untouched=together.untouched, before=self._allowed(one, together),
+        )  # fmt: skip
+        if not found.agrees and not (one.offer.changes and found.against and found.after <= ALLOWED):
+            why = "its outputs are worse than the original's" if found.against else "its outputs were not compared"
+            one.why = f"{why} ({found.note})" if found.note else why
+        return together
+
+    def _remember(self, one: Try, rivals: Sequence[Try], noise: float) -> None:
+        """In the history, where prediction and measurement are both sound."""
+        if one.predicted is None or one.told is None or one.found is None or one.found.loud:
+            return
+        before, after = (statistics.median(walls) for walls in one.pairs)
+        predicted = 1 - (1 - one.predicted) * (1 - one.told) / (1 - (one.saves or 0.0)) if rivals else one.predicted
+        with contextlib.suppress(OSError, ValueError):
+            history.record(
+                history.Outcome(
+                    self.place, self.program.name, one.offer.remedy, str(one.offer.site), one.offer.says, before,
+                    predicted * before, one.told * before, before - after, noise, one.taken,
+                    torch=str(torch.__version__),
+                )
+            )  # fmt: skip
+
+    def _note(self, text: str) -> None:
+        said = self.scene.notes
+        if text not in said and not (text.endswith(UNFORESEEN) and any(note.endswith(UNFORESEEN) for note in said)):
+            self.scene.notes.insert(0, text)
+
+    # ------------------------------------------------------------ what is told
+
+    def _told(self) -> Fix:
+        wall = self.scene.wall
+        measured = [one for one in self.tried if one.found is not None]
+        notes = [*self.scene.notes]
+        if self.scene.roots.alike and measured:
+            notes.append(f"{self.scene.roots.alike} modules were not compared: others of their kind were")
+        gained = self._gained(notes) if self.kept else None
+        ended = gained.ambiguous if gained is not None else ""
+        if gained is not None and self.plan is None and gained.gain_s <= gained.noise_s:
+            for one in self.kept:
+                one.taken, one.why = False, "in the end, with all that was kept, the program is no quicker"
+            self.kept, self.scene.taken[:], gained = [], [], None
+        changes = [one.change for one in self.kept if one.change is not None]
+        offers = [one.offer for one in self.kept]
+        said = tuple(one.record(wall) for one in self.tried) + tuple(self.impossible)
+        shared: dict[str, Any] = {
+            "remedies": said,
+            "replaced": tuple(line for change in changes for line in change.done),
+            "left": tuple(line for change in changes for line in change.left),
+            "code": "\n".join(offer.code for offer in offers if offer.code),
+        }
+        if gained is not None:
+            saves = gained.gain_s / gained.before_s
+            plan = as_plan(offers, self.scene.roots, program=self.program.name, kind=self.place, saves=saves)
+            entry = self.program.entry.fn if self.program.entry is not None else None
+            patch = as_patch(offers, self.scene, self.program.file, entry)
+            return dataclasses.replace(gained, plan=plan, patch=patch, **shared)
+        why = "" if said else ": no remedy applies"  # else each says why it is out
+        ambiguous = ended or next((str(one.found.noise) for one in measured if one.found and one.found.loud), "")
+        allowed = {one for one in self.tried if not one.offer.advice and one.offer.changes in {"", *self.scene.allow}}
+        refused = self.over[0].why if self.over and set(self.over) == allowed else ""
+        return fixed(
+            wall, wall, notes=(f"{NOTHING}{why}", *notes), refused=refused, agrees=not refused,
+            ambiguous=ambiguous, noise_s=noise_of(self.walls), **shared,
+        )  # fmt: skip
+
+    def _gained(self, notes: list[str]) -> Fix:
+        """What all that was kept brought, measured as one."""
+        last = self.last
+        assert last is not None and last.agreement is not None and last.found is not None
+        found = last.found
+        if len([one for one in self.tried if one.found and one.saved > 0]) > 1:  # each on what was kept before it
+            self._step("measuring the best program found beside the program as it was")
+            found = self._in_turns(Together(()), self.scene.in_place())
+        before, after = ([pair[arm] for pair in found.samples] for arm in (0, 1))
+        was, now = statistics.median(before), statistics.median(after)
+        left: float | None = 1.0
+        for one in self.kept if self.plan is None else [last]:
+            left = None if left is None or one.saves is None else left * (1 - one.saves)
+        return fixed(
+            was, now, predicted_gain_s=None if left is None or far_apart(before) else was * (1 - left),
+            error_before=last.agreement.before, error_after=last.agreement.after, agrees=True, rounds=len(before),
+            notes=tuple(note for note in (last.agreement.note, *notes) if note),
+            noise_s=noise_between(found.samples), ambiguous=str(found.noise) if found.loud else "",
+            against=last.agreement.against,
+        )  # fmt: skip

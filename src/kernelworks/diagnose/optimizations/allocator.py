@@ -1,0 +1,98 @@
+"""Telling malloc to keep what a program frees, where its fresh pages are part of the wall clock.
+
+torch has no caching allocator on the CPU. glibc maps large blocks afresh and gives them back at once, so that each
+large output of an op is paid for a second time, page by page, in the kernel of the system. What is kept is the
+program's high-water mark: memory that it has needed at once before.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator, Mapping
+
+from kernelworks.diagnose.optimization import PROCESS, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.optimizations.accepted_options import Takes
+from kernelworks.diagnose.optimizations.whole import in_turns
+from kernelworks.measure.clock.page_faults import (
+    M_MMAP_THRESHOLD,
+    M_TRIM_THRESHOLD,
+    RAISED,
+    free_bytes,
+    give_back,
+    grow,
+    tell,
+    thresholds,
+)
+from kernelworks.profile.on_cpu import CpuTimeline
+from kernelworks.profile.overhead import PAGE
+
+__all__ = ["REMEDY"]
+
+LEAST = 0.02  # of the wall clock: with fewer page faults there is nothing to be seen
+CODE = f"""\
+import ctypes
+libc = ctypes.CDLL(None)
+libc.mallopt({M_MMAP_THRESHOLD}, {RAISED[M_MMAP_THRESHOLD]})  # M_MMAP_THRESHOLD; glibc alone takes it
+libc.mallopt({M_TRIM_THRESHOLD}, {RAISED[M_TRIM_THRESHOLD]})  # M_TRIM_THRESHOLD: never"""
+NO_GLIBC = "this C library's malloc cannot be told to keep what is freed; glibc's can"
+
+
+class _Remedy:
+    name = "allocator"
+    takes = Takes(("process",))
+
+    def offers(self, scene: Scene) -> Iterator[Offer]:
+        timeline = scene.forecaster.timeline if scene.forecaster is not None else None
+        if not isinstance(timeline, CpuTimeline) or not timeline.faults:
+            return
+        floors = timeline.floors
+        if timeline.faults * (floors.fault + floors.free) < LEAST * timeline.wall:
+            return
+        now = thresholds()
+        if now is None:
+            raise Impossible(NO_GLIBC)
+        if now == RAISED:
+            return
+        yield Offer(self.name, PROCESS, "malloc keeps what is freed: no fresh pages for each large output", code=CODE)
+
+    def predict(self, scene: Scene, offer: Offer) -> Promise:
+        """The program run so: of its page faults it pays some again (what is freed in pieces does not serve a larger
+        block), and what one takes depends on how many are taken at once."""
+        forecaster = scene.forecaster
+        assert forecaster is not None and isinstance(forecaster.timeline, CpuTimeline)
+        turns = in_turns(scene, self.apply(scene, offer))
+        return Promise(turns.saves, cost_bytes=(forecaster.timeline.faults or 0) * PAGE, how="the program run so")
+
+    def apply(self, scene: Scene, offer: Offer) -> Change:
+        before = scene.keep("malloc's thresholds", thresholds)
+        if before is None:
+            raise Impossible(NO_GLIBC)
+        timeline = scene.forecaster.timeline if scene.forecaster is not None else None
+        pages = (timeline.faults or 0) if isinstance(timeline, CpuTimeline) else 0
+
+        def put() -> Callable[[], None]:
+            _told.append(_told[0] if _told else before)
+            held = free_bytes()
+            tell(RAISED)
+            grow(min(pages * PAGE, peak_bytes()))  # the first run with it is measured too
+            return lambda: _back(held)
+
+        return Change(put, proved="itself, as no number is changed")
+
+
+_told: list[Mapping[int, int]] = []  # malloc's own thresholds, once for each that is in place: the last one tells them
+
+
+def _back(held: int) -> None:
+    before = _told.pop()
+    if not _told:
+        tell(before)
+        give_back(held)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+REMEDY = _Remedy()

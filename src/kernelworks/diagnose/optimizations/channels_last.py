@@ -1,0 +1,128 @@
+"""Convolutions' weights laid out with the channels last, and with them all that convolutions make of images.
+
+Convolutions of images whose channels lie side by side read whole vectors of them, and need no packing before and after.
+A weight so laid out makes the convolution's output so, whatever its input; what follows keeps the layout. Values are
+the same; a program that takes a ``view`` of an image in the other order raises, and is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from kernelworks.diagnose.optimization import EVERYWHERE, Change, Offer, Promise, Scene
+from kernelworks.diagnose.optimizations.accepted_options import Takes
+from kernelworks.diagnose.optimizations.derived_values import own_memory
+from kernelworks.diagnose.optimizations.settings import held_elsewhere
+from kernelworks.diagnose.optimizations.trial import raced
+from kernelworks.diagnose.snapshot import as_made
+
+__all__ = ["REMEDY", "relaid"]
+
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+class _Remedy:
+    name = "channels_last"
+    takes = Takes(("everywhere",))
+
+    def offers(self, scene: Scene) -> Iterator[Offer]:
+        if scene.roots.fresh or not _weights(scene.roots.modules):
+            return
+        yield Offer(
+            self.name, EVERYWHERE, "convolutions with their channels last",
+            code="model.to(memory_format=torch.channels_last)", touches=frozenset({"ops", "layout"}), again=True,
+        )  # fmt: skip
+
+    def predict(self, scene: Scene, offer: Offer) -> Promise:
+        return raced(scene, self.apply(scene, offer))
+
+    def apply(self, scene: Scene, offer: Offer) -> Change:
+        weights = _weights(scene.roots.modules)
+        laid: dict[int, Tensor] = {}
+        return Change(lambda: relaid(weights, scene.optimizers, laid))
+
+
+def _weights(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
+    """Those of convolutions in which another layout is another order of the numbers, each once. Tensors whose memory
+    others hold too stay: whoever made them so relies on where they lie."""
+    found: dict[int, nn.Parameter] = {}
+    owners: dict[int, int] = {}
+    for module in modules:
+        for tensor in {id(t): t for t in (*module.parameters(), *module.buffers())}.values():
+            if id(tensor) not in found and tensor.layout is torch.strided:
+                at = tensor.untyped_storage().data_ptr()
+                owners[at] = owners.get(at, 0) + 1
+        for part in module.modules():
+            weight = part._parameters.get("weight") if isinstance(part, CONVOLUTIONS) else None
+            if weight is not None and _first(weight):
+                found[id(weight)] = weight
+    return [w for w in found.values() if owners[w.untyped_storage().data_ptr()] == 1 and not held_elsewhere(w)]
+
+
+def _first(weight: Tensor) -> bool:
+    """Whether its channels come first, where that is another order."""
+    return (
+        type(weight) is nn.Parameter
+        and weight.dim() in FORMATS
+        and weight.is_contiguous()
+        and not weight.is_contiguous(memory_format=FORMATS[weight.dim()])
+    )
+
+
+def relaid(
+    weights: Iterable[nn.Parameter], optimizers: Iterable[Optimizer], laid: dict[int, Tensor]
+) -> Callable[[], None]:
+    """Lays weights, their gradients and what optimizers keep of them out anew, all of them the objects that they were;
+    returns what lays them back into the very memory where they were, with the values that they have by then. What
+    somebody else has come to hold meanwhile (a view, an alias) stays where both of them see it.
+
+    ``laid`` keeps the memory of each weight, which is the same each time: graphs are captured of where it lies.
+    """
+    weights, optimizers = tuple(weights), tuple(optimizers)
+
+    def beside() -> Iterator[tuple[Tensor, Tensor]]:
+        for weight in weights:
+            yield weight, weight
+            if weight.grad is not None:
+                yield weight, weight.grad
+            for optimizer in optimizers:
+                for value in optimizer.state.get(weight, {}).values():
+                    if isinstance(value, Tensor):
+                        yield weight, value
+
+    before = [
+        (tensor, tensor.data) for weight, tensor in beside()
+        if tensor.shape == weight.shape and tensor.is_contiguous() and not held_elsewhere(tensor)
+    ]  # fmt: skip
+    for tensor, data in before:
+        with as_made(tensor):
+            if id(tensor) in laid:
+                tensor.data = laid[id(tensor)].copy_(data)
+            else:
+                tensor.data = data.contiguous(memory_format=FORMATS[data.dim()])
+    laid |= {id(weight): weight.data for weight in weights}
+
+    def of_us(tensor: Tensor) -> int:
+        """How many that we know of lie in its memory."""
+        return 2 if id(tensor) in laid and tensor.data_ptr() == laid[id(tensor)].data_ptr() else 1
+
+    def back() -> None:
+        for tensor, data in before:
+            if not held_elsewhere(tensor, knows=of_us(tensor)):
+                with as_made(tensor):
+                    own_memory(tensor, data)
+        for weight, tensor in beside():  # of those that were made meanwhile
+            other = tensor.shape == weight.shape and not tensor.is_contiguous()
+            if other and not held_elsewhere(tensor, knows=of_us(tensor)):
+                with as_made(tensor):
+                    tensor.data = tensor.data.contiguous()
+
+    return back
+
+
+REMEDY = _Remedy()

@@ -1,0 +1,188 @@
+"""CUDA graphs in place of modules' calls (``graphed``): a module as a whole, or where the host decides something on the
+way, the largest of its parts in which it does not.
+
+Whether a graph can be captured is found by capturing it. Of parts one of each kind is tried, from the top down; those
+that are captured are one offer, and share the memory of their graphs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from kernelworks.diagnose.graphs.graphed import FORMS, Graphed, Pools
+from kernelworks.diagnose.graphs.recorder import Recorder
+from kernelworks.diagnose.optimization import Change, Impossible, Offer, Promise, Scene, Site
+from kernelworks.diagnose.optimizations.accepted_options import Takes, a_string
+from kernelworks.diagnose.optimizations.parts import called_within, largest
+from kernelworks.diagnose.optimizations.torch_compile import Impl, compile_group, placed, standing, timely
+from kernelworks.diagnose.optimizations.trial import share_saved
+from kernelworks.diagnose.sites.functions import Function
+from kernelworks.diagnose.sites.modules import Sample
+from kernelworks.diagnose.snapshot import State, duplicate
+from kernelworks.diagnose.verify.answers import in_place_of
+
+__all__ = ["REMEDY"]
+
+LEAST_S = 1.0  # to begin with, and for each form of call; a race takes about that
+RUNS = 24  # of the program, beside: those ahead of a capture, those that a graph is held against, and the race's
+TRIES = 8  # captures of parts, which runs of the program must make room for
+PARTS = "parts"
+CODE = """\
+model = torch.cuda.make_graphed_callables(model, (example_input,))  # inputs of one size, no .item() in it"""
+CODE_OF_PARTS = """\
+parts = ({parts},)
+torch.cuda.make_graphed_callables(parts, tuple(inputs_of[part] for part in parts))  # each with example inputs"""
+
+
+class _Remedy:
+    name = "CUDA graph"
+    takes = Takes(("module", "function"), {PARTS: a_string})
+    recorder: type[Recorder] = Recorder
+
+    def offers(self, scene: Scene) -> Iterator[Offer]:
+        if not scene.on_gpu:
+            return
+        if scene.roots.fresh:
+            raise Impossible("the program makes its modules anew each time it runs: each would be captured anew")
+        for root in timely(scene):
+            if not standing(root) and not (isinstance(root, Function) and root.held):  # a graph knows where that lay
+                yield self._offer(scene.site(root), "captured, and launched as one", CODE)
+
+    def _offer(self, site: Site, says: str, code: str, *parts: str) -> Offer:
+        return Offer(
+            self.name, site, says, code=code, group=compile_group(site), touches=frozenset({"ops"}),
+            options=((PARTS, " ".join(parts)),) if parts else (),
+        )  # fmt: skip
+
+    def predict(self, scene: Scene, offer: Offer) -> Promise:
+        root, budget = scene.at(offer.site), scene.budget
+        assert budget is not None
+        samples = [s for s in scene.roots.samples if s.module is root]
+        budget.ask("capturing a CUDA graph", _expected_s(scene, len(samples)))
+        begin = time.perf_counter()
+        if not offer.option(PARTS):
+            if len({_sizes(s) for s in samples}) > FORMS:
+                raise Impossible("the sizes of its inputs change from call to call")
+            scene.say("capturing a CUDA graph")
+            graphed = self._graphed(scene, root, root)
+            _run(scene, samples[0], [(root, graphed)])
+            if not any(graphed.graphs.values()):
+                why = graphed.why or "it is called with other than plain tensors"
+                instead = Promise(None, less=lambda: self._parts(scene, offer.site, samples[0]))
+                raise Impossible(f"it cannot be captured: {why}", instead)
+        captured_s = time.perf_counter() - begin
+        scene.say("a race of what is captured")
+        saves, first_s = share_saved(scene, self.apply(scene, offer), scene.alone(root).roots)
+        nbytes = self._kept(scene, root).pools.nbytes
+        return Promise(saves, captured_s + first_s, nbytes, how="raced on the inputs that it is called with")
+
+    def apply(self, scene: Scene, offer: Offer) -> Change:
+        root = scene.at(offer.site)
+        impls: list[Impl] = [(part, self._graphed(scene, root, part)) for part in _parts_of(root, offer)]
+        return Change(lambda: placed(impls))
+
+    # ------------------------------------------------------------ parts
+
+    def _parts(self, scene: Scene, site: Site, sample: Sample) -> Iterable[Offer]:
+        """What can be captured of a module that cannot be as a whole, as one offer."""
+        root, budget = sample.module, scene.budget
+        assert budget is not None
+        budget.ask("capturing parts of it", _expected_s(scene, 0) + TRIES * LEAST_S / 2)
+        scene.say("looking for the largest parts that can be captured")
+
+        def attempt(parts: Sequence[nn.Module]) -> list[nn.Module]:
+            budget.ask("capturing parts of it")
+            tried = [(part, self._graphed(scene, root, part)) for part in parts]
+            _run(scene, sample, list(tried))
+            return [part for part, graphed in tried if any(graphed.graphs.values())]
+
+        called = called_within(lambda: _run(scene, sample, []))
+        found = largest(root, called, attempt)
+        if found:
+            names = {id(part): name for name, part in root.named_modules()}
+            paths = [names[id(part)] for part in found]
+            kinds = Counter(type(part).__name__ for part in found)
+            what = ", ".join(f"{number} x {kind}" for kind, number in kinds.most_common())
+            code = CODE_OF_PARTS.format(parts=", ".join(_spelled(root, paths)))
+            yield self._offer(site, f"{len(found)} parts captured ({what}), each launched as one", code, *paths)
+
+    def _graphed(self, scene: Scene, root: nn.Module, part: nn.Module) -> Graphed:
+        kept = self._kept(scene, root)
+        return kept.graphs.setdefault(id(part), Graphed(part, self.recorder, kept.pools))
+
+    def _kept(self, scene: Scene, root: nn.Module) -> _Kept:
+        """What was captured of the program with what is in place by now: with something else it is another program."""
+        held: dict[tuple[int, ...], _Kept] = scene.keep(("CUDA graphs of", id(root)), dict)
+        beside = tuple(id(change) for change in scene.taken)
+        if beside not in held:
+            held.clear()  # a change that is in place holds its own
+            held[beside] = _Kept(Pools(self.recorder), {}, tuple(scene.taken))
+        return held[beside]
+
+
+class _Kept(NamedTuple):
+    """Graphs of one module or of its parts, by ``id``."""
+
+    pools: Pools
+    graphs: dict[int, Graphed]
+    beside: tuple[Change, ...]
+
+
+def _parts_of(root: nn.Module, offer: Offer) -> list[nn.Module]:
+    paths, held = str(offer.option(PARTS, "")).split(), dict(root.named_modules())
+    lost = next((path for path in paths if path not in held), None)
+    if lost is not None:
+        raise Impossible(f"there is no part {lost} in it")
+    return [held[path] for path in paths] or [root]
+
+
+def _spelled(root: nn.Module, paths: Sequence[str]) -> list[str]:
+    """As a user writes them: those whose paths differ in indices only as one."""
+    shapes: dict[str, list[str]] = {}
+    for name, _ in root.named_modules():
+        shapes.setdefault(re.sub(r"\d+", "*", name), []).append(name)
+    found: dict[str, None] = {}
+    for path in paths:
+        shape = re.sub(r"\d+", "*", path)
+        above = shape.removesuffix("*").removesuffix(".")
+        if len(shapes[shape]) == 1 or not set(shapes[shape]) <= set(paths):
+            text = f'model.get_submodule("{path}")'
+        elif shape != above and "*" not in above:
+            text = f"*model.{above}".rstrip(".")
+        else:
+            sought = re.escape(shape).replace(r"\*", r"\d+")
+            text = f'*(m for name, m in model.named_modules() if re.fullmatch(r"{sought}", name))'
+        found.setdefault(text)
+    return list(found)
+
+
+def _expected_s(scene: Scene, forms: int) -> float:
+    return LEAST_S * (1 + min(forms, FORMS)) + RUNS * scene.wall
+
+
+def _run(scene: Scene, sample: Sample, impls: list[Impl]) -> None:
+    """One call of a sample's module, with these in place beside what is; its state is as it was afterwards."""
+    state, (args, kwargs) = State(sample.module), duplicate((sample.args, sample.kwargs))
+    with contextlib.ExitStack() as stack:
+        stack.callback(state.restore)
+        stack.enter_context(in_place_of(sample))
+        stack.enter_context(scene.in_place())
+        stack.enter_context(Change(lambda: placed(impls)))
+        sample.module(*args, **kwargs)
+
+
+def _sizes(sample: Sample) -> object:
+    flat, _ = pytree.tree_flatten((sample.args, sample.kwargs))
+    return tuple(tuple(value.shape) for value in flat if isinstance(value, torch.Tensor))
+
+
+REMEDY = _Remedy()

@@ -1,0 +1,295 @@
+"""``clip_grad_norm_`` without what nobody asked of it: gradients are scaled only where their norm is too large, and all
+of them in one call.
+
+torch scales gradients at every step, by 1 where nothing is to be clipped, since to ask on a GPU is to wait for it. On a
+CPU there is nothing to wait for, and the pass over all gradients, read and written, is two thirds of what clipping
+moves. On a GPU ``foreach=False`` makes a launch for each tensor, and ``error_if_nonfinite=True`` waits at every step:
+that is said, since only the author knows who looks at the error.
+
+A call is seen, and changed, where torch's own function looks up its two halves, however the program has imported it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad
+
+from kernelworks.diagnose.optimization import PROCESS, PROGRAM, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.optimizations.accepted_options import Takes, one_of
+from kernelworks.diagnose.optimizations.settings import Setting
+from kernelworks.diagnose.optimizations.trial import run_s
+
+__all__ = ["FOREACH", "REMEDY", "SCALED", "Clipping", "clippings"]
+
+NORM, SCALE = "_get_total_norm", "_clip_grads_with_norm_"  # what clip_grad_norm_ is made of, by their names in torch
+HALVES: dict[str, Setting[Any]] = {
+    name: Setting(functools.partial(getattr, clip_grad, name), functools.partial(setattr, clip_grad, name))
+    for name in (NORM, SCALE)
+}
+SCALED, FOREACH = "scaled where clipped", "foreach"
+Whole = Callable[[Callable[[], Any]], Callable[[], Any]]  # of a function one that is over when the device is done
+PROVED = "torch's own clipping, of copies"
+MOST_BYTES = 256 << 20  # of gradients that are copied for a trial
+TURNS, ENOUGH_S = (5, 25), 0.5
+SAYS = {
+    SCALED: "gradients scaled only where their norm is too large",
+    FOREACH: "gradients clipped in one call for all of them",
+}
+CODE = {
+    SCALED: """\
+grads = [p.grad for p in model.parameters() if p.grad is not None]
+norm = torch.nn.utils.get_total_norm(grads)
+if norm > max_norm:
+    torch.nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, norm)""",
+    FOREACH: "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)  # without foreach=False",
+}
+WAITS = (
+    "clip_grad_norm_(error_if_nonfinite=True) waits for the GPU at every step: leave it out, and look at the norm that "
+    "it returns every so many steps"
+)
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """One call of ``clip_grad_norm_``: the gradients' sizes, dtypes and devices, and how it was asked."""
+
+    gradients: tuple[tuple[torch.Size, torch.dtype, torch.device], ...]
+    norm_type: float
+    checked: bool
+    foreach: bool | None
+    clipped: bool
+
+    @property
+    def nbytes(self) -> int:
+        return sum(shape.numel() * dtype.itemsize for shape, dtype, _ in self.gradients)
+
+    @property
+    def kinds(self) -> set[str]:
+        return {device.type for _, _, device in self.gradients}
+
+
+def clippings(run: Callable[[], Any]) -> list[Clipping]:
+    """Each clipping of gradients by norm in a run. On a GPU none is taken for one that scales: to ask would wait."""
+    norm, scale = getattr(clip_grad, NORM), getattr(clip_grad, SCALE)
+    found: list[Clipping] = []
+
+    def seen(tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: Any = None) -> Any:
+        total = norm(tensors, norm_type, error_if_nonfinite, foreach)
+        given = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        plain = all(type(t) is Tensor and t.layout is torch.strided for t in given)
+        looks = tuple((t.shape, t.dtype, t.device) for t in given) if plain else ()
+        found.append(Clipping(looks, float(norm_type), bool(error_if_nonfinite), foreach, clipped=False))
+        return total
+
+    def scaled(parameters: Any, max_norm: float, total_norm: Tensor, foreach: Any = None) -> None:
+        if found and total_norm.device.type == "cpu":
+            last = found[-1]
+            found[-1] = Clipping(
+                last.gradients, last.norm_type, last.checked, last.foreach, _coefficient(max_norm, total_norm) != 1.0
+            )
+        scale(parameters, max_norm, total_norm, foreach)
+
+    with _within(lambda: _put({NORM: seen, SCALE: scaled})):
+        run()
+    return found
+
+
+def _coefficient(max_norm: float, total_norm: Tensor) -> float:
+    """What torch multiplies gradients by; NaN where the norm is."""
+    return float(torch.clamp(float(max_norm) / (total_norm.detach() + 1e-6), max=1.0))
+
+
+@contextlib.contextmanager
+def _within(put: Callable[[], Callable[[], None]]) -> Iterator[None]:
+    back = put()
+    try:
+        yield
+    finally:
+        back()
+
+
+def _put(others: dict[str, Callable[..., Any]]) -> Callable[[], None]:
+    """Has these called in the place of torch's; returns what takes that back. Who has wrapped one meanwhile, or holds
+    it, calls torch's own from then on."""
+    before = {name: getattr(clip_grad, name) for name in others}
+    active = True
+
+    def either(name: str) -> Callable[..., Any]:
+        @functools.wraps(before[name])
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return (others if active else before)[name](*args, **kwargs)
+
+        return call
+
+    backs = [HALVES[name].want(either(name)) for name in others]
+
+    def back() -> None:
+        nonlocal active
+        active = False
+        for each in backs:
+            each()
+
+    return back
+
+
+def only_where_clipped() -> Callable[[], None]:
+    """Has gradients scaled only where that changes one; returns what takes it back. They count as written all the same:
+    autograd and caches ask for it."""
+    scale = getattr(clip_grad, SCALE)
+
+    def scaled(parameters: Any, max_norm: float, total_norm: Tensor, foreach: bool | None = None) -> None:
+        parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        known = type(total_norm) is Tensor and total_norm.device.type == "cpu" and not torch.compiler.is_compiling()
+        plain = all(type(g) is Tensor and g.device.type == "cpu" and not g.is_inference() for g in gradients)
+        if not known or not plain or _coefficient(max_norm, total_norm) != 1.0:
+            scale(parameters, max_norm, total_norm, foreach)
+        else:
+            for gradient in gradients:
+                torch.autograd.graph.increment_version(gradient)
+
+    return _put({SCALE: scaled})
+
+
+def in_one_call() -> Callable[[], None]:
+    """Takes ``foreach=False`` for torch's default; returns what takes it back."""
+    norm, scale = getattr(clip_grad, NORM), getattr(clip_grad, SCALE)
+
+    def total(tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: Any = None) -> Any:
+        return norm(tensors, norm_type, error_if_nonfinite, foreach or None)
+
+    def scaled(parameters: Any, max_norm: float, total_norm: Tensor, foreach: bool | None = None) -> None:
+        scale(parameters, max_norm, total_norm, foreach or None)
+
+    return _put({NORM: total, SCALE: scaled})
+
+
+PUT: dict[str, Callable[[], Callable[[], None]]] = {SCALED: only_where_clipped, FOREACH: in_one_call}
+
+
+class _Remedy:
+    name = "gradient clipping"
+    takes = Takes(("process", "program"), {"how": one_of(SCALED, FOREACH)}, needs=(("how",),))
+
+    def offers(self, scene: Scene) -> Iterator[Offer]:
+        if not scene.backward or scene.program is None or not (hasattr(clip_grad, NORM) and hasattr(clip_grad, SCALE)):
+            return
+        found = self._found(scene)
+        kinds = {kind for each in found for kind in each.kinds}
+        if kinds == {"cpu"} and not all(each.clipped for each in found):
+            yield self._offer(SCALED)
+        if "cuda" in kinds and any(each.foreach is False for each in found):
+            yield self._offer(FOREACH)
+        if "cuda" in kinds and any(each.checked for each in found):
+            yield Offer(
+                self.name, PROGRAM, "no wait for the norm", advice=WAITS,
+                code="torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)",
+            )  # fmt: skip
+
+    def _offer(self, how: str) -> Offer:
+        return Offer(
+            self.name, PROCESS, SAYS[how], code=CODE[how], options=(("how", how),), group=self.name,
+            touches=frozenset({"gradients"}),
+        )  # fmt: skip
+
+    def _found(self, scene: Scene) -> list[Clipping]:
+        """What one run clips, seen once."""
+        program = scene.program
+        assert program is not None
+        return scene.keep("clippings", lambda: clippings(program.run))
+
+    def predict(self, scene: Scene, offer: Offer) -> Promise:
+        """A race of torch's function on gradients like those that were seen, as it is and so."""
+        assert scene.forecaster is not None
+        saved = 0.0
+        for each in self._found(scene):
+            if not each.gradients:
+                raise Impossible("gradients of a kind that is not plain memory are clipped")
+            was, now = _raced(each, offer.option("how"), scene.forecaster.device.whole)
+            saved += was - now
+        return Promise(saved / run_s(scene), how="clippings of copies raced")
+
+    def apply(self, scene: Scene, offer: Offer) -> Change:
+        if not (hasattr(clip_grad, NORM) and hasattr(clip_grad, SCALE)):
+            raise Impossible("this torch clips gradients in another way")
+        return Change(PUT[offer.option("how")], PROVED)
+
+
+def _raced(
+    clipping: Clipping, how: str, whole: Callable[[Callable[[], Any]], Callable[[], Any]]
+) -> tuple[float, float]:
+    """Seconds of a clipping as it is and so, in turns. Raises Impossible where the two leave other gradients."""
+    every = max(1, -(-clipping.nbytes // MOST_BYTES))
+    arms = [_copied(clipping, every) for _ in range(2)]
+    if not arms[0]:
+        raise Impossible("no gradients are clipped")
+    with torch.no_grad():
+        total = float(clip_grad.clip_grad_norm_(arms[0], float("inf"), clipping.norm_type))
+    most = total / 2 if clipping.clipped else 2 * total
+
+    def seconds(arm: int, max_norm: float) -> float:
+        asked = (arms[arm], max_norm, clipping.norm_type, clipping.checked, clipping.foreach)
+        run = whole(lambda: clip_grad.clip_grad_norm_(*asked))
+        with _within(PUT[how]) if arm else contextlib.nullcontext():
+            begin = time.perf_counter()
+            run()
+            return time.perf_counter() - begin
+
+    for max_norm in (total / 2, total, 2 * total):
+        for arm in (0, 1):
+            _fill(arms[arm])
+            seconds(arm, max_norm)
+        _check(*arms)
+    times: tuple[list[float], list[float]] = ([], [])
+    begin = time.perf_counter()
+    for turn in range(TURNS[1]):
+        for arm in (0, 1) if turn % 2 else (1, 0):
+            if clipping.clipped:
+                _fill(arms[arm])
+            times[arm].append(seconds(arm, most))
+        if turn + 1 >= TURNS[0] and time.perf_counter() - begin > ENOUGH_S:
+            break
+    raced = sum(p.nbytes for p in arms[0])  # by bytes: one of them may be most of all
+    was, now = (statistics.median(t) * clipping.nbytes / raced for t in times)
+    return was, now
+
+
+def _copied(clipping: Clipping, every: int) -> list[nn.Parameter]:
+    """Parameters with gradients of the same sizes: of every so-manieth."""
+    made = []
+    for shape, dtype, device in clipping.gradients[::every]:
+        with torch.no_grad():
+            parameter = nn.Parameter(
+                torch.empty(shape, dtype=dtype, device=device), requires_grad=dtype.is_floating_point
+            )
+            parameter.grad = torch.empty_like(parameter)
+        made.append(parameter)
+    _fill(made)
+    return made
+
+
+def _fill(parameters: Sequence[nn.Parameter]) -> None:
+    for number, parameter in enumerate(parameters):
+        assert parameter.grad is not None
+        parameter.grad.fill_(1e-3 * (1 + number % 7))
+
+
+def _check(first: Sequence[nn.Parameter], second: Sequence[nn.Parameter]) -> None:
+    """Raises Impossible where gradients differ by more than a rounding of their norm."""
+    for one, other in zip(first, second, strict=True):
+        assert one.grad is not None and other.grad is not None
+        unit = torch.finfo(one.grad.dtype).eps
+        if not torch.allclose(one.grad, other.grad, rtol=4 * unit, atol=0.0):
+            raise Impossible("clipped so, gradients are others than rounding explains")
+
+
+REMEDY = _Remedy()

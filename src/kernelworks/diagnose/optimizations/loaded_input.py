@@ -1,0 +1,112 @@
+"""Advice: a DataLoader that the program waits for, with the line at which it does.
+
+Without workers a batch is read, transformed and collated between two steps, by the thread that gives the steps their
+work; with them it is ready when it is asked for. On a GPU a batch that lies in pinned memory is copied while the device
+computes. How a data set may be read by several processes only its author knows, so it is said and never done.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kernelworks.diagnose.optimization import PROGRAM, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.optimizations.accepted_options import Takes
+from kernelworks.diagnose.sites.functions import LIBRARIES
+
+__all__ = ["REMEDY", "Loading", "line_that_asks", "loadings"]
+
+NOTABLE = 0.05  # of the wall clock, which the program must wait for its batches
+WORKERS = "num_workers=2, persistent_workers=True"
+MORE = "num_workers={more}, prefetch_factor=4, persistent_workers=True"
+PINNED = "pin_memory=True"
+COPIED = '\nbatch = batch.to("cuda", non_blocking=True)'
+
+
+@dataclass
+class Loading:
+    """What a run takes of a DataLoader at one line."""
+
+    source: str
+    workers: int
+    pinned: bool
+    batches: int = 0
+    seconds: float = 0.0
+
+
+def loadings(run: Callable[[], Any]) -> list[Loading]:
+    """Each of them in a run, by the line that asks for a batch."""
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    batches: Any = _BaseDataLoaderIter
+    taking = batches.__next__
+    found: dict[tuple[str, int, bool], Loading] = {}
+
+    def take(self: Any) -> Any:
+        begin = time.perf_counter()
+        batch = taking(self)
+        took = time.perf_counter() - begin
+        looks = line_that_asks(), int(self._num_workers), bool(self._pin_memory)
+        loading = found.setdefault(looks, Loading(*looks))
+        loading.batches += 1
+        loading.seconds += took
+        return batch
+
+    batches.__next__ = take
+    try:
+        run()
+    finally:
+        batches.__next__ = taking
+    return list(found.values())
+
+
+def line_that_asks() -> str:
+    """The line of the program's own from which the caller was called."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        file = os.path.realpath(frame.f_code.co_filename)
+        if not file.startswith(LIBRARIES) and os.path.exists(file):
+            return f"{os.path.basename(file)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "the program"
+
+
+class _Remedy:
+    name = "input"
+    takes = Takes(("program",))
+
+    def offers(self, scene: Scene) -> Iterator[Offer]:
+        timeline = scene.forecaster.timeline if scene.forecaster is not None else None
+        program = scene.program
+        if timeline is None or program is None:
+            return
+        if not any(call.name.startswith("DataLoader") for call in timeline.calls):
+            return
+        for each in scene.keep("what is loaded", lambda: loadings(program.run)):
+            if each.seconds >= NOTABLE * scene.wall:
+                yield _offer(scene, each)
+
+    def predict(self, scene: Scene, offer: Offer) -> Promise:
+        return Promise(None)
+
+    def apply(self, scene: Scene, offer: Offer) -> Change:
+        raise Impossible(offer.advice)
+
+
+def _offer(scene: Scene, loading: Loading) -> Offer:
+    waits = f"{loading.source}: the program waits {loading.seconds * 1e3:.3g} of {scene.wall * 1e3:.3g} ms a run for "
+    waits += f"{loading.batches} batches"
+    wanted = [WORKERS if not loading.workers else MORE.format(more=2 * loading.workers)]
+    todo = "it makes them itself: have workers do it" if not loading.workers else "its workers are behind: have more"
+    if scene.on_gpu and not loading.pinned:
+        wanted.append(PINNED)
+        todo += ", into pinned memory"
+    code = f"DataLoader(..., {', '.join(wanted)})" + (COPIED if PINNED in wanted else "")
+    return Offer("input", PROGRAM, f"batches ahead of {loading.source}", code=code, advice=f"{waits}; {todo}")
+
+
+REMEDY = _Remedy()

@@ -1,0 +1,55 @@
+"""Advice: products of 16 bits on a GPU whose sizes are no multiples of 8.
+
+Tensor cores are fed by loads of 16 bytes, eight numbers of 16 bits; rows of another length begin between two of them,
+and such products fall back to kernels that load less at once. A vocabulary of 50257 is the known case. To pad it
+changes the model, so it is said and never done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from kernelworks.diagnose.optimization import Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.optimizations.accepted_options import Takes
+
+__all__ = ["REMEDY"]
+
+ALIGNED, TILE = 8, 64  # what loads need, and what is usually padded to
+LARGE = 512  # from which padding adds little
+HALVES = (torch.bfloat16, torch.float16)
+
+
+class _Remedy:
+    name = "padded sizes"
+    takes = Takes(("module",))
+
+    def offers(self, scene: Scene) -> Iterator[Offer]:
+        if not scene.on_gpu or scene.roots.fresh:
+            return
+        narrow = scene.autocast.get("cuda") in HALVES
+        called = {c.place.path for c in scene.forecaster.timeline.calls} if scene.forecaster is not None else set()
+        for path, part in scene.parts():
+            if not isinstance(part, nn.Linear) or not (narrow or part.weight.dtype in HALVES):
+                continue
+            size = part.out_features
+            if size % ALIGNED == 0 or size < LARGE or not any(at.endswith(path) for at in called):
+                continue
+            wanted = -(-size // TILE) * TILE
+            advice = f"{path}: {size} is no multiple of {ALIGNED}, which products in 16 bits want: {wanted}"
+            yield Offer(
+                self.name, scene.site(part), f"{size} padded to {wanted}",
+                code=f"torch.nn.Linear({part.in_features}, {wanted})  # logits[..., :{size}] are the old ones",
+                advice=advice,
+            )  # fmt: skip
+
+    def predict(self, scene: Scene, offer: Offer) -> Promise:
+        return Promise(None)
+
+    def apply(self, scene: Scene, offer: Offer) -> Change:
+        raise Impossible(offer.advice)
+
+
+REMEDY = _Remedy()

@@ -1,0 +1,122 @@
+"""A cache of fixed size for a model that generates, and its decoding steps compiled.
+
+transformers' default cache grows by ``cat``: it is copied at every token, and since its shapes change at each, steps
+cannot be compiled or replayed as a graph. With ``cache_implementation="static"`` it is made once, for all tokens;
+``generate`` then compiles its decoding steps by itself on a GPU, where a step is mostly launches.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import nn
+
+from kernelworks.diagnose.optimization import Change, Impossible, Offer, Promise, Scene, Together
+from kernelworks.diagnose.optimizations.accepted_options import Takes
+from kernelworks.diagnose.optimizations.whole import check_numbers, in_turns
+
+__all__ = ["REMEDY"]
+
+MADE = ("_compiled_call", "_last_compile_config", "_previous_max_cache_length")  # by generate, on the model
+STATIC = "static"
+STEPS = 4  # calls, from which a run is taken for one that generates
+CODE = 'model.generation_config.cache_implementation = "static"'
+COMPILING_S, PER_MODULE_S = 10.0, 0.1
+
+
+class _Remedy:
+    name = "static cache"
+    takes = Takes(("module",))
+
+    def offers(self, scene: Scene) -> Iterator[Offer]:
+        if scene.training or scene.roots.fresh:
+            return
+        for root in scene.roots.modules:
+            if not _generates(scene, root):
+                continue
+            compiled = " and its decoding compiled" if scene.on_gpu else ""
+            site = scene.site(root)
+            yield Offer(
+                self.name, site, f"a cache of fixed size{compiled}", code=CODE,
+                group=f"cache {site.root} {site.number}", touches=frozenset({"ops"}),
+            )  # fmt: skip
+
+    def predict(self, scene: Scene, offer: Offer) -> Promise:
+        module, change = scene.at(offer.site), self.apply(scene, offer)
+        if scene.budget is not None and scene.on_gpu:
+            held = sum(bool(m._parameters) for m in module.modules())
+            scene.budget.ask("compiling decoding steps", COMPILING_S + PER_MODULE_S * held)
+        scene.say(f"{type(module).__name__} with {offer.says}")
+        first = _generating_s(scene, change, module)
+        found = in_turns(scene, change)
+        if found.saves > 0:
+            check_numbers(scene, change)
+        first_s = max(0.0, first - found.after_s) + found.first_s
+        return Promise(found.saves, first_s, how="the program run so, and its tokens compared")
+
+    def apply(self, scene: Scene, offer: Offer) -> Change:
+        module: Any = scene.at(offer.site)
+        config = getattr(module, "generation_config", None)
+        if config is None:
+            raise Impossible("the model has no generation_config here")
+        kept: dict[str, Any] = scene.keep((self.name, id(module)), dict)
+
+        def put() -> Callable[[], None]:
+            before = config.cache_implementation
+            had = {name: module.__dict__.pop(name) for name in MADE if name in module.__dict__}
+            config.cache_implementation = STATIC
+            module.__dict__.update(kept)
+
+            def back() -> None:
+                if config.cache_implementation == STATIC:  # else somebody has set another since
+                    config.cache_implementation = before
+                for name in MADE:
+                    if name in module.__dict__:
+                        kept[name] = module.__dict__.pop(name)
+                module.__dict__.update(had)
+
+            return back
+
+        return Change(put, proved="the program's own tokens")
+
+
+def _generating_s(scene: Scene, change: Change, module: Any) -> float:
+    """Seconds of the first changed run. Raises Impossible where it does not call the model's ``generate``, which alone
+    reads what is changed."""
+    assert scene.program is not None
+    called, own, had = False, module.generate, module.__dict__.get("generate")
+
+    def generate(*args: Any, **kwargs: Any) -> Any:
+        nonlocal called
+        called = True
+        return own(*args, **kwargs)
+
+    module.__dict__["generate"] = generate
+    try:
+        with Together((*scene.taken, change)):
+            begin = time.perf_counter()
+            scene.program.run()
+            seconds = time.perf_counter() - begin
+    finally:
+        del module.__dict__["generate"]
+        if had is not None:
+            module.__dict__["generate"] = had
+    if not called:
+        raise Impossible("the program does not call generate: it makes its cache itself")
+    return seconds
+
+
+def _generates(scene: Scene, root: nn.Module) -> bool:
+    """Whether transformers' ``generate`` may be what calls it, with a cache that grows, and knows of another."""
+    config = getattr(root, "generation_config", None)
+    if config is None or getattr(config, "cache_implementation", None) is not None:
+        return False
+    if not getattr(root, "_can_compile_fullgraph", False) or scene.roots.calls.get(id(root), 0) < STEPS:
+        return False
+    caches = [s.kwargs.get("past_key_values") for s in scene.roots.samples if s.module is root]
+    return any(type(cache).__name__ in ("DynamicCache", "EncoderDecoderCache") for cache in caches)
+
+
+REMEDY = _Remedy()

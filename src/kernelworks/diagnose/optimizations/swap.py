@@ -1,0 +1,221 @@
+"""Our rows in place of torch's functions, where a timing says that they are quicker here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from kernelworks.diagnose.optimization import EVERYWHERE, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.optimizations.accepted_options import Takes, a_list
+from kernelworks.diagnose.optimizations.trial import share_saved
+from kernelworks.diagnose.sites.modules import Roots, Swapped
+from kernelworks.dispatch.op import OPS
+from kernelworks.measure.autotune import settle
+from kernelworks.nn.attention import configurations
+from kernelworks.profile.budget import Budget
+from kernelworks.profile.call_sites import fold
+from kernelworks.profile.program import Program
+
+__all__ = ["NOTHING", "REMEDY", "grouped", "part_of"]
+
+PART, ENOUGH_S, MOST = 0.0625, 10.0, 0.25  # of the budget for each of both: what settles calls, and swapping itself
+MOST_OPS, ALONE = 4, 26  # that are raced alone, and runs of the program that one such race takes at the most
+TURNS = 6  # how often the modules are swapped after the first time, at the least
+NOTHING = "of the program's calls there is none that a row of ours does quicker"
+
+
+def grouped(items: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
+    """One line for all modules of one type whose paths differ in indices only: how many, where, and the text."""
+    found: dict[tuple[str, str, str], int] = {}
+    for path, kind, text in items:
+        key = (fold(path), kind, text)
+        found[key] = found.get(key, 0) + 1
+    return tuple(
+        f"{count} x {kind} {path}: {text}" if count > 1 else f"{kind} {path}: {text}"
+        for (path, kind, text), count in found.items()
+    )
+
+
+class _Swap(Change):
+    """Modules that last are swapped once, and what that set on them is set and unset from then on: the functions stay
+    the same ones, which a compiled program asks for. Fresh ones are swapped as they come."""
+
+    def __init__(self, roots: Roots, most_s: float, ops: Collection[str] | None) -> None:
+        super().__init__(self._enter)
+        self.roots, self.most_s, self.ops = roots, most_s, ops
+        self.placed: tuple[str, ...] = ()  # ops, those in most places first
+        self.taking = 0.0
+        self._bare: set[int] = set()
+        self._entries: list[_Entry] = []
+
+    def _enter(self) -> Callable[[], None]:
+        if self._entries:
+            for entry in self._entries:
+                entry.set()
+            return self._unset
+        spaces = [] if self.roots.fresh else _spaces(self.roots)
+        before = [dict(space) for space in spaces]
+        swapped = Swapped(self.roots, most_s=self.most_s, ops=self.ops).__enter__()
+        self.taking = swapped.taking
+        self._note(swapped)
+        self._entries = [
+            _Entry(space, name, was.get(name, ABSENT), space[name])
+            for space, was in zip(spaces, before, strict=True)
+            for name in space
+            if was.get(name, ABSENT) is not space[name]
+        ]
+
+        def back() -> None:
+            self._note(swapped)
+            swapped.__exit__(None, None, None)
+            self.spent += swapped.spent
+
+        return self._unset if self._entries else back
+
+    def _unset(self) -> None:
+        for entry in self._entries:
+            entry.unset()
+
+    def _note(self, swapped: Swapped) -> None:
+        if swapped.swaps:
+            self.done = grouped((r.path, r.type, ", ".join(r.ops)) for s in swapped.swaps for r in s.replaced)
+            ops = Counter(op for s in swapped.swaps for r in s.replaced for op in r.ops if op in OPS)
+            self.placed = tuple(op for op, _ in ops.most_common())
+            self.left = grouped((item.path, item.type, item.reason) for s in swapped.swaps for item in s.left)
+            self._bare |= {id(s.model) for s in swapped.swaps if not s.replaced}
+
+    def untouched(self, module: nn.Module) -> bool:
+        return id(module) in self._bare
+
+
+ABSENT = object()
+
+
+class _Entry(NamedTuple):
+    """One attribute that a swap sets on a module or on its configuration."""
+
+    space: dict[str, Any]
+    name: str
+    before: Any
+    after: Any
+
+    def set(self) -> None:
+        self.space[self.name] = self.after
+
+    def unset(self) -> None:
+        if self.space.get(self.name) is not self.after:
+            return  # somebody has set another since: theirs
+        if self.before is ABSENT:
+            del self.space[self.name]
+        else:
+            self.space[self.name] = self.before
+
+
+def _spaces(roots: Roots) -> list[dict[str, Any]]:
+    """Where a swap sets attributes: of every module, and of the configurations that transformers gave them."""
+    found: dict[int, dict[str, Any]] = {}
+    for root in roots.models:
+        for module in root.modules():
+            found[id(module)] = module.__dict__
+        for config, _ in configurations(root):
+            found[id(config)] = object.__getattribute__(config, "__dict__")
+    return list(found.values())
+
+
+def part_of(budget: Budget) -> float:
+    """Seconds: a race takes as long whatever the budget, so of a small one more of it."""
+    return max(PART * budget.seconds, min(ENOUGH_S, MOST * budget.seconds))
+
+
+class _Remedy:
+    name = "swap"
+    takes = Takes(("everywhere",), {"ops": a_list("names of ops", lambda name: isinstance(name, str) and name in OPS)})
+
+    def offers(self, scene: Scene) -> Iterable[Offer]:
+        if not scene.roots.models:
+            raise Impossible("the program calls no torch.nn.Module: nothing to swap")
+        yield Offer(
+            self.name, EVERYWHERE, "kernelworks' ops in place of torch's, where they are quicker here",
+            code="kernelworks.swap(model)", group=self.name, touches=frozenset({"ops"}),
+        )  # fmt: skip
+
+    def _less(self, scene: Scene, placed: Sequence[str]) -> Iterable[Offer]:
+        """The ops that gain by themselves, where some do and others do not: an attention that wins is not thrown away
+        because a softmax loses."""
+        assert scene.budget is not None
+        won = []
+        for op in placed[:MOST_OPS]:
+            scene.budget.ask(f"a race of {op} alone", ALONE * scene.wall)
+            scene.say(f"a race of the modules on their inputs, with {op} alone of our ops in them")
+            saves, _ = share_saved(scene, self._change(scene, [op]))
+            won += [op] if saves > 0 else []
+        if won and len(won) < len(placed):
+            yield Offer(
+                self.name, EVERYWHERE, f"kernelworks' {', '.join(won)} in place of torch's, and none of the others",
+                code=f"kernelworks.swap(model, ops={won})", options=(("ops", won),), group=self.name,
+                touches=frozenset({"ops"}),
+            )  # fmt: skip
+
+    def predict(self, scene: Scene, offer: Offer) -> Promise:
+        forecaster, program, budget = scene.forecaster, scene.program, scene.budget
+        assert forecaster is not None and program is not None and budget is not None
+        if scene.taken or offer.option("ops"):
+            return self._raced(scene, offer)
+        with budget.apart():  # it has a budget of its own
+            scene.notes += self._settled(scene, program, part_of(budget))
+            forecaster.before(program)
+        scene.say("building the rows that the swapped program needs")
+        change = self.apply(scene, offer)
+        with change:
+            with budget.apart():  # so have compilers
+                program.run()
+            if not change.done:
+                raise Impossible(NOTHING)
+            budget.ask("predicting what a swap brings", forecaster.needs() + TURNS * change.taking)
+            scene.say("surveying the swapped program")
+            surveyed = forecaster.survey(program)
+        scene.say("timing our ops one by one, to predict the gain")
+        forecast = forecaster.forecast(program, scene.roots, surveyed)
+        scene.notes += forecaster.notes()
+        if forecast.unknown:
+            scene.notes.append(
+                f"{forecast.unknown} calls of ours could not be timed by themselves: predicted from their shapes"
+            )
+        return Promise(1 - forecast.share, how="our ops timed one by one", less=self._some(scene, change))
+
+    def _some(self, scene: Scene, change: _Swap) -> Callable[[], Iterable[Offer]] | None:
+        """What finds less to offer than all that was put in place."""
+        return (lambda: self._less(scene, change.placed)) if len(change.placed) > 1 else None
+
+    def _raced(self, scene: Scene, offer: Offer) -> Promise:
+        """On top of what is in place, a compiler maybe, of which no timeline tells."""
+        change = self.apply(scene, offer)
+        with change:
+            if not change.done:
+                raise Impossible(NOTHING)
+        scene.say("a race of the modules on their inputs, with our ops in them")
+        saves, first_s = share_saved(scene, change)
+        return Promise(
+            saves, first_s, how="raced on the inputs that the modules are called with",
+            less=None if offer.option("ops") else self._some(scene, change),
+        )  # fmt: skip
+
+    def apply(self, scene: Scene, offer: Offer) -> _Swap:
+        return self._change(scene, offer.option("ops"))
+
+    def _change(self, scene: Scene, ops: Collection[str] | None) -> _Swap:
+        return _Swap(scene.roots, part_of(scene.budget) if scene.budget is not None else float("inf"), ops)
+
+    def _settled(self, scene: Scene, program: Program, budget_s: float) -> tuple[str, ...]:
+        """Races what the program's modules call, with every op in place; one line on what was found."""
+        scene.say("settling what the program's calls take")
+        with Swapped(scene.roots, every=True, most_s=budget_s) as swapped:
+            placed = {op for s in swapped.swaps for r in s.replaced for op in r.ops} if scene.device == "cpu" else ()
+            found = settle(program.run, progress=scene.say, budget_s=budget_s, expected=placed)
+        return (*found.notes, str(found).splitlines()[-1])
+
+
+REMEDY = _Remedy()

@@ -1,0 +1,390 @@
+"""``torch.compile`` of what the program calls: whole or by its repeated blocks, in the modes that a user would try, and
+with kernelworks' own backend.
+
+What it brings is raced on the inputs that the modules were called with, forwards and backwards, before the program is
+run with it. Blocks come first: they are compiled once for all of them, and say how long the whole will take.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import FunctionType, MethodType
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from kernelworks.diagnose.optimization import Change, Impossible, Offer, Promise, Scene, Site, kind_name
+from kernelworks.diagnose.optimizations.accepted_options import Takes, a_string, one_of
+from kernelworks.diagnose.optimizations.settings import Setting
+from kernelworks.diagnose.optimizations.trial import share_saved
+from kernelworks.diagnose.sites.functions import Function
+from kernelworks.profile.budget import Budget, Over
+
+__all__ = ["IMPL", "REMEDY", "blocks_of", "compile_group", "placed", "standing", "timely"]
+
+IMPL = "_compiled_call_impl"  # where nn.Module.compile keeps what it made
+Impl = tuple[nn.Module, Callable[..., Any]]  # a module and what is called in its place
+LEAST_S, PER_MODULE_S = 3.0, 0.25  # what inductor takes, and more for each module with parameters
+PER_CALL_S = 0.1  # for each call that a plain function makes: a loop is unrolled, and thousands of calls are minutes
+BACKWARD = 2.0  # times as long as the forward: to compile gradients, and to run them
+MOST_ROOTS = 4  # that are compiled: those that take the most time
+GRAPHS = 64  # of one kind of module: modes, blocks and swaps are compiled beside each other, and 8 are not enough
+IN_A_GRAPH = 0.5  # of the time of a graph of its own, which a block takes in the graph of the whole
+WORTH = 0.05  # of the wall clock, which a module must take
+RACES = 0.3  # of the seconds that are left, for the races of our backend: what is not raced stays inductor's
+PART = "part"
+WHERE = ("blocks", PART)  # options that say what is compiled, not how
+
+
+@dataclass
+class Taken:
+    """What it took to compile something and to race it."""
+
+    compiling_s: float = 0.0
+    racing_s: float = 0.0
+    graphs: int = 0
+
+
+class Mode(NamedTuple):
+    """One way to call torch.compile. ``costs`` is how many times as long it takes as the default."""
+
+    says: str
+    how: dict[str, str]
+    costs: float
+    gpu: bool = False  # only there it differs from the default
+
+
+MODES = (
+    Mode("", {}, 1.0),
+    Mode(" with CUDA graphs", {"mode": "reduce-overhead"}, 1.2, gpu=True),
+    Mode(" with kernelworks' backend", {"backend": "kernelworks"}, 2.5),
+    Mode(", its kernels tuned", {"mode": "max-autotune-no-cudagraphs"}, 3.0),
+)
+
+COMPILERS_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+def _backends() -> list[str]:
+    from torch._dynamo import list_backends  # takes seconds: only where a plan names another one than ours
+
+    return list(list_backends(exclude_tags=()))
+
+
+def standing(module: nn.Module) -> bool:
+    """Whether the program compiled it, or a part of it, itself."""
+    return any(
+        m.__dict__.get(IMPL) is not None or type(m).__module__.startswith("torch._dynamo") for m in module.modules()
+    )
+
+
+def blocks_of(root: nn.Module) -> tuple[str, tuple[nn.Module, ...]]:
+    """The type that most of a module's parameters lie in of which it holds several in a row, and those modules."""
+    best: tuple[int, str, tuple[nn.Module, ...]] = (0, "", ())
+    for container in root.modules():
+        if not isinstance(container, (nn.ModuleList, nn.Sequential)):
+            continue
+        kinds = Counter(kind_name(child) for child in container)
+        for kind, number in kinds.items():
+            if number < 2 or kind.startswith("torch."):
+                continue
+            size = sum(p.numel() for child in container if kind_name(child) == kind for p in child.parameters())
+            if size > best[0]:
+                found = [m for m in root.modules() if kind_name(m) == kind]
+                inner = {id(part) for m in found for part in m.modules() if part is not m}
+                best = size, kind, tuple(m for m in found if id(m) not in inner)
+    return best[1], best[2]
+
+
+def timely(scene: Scene) -> list[nn.Module]:
+    """The outermost modules that are worth a compiler's time, by the time that they take: their calls, and twice as
+    long again where what they compute is run backwards."""
+    seconds = scene.roots.seconds
+    roots = sorted(scene.roots.modules, key=lambda root: -seconds.get(id(root), 0.0))
+    least = WORTH * scene.wall / (1 + BACKWARD if scene.backward else 1)
+    return [root for root in roots if seconds.get(id(root), 0.0) >= least][:MOST_ROOTS]
+
+
+def compile_group(site: Site) -> str:
+    """Of what stands in the place of a module's call: one."""
+    return f"compile {site.root} {site.number} {site.path}".rstrip()
+
+
+class _Remedy:
+    name = "torch.compile"
+    takes = Takes(
+        ("module", "function"),
+        {
+            "mode": one_of(*COMPILERS_MODES), "backend": one_of("kernelworks", "inductor", more=_backends),
+            "blocks": a_string, PART: a_string,
+        },
+    )  # fmt: skip
+
+    def offers(self, scene: Scene) -> Iterator[Offer]:
+        if scene.roots.fresh:
+            raise Impossible("the program makes its modules anew each time it runs: each would be compiled anew")
+        for root in timely(scene):
+            if standing(root) or (isinstance(root, Function) and root.twice):
+                continue  # torch.compile would take the two for one in later calls too
+            kind, found = blocks_of(root)
+            site = scene.site(root)
+            if len(found) > 1:
+                yield self._offer(site, MODES[0], kind)
+            for part in root.parts if isinstance(root, Function) else ():
+                if not part.twice:
+                    yield self._part(scene, part, site)
+            for mode in MODES:
+                if scene.on_gpu or not mode.gpu:
+                    yield self._offer(site, mode, written=root.written if isinstance(root, Function) else "")
+
+    def _offer(self, site: Any, mode: Mode, blocks: str = "", written: str = "") -> Offer:
+        given = ", ".join(f'{name}="{value}"' for name, value in mode.how.items())
+        if blocks:
+            short = blocks.rpartition(".")[2]
+            says = f"each {short} compiled{mode.says}"
+            code = (
+                f'for part in model.modules():\n    if type(part).__name__ == "{short}":\n        part.compile({given})'
+            )
+        else:
+            says, code = f"compiled whole{mode.says}", f"model.compile({given})"
+            if site.kind == "function":
+                short = written or site.path
+                code = f"{short} = torch.compile({', '.join(filter(None, (short, given)))})"
+            elif site.type.startswith("torch."):  # of these model.compile() passes over the frames
+                code = f"model = torch.compile({', '.join(filter(None, ('model', given)))})"
+        options = tuple(mode.how.items()) + ((("blocks", blocks),) if blocks else ())
+        return Offer(
+            self.name, site, says, code=code, options=options, group=compile_group(site),
+            touches=frozenset({"ops"}),
+        )  # fmt: skip
+
+    def _part(self, scene: Scene, part: Function, root: Site) -> Offer:
+        """What a function calls again and again, compiled in place of the whole."""
+        made = self._offer(scene.site(part), MODES[0], written=part.written)
+        return dataclasses.replace(
+            made, says=f"{part.path}(), which {root} calls again and again, compiled", group=compile_group(root),
+            options=((PART, str(root)),),
+        )  # fmt: skip
+
+    def predict(self, scene: Scene, offer: Offer) -> Promise:
+        module, budget = scene.at(offer.site), scene.budget
+        assert budget is not None
+        budget.ask(f"torch.compile, {offer.says}", self._expected_s(scene, offer, module))
+        scene.say(f"{type(module).__name__} {offer.says}, and a race of it on its inputs")
+        from kernelworks.compile.inductor import races_within  # takes seconds: only where something is compiled
+
+        taken = self._taken(scene, offer)[offer.options] = Taken()
+        begin, graphs = time.perf_counter(), _graphs()
+        try:
+            impls = self._impls(scene, offer)
+            impls = asking(impls, budget) if offer.option("blocks") else impls
+            root = whole_of(scene, module) if isinstance(module, Function) else module
+            with races_within(RACES * budget.left):
+                saves, first_s = share_saved(scene, Change(lambda: placed(impls)), scene.alone(root).roots)
+            taken.compiling_s = min(time.perf_counter() - begin, first_s)
+        except Exception as error:
+            taken.compiling_s = time.perf_counter() - begin
+            if isinstance(error, Over):
+                raise
+            raise Impossible(crashed(error)) from error
+        finally:
+            taken.racing_s = time.perf_counter() - begin - taken.compiling_s
+            taken.graphs = _graphs() - graphs
+        return Promise(saves, taken.compiling_s, how="raced on the inputs that it is called with")
+
+    def apply(self, scene: Scene, offer: Offer) -> Change:
+        impls = self._impls(scene, offer)
+        made = Change(lambda: placed(impls))
+        if scene.program is not None:  # a plan that is applied proves nothing
+            alike = self._impls(scene, offer, drawing_alike=True)
+            made.random = Change(lambda: placed(alike))
+        return made
+
+    def _impls(self, scene: Scene, offer: Offer, *, drawing_alike: bool = False) -> list[Impl]:
+        """What is called in each module's place, made once; what it compiles draws the original's random numbers where
+        that is asked."""
+        root = scene.at(offer.site)
+        modules = blocks_of(root)[1] if offer.option("blocks") else (root,)
+        how = {name: _found(value) for name, value in offer.options if name not in WHERE}
+        how = _drawing_alike(how) if drawing_alike else how
+
+        frame = scene.keep(("frame", offer.site, offer.options), lambda: frame_of(offer.site, offer.options))
+
+        def impl(m: nn.Module) -> Any:
+            key = ("torch.compile", drawing_alike, id(m), offer.options)
+            call = m.fn if isinstance(m, Function) else MethodType(frame, m)
+            return scene.keep(key, lambda: torch.compile(call, **how))
+
+        return [(m, impl(m)) for m in modules]
+
+    # ------------------------------------------------------------ how long it takes
+
+    def _taken(self, scene: Scene, offer: Offer) -> dict[Any, Taken]:
+        """What was compiled of a root so far, by the options."""
+        found: dict[Any, Taken] = scene.keep(("taken", offer.group), dict)
+        return found
+
+    def _expected_s(self, scene: Scene, offer: Offer, root: nn.Module) -> float:
+        """Seconds that a compiler and the race may take: as another mode of the same took, as its blocks did, else by
+        the number of modules with parameters."""
+        factor = next(
+            mode.costs for mode in MODES if dict(mode.how) == {n: v for n, v in offer.options if n not in WHERE}
+        )
+        known = self._taken(scene, offer)
+        kind, blocks = blocks_of(root)
+        whole, part = known.get(()), known.get((("blocks", kind),))
+        if offer.option("blocks"):
+            return _guess(scene, blocks[0])
+        if offer.option(PART):
+            return _guess(scene, root)
+        if whole is not None:
+            return factor * whole.compiling_s + whole.racing_s
+        if part is not None:
+            each = part.compiling_s / max(1, part.graphs)
+            return factor * max(part.compiling_s, IN_A_GRAPH * each * len(blocks)) + part.racing_s
+        return factor * _guess(scene, root)
+
+
+def whole_of(scene: Scene, part: Function) -> nn.Module:
+    """The root that a function is a part of; itself where it is one."""
+    roots = (root for root in scene.roots.modules if isinstance(root, Function))
+    return next((r for r in roots if any(each.fn is part.fn for each in r.parts)), part)
+
+
+def _graphs() -> int:
+    """How many graphs this process has handed to a compiler."""
+    from torch._dynamo.utils import counters  # takes seconds: only where something is compiled
+
+    return int(counters["stats"]["unique_graphs"])
+
+
+def frame_of(site: Site, how: Sequence[tuple[str, Any]]) -> Callable[..., Any]:
+    """What dynamo is to trace of the modules of one site, compiled in one way: called with the module first.
+
+    ``nn.Module`` calls all modules by one code, and what dynamo has seen it keeps by code: sizes that differ between
+    two modules it takes for sizes that vary, and compiles the second one for any. It passes over the frames of torch's
+    own modules (a Sequential's) besides. So each has a frame of ours, with a code of its own.
+    """
+
+    def frame(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return module._call_impl(*args, **kwargs)
+
+    name = re.sub(r"\W+", "_", f"{site.root}_{site.number}_{dict(how)}")
+    code = frame.__code__.replace(co_name=f"call_{name}")
+    return FunctionType(code, frame.__globals__, "frame")
+
+
+def _found(value: Any) -> Any:
+    """Our backend itself: its name is known only where the package was installed with its entry points."""
+    if value != "kernelworks":
+        return value
+    from kernelworks.compile import backend
+
+    return backend
+
+
+def _drawing_alike(how: dict[str, Any]) -> dict[str, Any]:
+    """The same options, and random numbers as torch itself draws them: what is compiled otherwise draws others."""
+    made = dict(how)
+    mode = made.pop("mode", None)
+    options = dict(torch._inductor.list_mode_options(mode)) if mode else {}
+    return made | {"options": options | {"fallback_random": True}}
+
+
+def asking(impls: list[Impl], budget: Budget) -> list[Impl]:
+    """These, whose first calls compile them, only as far as all of them fit the budget: the others are taken to need as
+    long as the last one. The first of all says little: it starts the compiler, and the others may call what it made."""
+    took: list[float] = []
+
+    def asked(impl: Callable[..., Any]) -> Callable[..., Any]:
+        compiled = False
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal compiled
+            if compiled:
+                return impl(*args, **kwargs)
+            if len(took) > 1:
+                budget.ask(f"compiling {len(impls)} blocks", took[-1] * (len(impls) - len(took)))
+            begin = time.perf_counter()
+            answer = impl(*args, **kwargs)
+            took.append(time.perf_counter() - begin)
+            compiled = True
+            return answer
+
+        return call
+
+    return [(module, asked(impl)) for module, impl in impls]
+
+
+def _limit() -> int:
+    import torch._dynamo.config as config  # takes seconds: only where something is compiled
+
+    return int(config.recompile_limit)
+
+
+def _limited(most: int) -> None:
+    import torch._dynamo.config as config
+
+    config.recompile_limit = most
+
+
+LIMIT = Setting(_limit, _limited)  # of graphs, dynamo's own
+
+
+def placed(impls: list[Impl]) -> Callable[[], None]:
+    """Has each called in its module's place; returns what takes that back."""
+    before = [module.__dict__.get(IMPL) for module, _ in impls]
+    as_it_was = LIMIT.want(max(_limit(), GRAPHS))
+    bound = []
+    for module, impl in impls:
+        module.__dict__[IMPL] = impl
+        if isinstance(module, Function):
+            bound.append(module.bind(impl))
+
+    def back() -> None:
+        as_it_was()
+        for unbind in bound:
+            unbind()
+        for (module, impl), was in zip(impls, before, strict=True):
+            if module.__dict__.get(IMPL) is impl:
+                if was is None:
+                    del module.__dict__[IMPL]
+                else:
+                    module.__dict__[IMPL] = was
+
+    return back
+
+
+def _guess(scene: Scene, module: nn.Module) -> float:
+    """Seconds for a module that nothing was compiled like."""
+    if isinstance(module, Function):
+        size = PER_CALL_S * _calls_of(scene, module)
+    else:
+        size = PER_MODULE_S * sum(bool(m._parameters) for m in module.modules())
+    return (LEAST_S + size) * (BACKWARD if scene.backward else 1.0)
+
+
+def _calls_of(scene: Scene, function: Function) -> float:
+    """How many of torch's functions a call of it makes, its loops unrolled: by its share of what functions of the
+    program's own take, of the calls outside of modules."""
+    if scene.forecaster is None:
+        return 0.0
+    outside = sum(not call.place.path and not call.backward for call in scene.forecaster.timeline.calls)
+    seconds = {id(m): scene.roots.seconds.get(id(m), 0.0) for m in scene.roots.modules if isinstance(m, Function)}
+    share = seconds.get(id(function), 0.0) / (sum(seconds.values()) or 1.0)
+    return share * outside / max(1, scene.roots.calls.get(id(function), 1))
+
+
+def crashed(error: Exception) -> str:
+    """A compiler's error, or the program's, in one line; of one that tells of another ("... raised:") with that."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
+    return f"compiled, it raises {type(error).__name__}{f': {text[:200]}' if text else ''}"
+
+
+REMEDY = _Remedy()

@@ -1,0 +1,134 @@
+"""Advice: gradients that are filled with zeros ahead of a backward, where None would do.
+
+``zero_grad(set_to_none=False)`` writes zeros over all gradients, and the backward then reads them again to add its own:
+three passes over what need not be touched. Where the gradient is None, the backward leaves what it made.
+
+It is said and never done. Whoever writes ``set_to_none=False`` may hold the gradients (views of one flat buffer, a list
+made once), read them before the backward (a norm, a sum, a copy of the model), or have parameters that no backward
+reaches decay all the same. None of that shows from outside: a gradient is read without a call that could be seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from kernelworks.diagnose.optimization import PROGRAM, Change, Impossible, Offer, Promise, Scene
+from kernelworks.diagnose.optimizations.accepted_options import Takes
+from kernelworks.diagnose.optimizations.loaded_input import line_that_asks
+
+__all__ = ["REMEDY", "Zeroing", "zeroings"]
+
+KINDS: tuple[type, ...] = (Optimizer, nn.Module)  # whose zero_grad is called
+LEAST = 0.01  # of the wall clock, which zeros must take
+MOST_BYTES = 256 << 20  # of gradients that are copied, to be timed
+TURNS = 7
+CODE = "optimizer.zero_grad()  # without set_to_none=False"
+WITHOUT = (
+    "leave set_to_none=False out, if nothing holds or reads a gradient between there and the backward, and none must "
+    "decay that no backward reaches"
+)
+Looks = tuple[torch.Size, torch.dtype, torch.device]
+Whole = Callable[[Callable[[], Any]], Callable[[], Any]]  # of a function one that is over when the device is done
+
+
+@dataclass
+class Zeroing:
+    """What a run fills with zeros at one line."""
+
+    source: str
+    gradients: list[Looks] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(shape.numel() * dtype.itemsize for shape, dtype, _ in self.gradients)
+
+
+def zeroings(run: Callable[[], Any]) -> list[Zeroing]:
+    """Each of them in a run, by the line that asks for zeros."""
+    found: dict[str, Zeroing] = {}
+
+    def note(parameters: Iterator[Tensor]) -> None:
+        line = line_that_asks()
+        gradients = [p.grad for p in parameters if p.grad is not None and p.grad.layout is torch.strided]
+        if gradients:
+            found.setdefault(line, Zeroing(line)).gradients += [(g.shape, g.dtype, g.device) for g in gradients]
+
+    with contextlib.ExitStack() as stack:
+        for kind in KINDS:
+            stack.enter_context(_noted(kind, note))
+        run()
+    return list(found.values())
+
+
+@contextlib.contextmanager
+def _noted(kind: Any, note: Callable[[Iterator[Tensor]], None]) -> Iterator[None]:
+    """Has ``note`` called with the parameters ahead of each call that asks for zeros, which is otherwise as it was."""
+    kept = kind.__dict__["zero_grad"]
+
+    def zero_grad(self: Any, set_to_none: bool = True) -> None:
+        if not set_to_none and not torch.compiler.is_compiling():
+            groups = self.param_groups if isinstance(self, Optimizer) else [{"params": self.parameters()}]
+            note(p for group in groups for p in group["params"])
+        kept(self, set_to_none)
+
+    kind.zero_grad = zero_grad
+    try:
+        yield
+    finally:
+        kind.zero_grad = kept
+
+
+def seconds_of(gradients: Sequence[Looks], whole: Whole) -> float:
+    """What it takes to fill such gradients with zeros, and a backward to add to them: of copies."""
+    nbytes = sum(shape.numel() * dtype.itemsize for shape, dtype, _ in gradients)
+    some = gradients[:: max(1, -(-2 * nbytes // MOST_BYTES))]
+    held, made = ([torch.ones(s, dtype=dtype, device=at) for s, dtype, at in some] for _ in range(2))
+
+    def zeros() -> None:
+        torch._foreach_zero_(held)
+        for gradient, new in zip(held, made, strict=True):
+            gradient.add_(new)
+
+    timed, took = whole(zeros), list[float]()
+    with torch.no_grad():
+        timed()
+        for _ in range(TURNS):
+            begin = time.perf_counter()
+            timed()
+            took.append(time.perf_counter() - begin)
+    return statistics.median(took) * nbytes / max(1, sum(g.nbytes for g in held))
+
+
+class _Remedy:
+    name = "zeroed gradients"
+    takes = Takes(("program", "process"))
+
+    def offers(self, scene: Scene) -> Iterator[Offer]:
+        """Where one run fills gradients with zeros."""
+        program, forecaster = scene.program, scene.forecaster
+        if not scene.backward or program is None or forecaster is None:
+            return
+        for each in scene.keep("gradients filled with zeros", lambda: zeroings(program.run)):
+            seconds = seconds_of(each.gradients, forecaster.device.whole)
+            if seconds >= LEAST * scene.wall:
+                takes = f"{seconds * 1e3:.3g} of {scene.wall * 1e3:.3g} ms a run, by copies of them"
+                advice = f"{each.source}: to fill gradients with zeros, and to add to those, takes {takes}: {WITHOUT}"
+                yield Offer(self.name, PROGRAM, f"no zeros at {each.source}", code=CODE, advice=advice)
+
+    def predict(self, scene: Scene, offer: Offer) -> Promise:
+        return Promise(None)
+
+    def apply(self, scene: Scene, offer: Offer) -> Change:
+        raise Impossible(offer.advice or WITHOUT)
+
+
+REMEDY = _Remedy()

@@ -1,0 +1,69 @@
+"""The record of a diagnosis, made from what was measured: the same on every device, figures or none."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+import torch
+
+from kernelworks.diagnose.account.account import account, footer
+from kernelworks.diagnose.account.compiled import said
+from kernelworks.diagnose.account.regions import regions, settled, unpromised, widened
+from kernelworks.diagnose.forecast.device import Device
+from kernelworks.diagnose.forecast.races import Races
+from kernelworks.diagnose.sentence import Rough, ambiguous, findings, sentence, unmodelled
+from kernelworks.profile.program import versions
+from kernelworks.profile.timeline import Timeline
+from kernelworks.profile.trace import without_collection
+from kernelworks.records import Diagnosis, Fix
+from kernelworks.report.diagnose import worst_first
+
+__all__ = ["told"]
+
+
+def told(
+    program: str,
+    timeline: Timeline,
+    device: Device,
+    races: Races | None = None,
+    *,
+    fix: Fix | None = None,
+    rough: bool = False,
+) -> Diagnosis:
+    """What is to be said of a timeline, live or made from a recorded trace. Where no window was quiet nothing is
+    claimed; with ``rough`` it is, and marked. ``races`` ask which rows a swap would take; by default no call is raced.
+    """
+    wall, silent = timeline.wall, timeline.loud and not rough
+    with without_collection():
+        groups = account(timeline, device)
+        parts = footer(groups, wall, device.parts)
+        found, problems = regions(groups, wall, races or device.races(0.0, None), fix)
+        gpu, more = device.told(timeline)
+        more = (*said(timeline, groups), *more)
+    marked = Rough(timeline.noise, min(timeline.walls), max(timeline.walls)) if timeline.loud and rough else None
+    if fix is not None:
+        fix = dataclasses.replace(fix, rough=rough and bool(fix.ambiguous))
+        found = settled(found, fix)
+    unforeseen = silent or (marked is not None and marked.far_apart)
+    found = unpromised(found) if unforeseen else widened(found) if marked else found
+    found = tuple(worst_first(found))
+    lines = findings({} if unforeseen else problems, timeline) + (() if silent else more)
+    lines = tuple(f"rough: {line}" for line in lines) if marked else lines
+    return Diagnosis(
+        program=program,
+        sentence=ambiguous(timeline.noise) if silent else sentence(parts, found, wall, fix, marked),
+        wall_s=wall,
+        regions=found,
+        footer=parts,
+        unmodelled=unmodelled(found),
+        findings=lines,
+        threads=torch.get_num_threads(),
+        ceilings=device.ceilings,
+        versions=versions(),
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        fix=fix,
+        gpu=gpu,
+        ambiguous=str(timeline.noise) if silent else "",
+        rough=marked is not None,
+    )

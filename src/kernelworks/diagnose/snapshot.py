@@ -1,0 +1,302 @@
+"""Running a user's module again and leaving no trace: copies of its arguments, and its state put back after each run.
+
+``copy.deepcopy`` of either is not to be had: it raises at generators, locks and tensors that are not leaves, and a
+copied module's closures go on calling the original's submodules.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import copy
+import dataclasses
+import random
+import sys
+from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kernelworks.build.digest import look
+from kernelworks.contract.tensors import version_of
+
+__all__ = [
+    "NARROW",
+    "State",
+    "as_made",
+    "changed",
+    "duplicate",
+    "keeps",
+    "moved_parameters",
+    "seeded",
+    "wide",
+    "widened",
+]
+
+AS_THEY_ARE = (
+    str, bytes, int, float, complex, bool, type(None), type, torch.dtype, torch.device, torch.Size, FunctionType,
+    BuiltinFunctionType, MethodType, ModuleType, nn.Module,
+)  # fmt: skip
+CONTAINERS = (dict, list, set, collections.deque)
+NARROW = (torch.float32, torch.bfloat16, torch.float16)
+SEED = 20
+MOST_BYTES = 1 << 30
+OTHERS = {"kernelworks", "torch", *sys.stdlib_module_names} - {"__main__"}
+DEEPEST, MOST_OBJECTS = 4, 1024  # objects in each other, and in all, whose attributes are put back
+
+
+def duplicate(value: Any) -> Any:
+    """A copy that shares no tensor with ``value``; what cannot be copied (a lock, a file, a module) is shared."""
+    return changed(value, _twin)
+
+
+def widened(value: Any) -> Any:
+    """The same with every floating-point tensor in float64 and every complex one in complex128."""
+    return changed(value, lambda t: _wide(_twin(t)))
+
+
+def _twin(tensor: Tensor) -> Tensor:
+    """A leaf of the same values and strides; a subclass stays one."""
+    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+        made = tensor.detach().clone()
+    if tensor.requires_grad and not made.is_inference():
+        made.requires_grad_()
+    return made
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    wanted = wide(tensor.dtype)
+    if wanted is tensor.dtype:
+        return tensor
+    with torch.inference_mode(tensor.is_inference()):
+        return tensor.detach().to(wanted).requires_grad_(tensor.requires_grad and not tensor.is_inference())
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """float64 for the dtypes that programs compute in; others (float8 and integers) are what they are."""
+    if dtype in NARROW:
+        return torch.float64
+    return torch.complex128 if dtype in (torch.complex64, torch.complex32) else dtype
+
+
+def changed(value: Any, change: Callable[[Tensor], Tensor], seen: dict[int, Any] | None = None) -> Any:
+    """A copy of ``value`` with its tensors changed; what stands in it twice stands in the copy twice."""
+    if isinstance(value, AS_THEY_ARE):
+        return value
+    seen = {} if seen is None else seen
+    if id(value) in seen:
+        return seen[id(value)][0]
+
+    def keep(made: Any) -> Any:
+        seen[id(value)] = (made, value)  # the value too: its number must not be another's
+        return made
+
+    if isinstance(value, Tensor):
+        return keep(change(value))
+    if isinstance(value, torch.Generator):
+        return keep(value.clone_state())
+    if isinstance(value, tuple):
+        items = [changed(item, change, seen) for item in value]
+        made = getattr(type(value), "_make", type(value))
+        return keep(made(items) if type(value) is not tuple else tuple(items))
+    try:
+        made = keep(copy.copy(value))
+    except Exception:  # a lock, a file, a socket
+        return keep(value)
+    if isinstance(made, dict):
+        for key in list(made):
+            made[key] = changed(value[key], change, seen)
+    elif isinstance(made, (list, collections.deque)):
+        for index, item in enumerate(value):
+            made[index] = changed(item, change, seen)
+    space = getattr(value, "__dict__", None)
+    if isinstance(space, dict) and getattr(made, "__dict__", None) is not space:
+        for name, item in space.items():
+            with contextlib.suppress(AttributeError, TypeError):  # a frozen dataclass is written past its guard
+                object.__setattr__(made, name, changed(item, change, seen))
+    for name in _slots(type(value)):
+        with contextlib.suppress(AttributeError, TypeError):
+            object.__setattr__(made, name, changed(getattr(value, name), change, seen))
+    return made
+
+
+def _slots(kind: type) -> Iterator[str]:
+    for base in kind.__mro__:
+        names = base.__dict__.get("__slots__", ())
+        yield from (n for n in ((names,) if isinstance(names, str) else names) if n not in ("__dict__", "__weakref__"))
+
+
+# ---------------------------------------------------------------- a module's state
+
+
+@dataclasses.dataclass
+class _Saved:
+    tensor: Tensor
+    data: Tensor  # what it held: the very storage, for float64 takes its place meanwhile
+    copy: Tensor | None  # None of a parameter of a large module: who writes those in a forward keeps what he wrote
+    version: int
+
+
+class State:
+    """What a module is before we run it: attributes, buffers, parameters, modes, and what objects hold that it keeps
+    (a cache with a position, say). ``restore()`` puts all of it back.
+
+    Memory: a copy of its tensors; of parameters only where they hold less than a gigabyte.
+    """
+
+    def __init__(self, module: nn.Module, *beside: Any) -> None:
+        """``beside``: objects that its calls are given, and may write into."""
+        self._large = sum(p.nbytes for p in module.parameters()) > MOST_BYTES
+        self._spaces: list[tuple[Any, dict[str, Any]]] = []
+        self._contents: list[tuple[Any, Any]] = []
+        self._tensors: dict[int, _Saved] = {}
+        self._generators: list[tuple[torch.Generator, Tensor]] = []
+        self._objects: set[int] = set()
+        for each in module.modules():
+            self._spaces.append((each, dict(each.__dict__)))
+            for value in each.__dict__.values():
+                self._see(value)
+        for each in beside:
+            self._see(each)
+
+    def _see(self, value: Any, depth: int = 0) -> None:
+        if isinstance(value, Tensor):
+            if id(value) not in self._tensors:
+                with torch.inference_mode(value.is_inference()), torch.no_grad():
+                    left = self._large and isinstance(value, nn.Parameter)
+                    copied = None if left else value.detach().clone()
+                    self._tensors[id(value)] = _Saved(value, value.data, copied, version_of(value))
+        elif isinstance(value, torch.Generator):
+            self._generators.append((value, value.get_state()))
+        elif isinstance(value, CONTAINERS):
+            self._contents.append((value, copy.copy(value)))
+            for item in value.values() if isinstance(value, dict) else value:
+                if isinstance(item, Tensor) or keeps(item):
+                    self._see(item, depth)
+        elif depth < DEEPEST and keeps(value) and id(value) not in self._objects and len(self._objects) < MOST_OBJECTS:
+            self._objects.add(id(value))
+            self._spaces.append((value, dict(value.__dict__)))
+            for item in value.__dict__.values():
+                self._see(item, depth + 1)
+
+    def restore(self) -> None:
+        for saved in self._tensors.values():
+            with torch.inference_mode(saved.version < 0), torch.no_grad():
+                if _moved(saved):
+                    saved.tensor.data = saved.data
+                written = saved.version < 0 or version_of(saved.tensor) != saved.version
+                if saved.copy is not None and (written or not _unwritten(saved)):
+                    saved.tensor.copy_(saved.copy)
+                    saved.version = version_of(saved.tensor)
+        for generator, state in self._generators:
+            generator.set_state(state)
+        for container, content in self._contents:
+            if isinstance(container, list):
+                container[:] = content
+            elif not _same(container, content):
+                container.clear()
+                (container.extend if isinstance(container, collections.deque) else container.update)(content)
+        for holder, space in self._spaces:
+            if not _same(holder.__dict__, space):
+                holder.__dict__.clear()
+                holder.__dict__.update(space)
+
+    def widen(self) -> None:
+        """Every tensor of the module in float64, in place, so that whoever holds the module or its parameters sees
+        them. Until ``restore()``. Memory: eight bytes an element."""
+        for saved in self._tensors.values():
+            wanted = wide(saved.tensor.dtype)
+            if wanted is not saved.tensor.dtype:
+                # a tensor made in inference mode stays one, or it is neither: it has no version for torch to look at
+                with torch.inference_mode(saved.version < 0), torch.no_grad():
+                    saved.tensor.data = saved.data.to(wanted)
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors that are no parameters: what a run may have changed."""
+        return [s.tensor for s in self._tensors.values() if not isinstance(s.tensor, nn.Parameter)]
+
+
+def as_made(tensor: Tensor) -> contextlib.AbstractContextManager[None]:
+    """The mode in which it was made: given memory of the other mode, an inference tensor would be neither."""
+    return torch.inference_mode(tensor.is_inference())
+
+
+def keeps(value: Any) -> bool:
+    """Whether it is a plain object of attributes. Those of the standard library (a lock, a queue, a logger) and of
+    torch's have users of their own."""
+    if isinstance(value, (*AS_THEY_ARE, Tensor)) or not isinstance(getattr(value, "__dict__", None), dict):
+        return False
+    return str(type(value).__module__).partition(".")[0] not in OTHERS
+
+
+def _unwritten(saved: _Saved) -> bool:
+    """Whether a tensor holds what it held: compiled code, ``.data`` and NumPy write and count no version."""
+    if saved.copy is None or saved.tensor.layout is not torch.strided:
+        return True
+    return torch.equal(saved.tensor, saved.copy)
+
+
+def _moved(saved: _Saved) -> bool:
+    """Whether another memory, size or order was put in its place."""
+    if saved.tensor.layout is not torch.strided or saved.data.layout is not torch.strided:
+        return saved.tensor.dtype is not saved.data.dtype
+    return look(saved.tensor) != look(saved.data)
+
+
+def _same(container: Any, content: Any) -> bool:
+    if isinstance(content, dict):
+        return len(container) == len(content) and all(k in container and container[k] is v for k, v in content.items())
+    return len(container) == len(content) and all(a is b for a, b in zip(container, content, strict=True))
+
+
+MOVED = 0.25  # of a parameter's mean size, by which its values are moved; where all are 0, of 1
+
+
+@contextlib.contextmanager
+def moved_parameters(module: nn.Module) -> Iterator[bool]:
+    """Other values in a module's parameters of floating point, of the same size; their own again afterwards. Gives
+    whether there are any. Of a large module, whose parameters ``State`` does not copy either, none are moved."""
+    held = {id(p): p for p in module.parameters() if p.is_floating_point() and not p.is_inference()}.values()
+    if sum(p.nbytes for p in held) > MOST_BYTES:
+        held = {}.values()
+    before = [(p, p.detach().clone()) for p in held]
+    generator = torch.Generator().manual_seed(SEED)
+    try:
+        with torch.no_grad():
+            for p, value in before:
+                size = value.abs().mean().item() or 1.0
+                noise = torch.rand(p.shape, generator=generator) - 0.25  # a mean of its own, which sums show
+                p.add_((MOVED * size * noise).to(p))
+        yield bool(before)
+    finally:
+        with torch.no_grad():
+            for p, value in before:
+                p.copy_(value)
+
+
+# ---------------------------------------------------------------- the process's state
+
+
+@contextlib.contextmanager
+def seeded() -> Iterator[None]:
+    """The same random numbers each time, of torch, Python and NumPy; and the program's own again afterwards."""
+    python, numpy = random.getstate(), sys.modules.get("numpy")
+    state = numpy.random.get_state() if numpy is not None else None
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices=list(gpus)):
+        torch.manual_seed(SEED)
+        random.seed(SEED)
+        if numpy is not None:
+            numpy.random.seed(SEED)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            if numpy is not None:
+                numpy.random.set_state(state)
+            torch.set_default_dtype(dtype)
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)

@@ -1,0 +1,448 @@
+"""Whether a changed module still gives the answers that it gave: the same inputs through both, and through the truth.
+
+Each answer (an output, a gradient, a buffer that was written) is judged by itself. The truth is the module as it was,
+run in float64. Where it cannot be run so, or where its answer is so small beside what was summed up to it that an error
+relative to it says nothing, the scale is the original's own rounding: how far its answers move when each op's result is
+moved by a rounding or two (``arms.Perturbed``). Where that cannot be had either, nothing was compared: it is said, and
+never counts as agreement.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from kernelworks.contract import UNIT_ROUNDOFF
+from kernelworks.contract.error_model import SUMMED
+from kernelworks.diagnose.sites.modules import Sample, kind_of
+from kernelworks.diagnose.snapshot import State, moved_parameters
+from kernelworks.diagnose.verify.answers import Answers, answers
+from kernelworks.diagnose.verify.precision import ROUNDINGS, THREEFOLD, InFloat64, Perturbed
+from kernelworks.nn.swap import swap
+
+__all__ = ["FLOAT64", "ROUNDING", "SAYS_NOTHING", "SHARE_OF_MEMORY", "Agreement", "available_bytes", "compare"]
+
+SHARE_OF_MEMORY = 0.6
+FLOAT64, ROUNDING = "float64", "the original's own rounding"
+DRAWS = 3  # runs with moved results
+TIES = 8  # of them, where integers are compared
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Relative errors against the truth in the 2-norm, of the worst answer of the worst sample.
+
+    ``against`` is FLOAT64 or ROUNDING (then ``before`` is how far rounding carries the original, and ``after`` how far
+    the changed module is from it), or empty where nothing was compared: ``agrees`` is False then, ``note`` says why.
+    """
+
+    before: float
+    after: float
+    agrees: bool
+    note: str = ""
+    against: str = ""
+
+
+class _Nothing(Exception):
+    """Nothing can be compared; the text says why."""
+
+
+class Changed(Protocol):
+    """What is done to a module: a context in which it is changed."""
+
+    def __call__(self, module: nn.Module) -> contextlib.AbstractContextManager[Any]: ...
+
+
+def _swapped(module: nn.Module) -> contextlib.AbstractContextManager[Any]:
+    return swap(module, verbose=False)
+
+
+def compare(
+    samples: Sequence[Sample],
+    budget_s: float = math.inf,
+    most_s: float = math.inf,
+    *,
+    changed: Changed = _swapped,
+    untouched: Callable[[nn.Module], bool] | None = None,
+    before: contextlib.AbstractContextManager[Any] | None = None,
+) -> Agreement:
+    """Runs each sample through its module as it is, ``changed`` (by default swapped), and in float64. ``untouched``
+    tells modules in which nothing is changed: where they cannot be compared, that says nothing. ``before`` is what is
+    in place already where a module runs as it is, a context that may be entered again and again: errors that it was
+    allowed to make are no news.
+
+    It agrees where no error grows by more than a tenth for bfloat16 and float16, whose roundings between ops dominate,
+    and threefold for float32, where it measures the order of summation, plus one rounding of the dtype; where integers
+    and truth values are equal, but for those that the original's own rounding turns (ties of an argmax); and where NaN
+    and infinities stand in the same places. Once ``budget_s`` is over, a module is judged by its first sample alone,
+    and one that is like others but for its values by theirs, and the note says so; after ``most_s`` nothing is judged
+    any more, and that is no agreement. Raises nothing: what goes wrong is in the note.
+    """
+    if not samples:
+        return Agreement(0.0, 0.0, False, "not compared: no module was called")
+    notes: list[str] = []
+    shorter = [_shortened(s) for s in samples]
+    if any(a is not b for a, b in zip(shorter, samples, strict=True)):
+        notes.append(f"compared on the first {MOST_IDS} tokens of the first sequence")
+    found: list[Agreement] = []
+    begin = time.perf_counter()
+    modules = {id(s.module): s.module for s in shorter}
+    kinds: set[Any] = set()
+    unseen = 0
+    for at, module in enumerate(modules.values()):
+        its, spent = kind_of(module), time.perf_counter() - begin
+        if spent > budget_s and its in kinds:
+            unseen += 1
+            continue
+        if spent > most_s:
+            left = f"{len(modules) - at} of {len(modules)} modules"
+            return Agreement(0.0, 0.0, False, f"not compared: the budget was over, and {left} were left")
+        kinds.add(its)
+        try:
+            state = State(module)
+        except Exception as error:
+            found.append(_unable(module, error))
+            continue
+        for number, sample in enumerate(s for s in shorter if s.module is module):
+            if number and time.perf_counter() - begin > budget_s:
+                notes.append(f"{type(module).__name__} was compared on its first call alone, as the budget allows")
+                break
+            try:
+                verdict = _Trial(sample, state, changed, before).verdict()
+            except _Nothing as reason:
+                verdict = Agreement(0.0, 0.0, False, f"not compared: {type(module).__name__} {reason}")
+            except Exception as error:  # a user's module, run alone, with our rows or in other dtypes
+                verdict = _unable(module, error)
+            finally:
+                state.restore()
+            if verdict.against or len(modules) == 1 or not (untouched or _untouched)(module):
+                found.append(verdict)
+    if not found:
+        return Agreement(0.0, 0.0, False, "not compared: nothing was replaced in the modules that can be compared")
+    if unseen:
+        notes.append(f"{unseen} modules were not compared, as the budget allows: others like them were")
+    notes += [a.note for a in found if a.note]
+    worst = max(found, key=lambda a: (bool(a.against) and not a.agrees, not a.against, a.after))
+    return dataclasses.replace(worst, note="; ".join(dict.fromkeys(notes)))
+
+
+def _untouched(module: nn.Module) -> bool:
+    """Whether a swap replaces nothing in it, so that there is nothing to prove."""
+    with contextlib.suppress(Exception), swap(module, verbose=False) as swapped:
+        return not swapped.replaced
+    return False
+
+
+def _unable(module: nn.Module, error: Exception) -> Agreement:
+    text = str(error).strip().splitlines()
+    said = f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
+    return Agreement(0.0, 0.0, False, f"not compared: {type(module).__name__}, run by itself again, raised {said}")
+
+
+class _Trial:
+    """One sample before the court."""
+
+    def __init__(
+        self, sample: Sample, state: State, changed: Changed, before: contextlib.AbstractContextManager[Any] | None
+    ) -> None:
+        self.sample, self.state, self.changed, self.before = sample, state, changed, before
+        self.notes: list[str] = []
+        self._moved: dict[tuple[int, bool], Answers] = {}
+
+    def _as_it_is(self, mode: Perturbed | None = None, *, inside: bool = False) -> Answers:
+        """Under ``mode`` its results are moved, and its arguments."""
+        with self.before or contextlib.nullcontext():
+            state = State(self.sample.module) if self.before else self.state
+            if mode is None:
+                return answers(self.sample, state, inside=inside)
+            moved = dataclasses.replace(
+                self.sample, args=mode.arguments(self.sample.args), kwargs=mode.arguments(self.sample.kwargs)
+            )
+            with mode:
+                return answers(moved, state, inside=inside)
+
+    def _when_changed(self, *, inside: bool = False) -> Answers:
+        """The module is put back as it is when it is changed: what changed it takes that out."""
+        with self.changed(self.sample.module):
+            return answers(self.sample, State(self.sample.module), inside=inside)
+
+    def verdict(self) -> Agreement:
+        before, after = self._as_it_is(), self._when_changed()
+        if not self._says(before):
+            raise _Nothing("returns nothing with a tensor or a number in it")
+        wrong = _unlike(before, after)
+        worst: Agreement | None = Agreement(0.0, 1.0, False, wrong, ROUNDING)
+        if not wrong:
+            truth = self._truth(before)
+            worst = self._judged(before.named, after.named, truth.named if truth else {})
+        if worst is None:  # no answer says anything: all of them are rounding, NaN or empty
+            worst = self._inside() or self._very_same(before, after) or self._of_other_parameters()
+        if worst is None:
+            raise _Nothing("returns nothing but rounding errors, NaN or empty tensors, which say nothing")
+        if not worst.agrees and not self._repeats(before):
+            raise _Nothing("does not repeat itself: two runs of the original differ by more")
+        note = "; ".join(n for n in (worst.note, *self.notes) if n)
+        return dataclasses.replace(worst, note=note)
+
+    def _says(self, before: Answers) -> bool:
+        """Whether there is an answer: a buffer that nobody wrote is none."""
+        return any(t.numel() for name, t in before.named.items() if name not in before.unwritten)
+
+    def _truth(self, before: Answers, *, inside: bool = False) -> Answers | None:
+        """The answers in float64; None where it cannot be run so, with a note."""
+        module = self.sample.module
+        held = (*module.parameters(), *module.buffers())
+        need = sum(8 * t.numel() for t in held)
+        room = min((available_bytes(t.device) for t in held), default=available_bytes(torch.device("cpu")))
+        if need > SHARE_OF_MEMORY * room:
+            self._note(f"float64 needs {need / 1e9:.1f} GB of {room / 1e9:.1f} GB free")
+            return None
+        try:
+            self.state.widen()
+            with InFloat64():
+                truth = answers(self.sample, self.state, wide=True, inside=inside)
+        except Exception as error:
+            text = str(error).strip().splitlines()
+            self._note(f"it does not run in float64 ({type(error).__name__}: {text[0][:120] if text else ''})")
+            return None
+        finally:
+            self.state.restore()
+        have = truth.inside if inside else truth.named
+        if not inside and {n: t.shape for n, t in have.items()} != {n: t.shape for n, t in before.named.items()}:
+            self._note("in float64 it returns other shapes")
+            return None
+        return truth
+
+    def _note(self, reason: str) -> None:
+        text = f"compared with {ROUNDING}: {reason}"
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _draw(self, seed: int, *, inside: bool) -> Answers:
+        if (seed, inside) not in self._moved:
+            self._moved[seed, inside] = self._as_it_is(Perturbed(seed), inside=inside)
+        return self._moved[seed, inside]
+
+    def _own(self, name: str, value: Tensor, *, inside: bool) -> float:
+        """How far rounding carries one of the original's answers: the most of some draws."""
+        most = 0.0
+        for seed in range(DRAWS):
+            draw = self._draw(seed, inside=inside)
+            moved = (draw.inside if inside else draw.named).get(name)
+            if moved is None or moved.shape != value.shape:
+                raise _Nothing(f"returns other shapes when its ops are moved by a rounding ({name})")
+            both = value.isfinite() & moved.isfinite()
+            most = max(most, _norm(moved.double() - value.double(), both))
+        return most
+
+    def _judged(
+        self, before: dict[str, Tensor], after: dict[str, Tensor], truth: dict[str, Tensor], *, inside: bool = False
+    ) -> Agreement | None:
+        """The worst of all answers that say something, None where none does."""
+        found = []
+        for name, value in before.items():
+            if not value.is_floating_point():
+                each = self._exact(name, value, after[name], inside=inside)
+            else:
+                each = self._close(name, value, after[name], truth.get(name), inside=inside)
+            if each is not None:
+                found.append(each)
+        return max(found, key=lambda a: (not a.agrees, a.after), default=None)
+
+    def _exact(self, name: str, before: Tensor, after: Tensor, *, inside: bool) -> Agreement | None:
+        """Integers and truth values. Those that differ must be ones that the original's own rounding turns."""
+        if not before.numel():
+            return None
+        differ = before != after
+        count = int(differ.sum())
+        if not count:
+            return Agreement(0.0, 0.0, True, "", FLOAT64)
+        turned = torch.zeros_like(differ)
+        for seed in range(TIES):
+            moved = self._draw(seed, inside=inside).named.get(name)
+            if moved is not None and moved.shape == before.shape:
+                turned |= moved != before
+        share = count / before.numel()
+        if bool((differ & ~turned).any()):
+            rest = int((differ & ~turned).sum())
+            return Agreement(0.0, share, False, f"{rest} of {before.numel()} values of {name} are others", ROUNDING)
+        note = f"{count} of {before.numel()} values of {name} are ties, which the original's own rounding turns too"
+        return Agreement(share, share, True, note, ROUNDING)
+
+    def _close(
+        self, name: str, before: Tensor, after: Tensor, truth: Tensor | None, *, inside: bool
+    ) -> Agreement | None:
+        where = before.isfinite() & after.isfinite()
+        if not bool(where.any()):
+            return None  # empty, or NaN and infinities in the same places
+        unit = UNIT_ROUNDOFF.get(before.dtype, 0.0)
+        narrow = before.dtype in (torch.bfloat16, torch.float16)
+        factor = 1.1 if narrow else THREEFOLD
+        if truth is not None and before.dtype is not torch.float64:
+            where &= truth.isfinite()
+            size = _norm(truth.double(), where)
+            was, now = (_norm(t.double() - truth.double(), where) for t in (before, after))
+            if was <= math.sqrt(unit) * size and now <= factor * was + unit * size and size:
+                return Agreement(was / size, now / size, True, "", FLOAT64)
+            own = self._own(name, before, inside=inside)
+            if (
+                was <= SEEN * own + unit * size
+            ):  # else float64 went another way than the original, and is no truth of it
+                bound = factor * max(was, own / ROUNDINGS) + unit * size  # as one rounding carries it
+                return self._scaled(name, was, now, bound, own, size, unit, FLOAT64)
+            self._note(f"float64 gives another {name} than its rounding explains")
+        else:
+            own = self._own(name, before, inside=inside)
+        size = _norm(before.double(), where)
+        now = _norm(after.double() - before.double(), where)
+        bound = (1 + factor) * own + unit * size
+        return self._scaled(name, own, now, bound, own, size, unit, ROUNDING)
+
+    def _scaled(
+        self, name: str, was: float, now: float, bound: float, own: float, size: float, unit: float, against: str
+    ) -> Agreement | None:
+        """The verdict on one answer; None where the bound would let anything through. Errors are relative to the
+        answer, or where rounding has eaten it, to the magnitudes that the rounding came from."""
+        agrees = now <= bound
+        if agrees and not max(was, now, own):
+            return Agreement(0.0, 0.0, True, "", against)  # the very same values, and no rounding moves them
+        if agrees and bound > SAYS_NOTHING * size:
+            return None
+        eaten = own / (ROUNDINGS * SUMMED * unit) if unit and own > SAYS_NOTHING * size else 0.0
+        scale = max(size, eaten, 1e-300)
+        return Agreement(was / scale, now / scale, agrees, "" if agrees else f"worst in {name}", against)
+
+    def _very_same(self, before: Answers, after: Answers) -> Agreement | None:
+        """Where rounding would hide what is wrong in an answer (a number less its own mean), equal bits are equal."""
+        if not any(bool(t.isfinite().any()) for t in before.named.values()):
+            return None
+        if not all(_equal(value, after.named[name]) for name, value in before.named.items()):
+            return None
+        return Agreement(0.0, 0.0, True, "its outputs are rounding alone, and the same to the bit", ROUNDING)
+
+    def _inside(self) -> Agreement | None:
+        """Where the module's own answers say nothing, those of the modules in it may."""
+        before, after = self._as_it_is(inside=True), self._when_changed(inside=True)
+        truth = self._truth(before, inside=True)
+        both = {n: t for n, t in before.inside.items() if n in after.inside and after.inside[n].shape == t.shape}
+        found = self._judged(both, after.inside, truth.inside if truth else {}, inside=True)
+        if found is None:
+            return None
+        note = "its outputs are rounding errors, NaN or empty: compared by the outputs of the modules in it"
+        return dataclasses.replace(found, note="; ".join(n for n in (note, found.note) if n))
+
+    def _of_other_parameters(self) -> Agreement | None:
+        """What is compiled shows nothing of the modules in it. The mean of what a norm made is its bias, 0 in a model
+        that was never trained: with other parameters it says something."""
+        with moved_parameters(self.sample.module) as moved:
+            if not moved:
+                return None
+            trial = _Trial(self.sample, State(self.sample.module), self.changed, self.before)
+            before, after = trial._as_it_is(), trial._when_changed()
+            wrong = _unlike(before, after)
+            if wrong:
+                return Agreement(0.0, 1.0, False, wrong, ROUNDING)
+            truth = trial._truth(before)
+            found = trial._judged(before.named, after.named, truth.named if truth else {})
+        if found is None:
+            return None
+        note = "its outputs are rounding errors, NaN or empty: compared with other values in its parameters"
+        return dataclasses.replace(found, note="; ".join(n for n in (note, found.note) if n))
+
+    def _repeats(self, before: Answers) -> bool:
+        """Whether the original gives the same answers twice, within its own rounding."""
+        again = self._as_it_is()
+        if _unlike(before, again):
+            return False
+        for name, value in before.named.items():
+            other = again.named[name]
+            if not value.is_floating_point():
+                if not torch.equal(value, other):
+                    return False
+                continue
+            where = value.isfinite() & other.isfinite()
+            size = _norm(value.double(), where)
+            unit = UNIT_ROUNDOFF.get(value.dtype, 0.0)
+            if _norm(value.double() - other.double(), where) > math.sqrt(unit) * size:
+                return False
+        return True
+
+
+SEEN = 16.0  # times the original's own rounding: an error against float64 beyond it is not of rounding
+SAYS_NOTHING = 0.1  # a bound wider than this share of the answer lets wrong answers through
+
+
+def _unlike(before: Answers, after: Answers) -> str:
+    """What tells two sets of answers apart before any value is looked at."""
+    if before.named.keys() != after.named.keys():
+        lost = sorted(before.named.keys() ^ after.named.keys())
+        return f"changed, it returns another structure ({', '.join(lost[:3])})"
+    for name, value in before.named.items():
+        other = after.named[name]
+        if (value.shape, value.dtype) != (other.shape, other.dtype):
+            return (
+                f"changed, {name} is {str(other.dtype).removeprefix('torch.')}{list(other.shape)}, "
+                f"was {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+            )
+        if value.is_floating_point() and not _same_kinds(value, other):
+            return f"changed, NaN or infinities stand elsewhere in {name}"
+    return ""
+
+
+def _equal(value: Tensor, other: Tensor) -> bool:
+    """To the bit, but that one NaN is as good as another."""
+    if not value.is_floating_point():
+        return torch.equal(value, other)
+    return _same_kinds(value, other) and torch.equal(value.nan_to_num(), other.nan_to_num())
+
+
+def _same_kinds(value: Tensor, other: Tensor) -> bool:
+    infinite = value.isinf()
+    return (
+        torch.equal(value.isnan(), other.isnan())
+        and torch.equal(infinite, other.isinf())
+        and torch.equal(value[infinite].sign(), other[infinite].sign())
+    )
+
+
+def _norm(value: Tensor, where: Tensor) -> float:
+    return float(torch.where(where, value, 0.0).norm())
+
+
+MOST_IDS = 1024
+
+
+def _shortened(sample: Sample) -> Sample:
+    """On a GPU, with a large batch of token ids: its first sequence, and no more of it than MOST_IDS tokens. What is
+    compared does not depend on the batch, and float64 takes sixteen times as long there."""
+    values = [v for v in (*sample.args, *sample.kwargs.values()) if isinstance(v, Tensor)]
+    ids = next((v for v in values if v.is_cuda and v.dim() == 2 and not v.is_floating_point()), None)
+    if ids is None or ids.numel() <= MOST_IDS or any(v.shape[:2] != ids.shape for v in values):
+        return sample
+
+    def cut(value: object) -> object:
+        return value[:1, :MOST_IDS].contiguous() if isinstance(value, Tensor) else value
+
+    kwargs = {name: cut(value) for name, value in sample.kwargs.items()}
+    return dataclasses.replace(sample, args=tuple(cut(v) for v in sample.args), kwargs=kwargs)
+
+
+def available_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 1 << 62

@@ -1,0 +1,306 @@
+"""Ops under autograd in eager mode: one ``autograd.Function`` per op, written out for its arguments.
+
+torch.library's own autograd costs 25 to 30 us a call in Python, more than a small kernel; calling the row's plan from
+a function of torch's costs a third of that. It serves eager calls on plain tensors (``plain.py``). What torch has to
+see goes elsewhere, in the backward too: where a derivative of the derivative is asked for, where gradients arrive that
+no kernel may read, or inside a transform, the backward is ``derivative``, made of torch's own operators.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.autograd.function import Function
+
+from kernelworks.contract.tensors import (
+    NAMES,
+    OTHER,
+    TRACED,
+    WATCHED,
+    is_plain,
+    leaves,
+    observed,
+    overridden,
+    standing,
+    transformed,
+)
+from kernelworks.dispatch.mutation import as_tuple
+
+__all__ = ["derivative", "readers", "recipe", "recorded", "spared", "trained"]
+
+_SOURCE = """
+class {name}_function(Function):
+    @staticmethod
+    def forward(ctx, {arguments}, row):
+        {result} = {call}
+        wanted = ctx.needs_input_grad
+        ctx.save_for_backward({read})
+        ctx.others = ({others}{spared}row,)
+        {mark}
+        return {result}
+
+    @staticmethod
+    def backward(ctx, {grads}):
+        {saved}, = ctx.saved_tensors
+        {others}{spare}row, = ctx.others
+        {put_back}
+        wanted = ctx.needs_input_grad
+        needs = [{needs}]
+        found = None
+        if not ({watched}) and not grad_enabled():
+            found = find("backward", 0, ({backward_arguments},), None, row)
+        if found is not None:
+            {gradients} = found.run({backward_arguments})
+        else:
+            {gradients} = miss(({backward_arguments},), row)
+        return {returned}, None
+"""
+
+
+def made_again(op: Any) -> bool:
+    """Whether a backward is given all tensors of the forward, which is made again to be differentiated."""
+    names = op.passes["backward"].names
+    return all(n in names or "Tensor" not in kind for n, kind in _kinds(op.passes["forward"].schema).items())
+
+
+def derivative(op: Any, args: tuple[Any, ...]) -> Any:
+    """An op's backward in torch's own operators, differentiable again; arguments and results as the schema has them.
+
+    The derivative of the composite at the inputs that were saved. An op whose backward is not given all its inputs
+    (softmax reads its output, a linear map only the other factor) has a ``torch`` row whose backward is made of
+    differentiable operators, and that runs.
+    """
+    forward, backward = op.passes["forward"], op.passes["backward"]
+    have = dict(zip(backward.names, args, strict=True))
+    again, inside = torch.is_grad_enabled(), transformed()
+    if not made_again(op):
+        return op.row("torch").load("backward")(*args)
+    needs = have.get("needs", [True] * len(backward.returns))
+    wanted = [n for n, want in zip(backward.returns, needs, strict=True) if want]
+    if not wanted:
+        return _shaped(op, have, {})
+    with _recording():  # aliases: the same tensor may be given twice, and each place has its own gradient
+        own = {
+            n: (have[n] if again and have[n].requires_grad else have[n].detach().requires_grad_()).view_as(have[n])
+            for n in wanted
+        }
+        outputs = as_tuple(op.composite(**{n: have[n] for n in forward.names if n in have} | own))
+        flows = [have.get(f"grad_{name}") for name in op.contract.outputs[: len(outputs)]]
+        pairs = [(o, g) for o, g in zip(outputs, flows, strict=True) if g is not None and o.requires_grad]
+        found = torch.autograd.grad(
+            [o for o, _ in pairs], list(own.values()), [g.to(o.dtype) for o, g in pairs],
+            create_graph=again or inside,  # inside a transform torch takes the formulas that it can differentiate
+            allow_unused=True,
+        )  # fmt: skip
+    if inside and not again:
+        found = tuple(_cut(g) for g in found)
+    return _shaped(op, have, dict(zip(wanted, found, strict=True)))
+
+
+_RECORDS = torch._C.DispatchKey.AutogradFunctionality
+
+
+@contextlib.contextmanager
+def _recording() -> Iterator[None]:
+    """With autograd at work, which is not below a mode that was shown an operator of ours."""
+    below = torch._C._dispatch_tls_is_dispatch_key_excluded(_RECORDS)
+    with torch.enable_grad():
+        torch._C._dispatch_tls_set_dispatch_key_excluded(_RECORDS, False)
+        try:
+            yield
+        finally:
+            torch._C._dispatch_tls_set_dispatch_key_excluded(_RECORDS, below)
+
+
+def _cut(gradient: Tensor | None) -> Any:
+    """The gradient with its tangent, where it has one, and without what it was computed from."""
+    if gradient is None or forward_ad._current_level < 0:
+        return gradient if gradient is None else gradient.detach()
+    primal, tangent = forward_ad.unpack_dual(gradient)
+    if tangent is None:
+        return primal.detach()
+    return forward_ad.make_dual(primal.detach(), tangent.detach())
+
+
+def _shaped(op: Any, have: dict[str, Any], found: dict[str, Tensor | None]) -> Any:
+    """Gradients as the schema has them: zeros where nothing flowed, empty where none was wanted."""
+    some = next(leaves(have.values()))
+    made = []
+    for name in op.passes["backward"].returns:
+        gradient = found.get(name)
+        if gradient is None:
+            gradient = torch.zeros_like(have[name]) if name in found else some.new_empty(0)
+        made.append(gradient)
+    return tuple(made) if len(made) > 1 else made[0]
+
+
+def _unusual(op: Any, args: tuple[Any, ...], row: str | None) -> Any:
+    """A backward that no plan was found for: one not met before, or one that no kernel may serve."""
+    kinds = {standing(t) for t in leaves(args)}
+    if torch.is_grad_enabled() or transformed() or OTHER in kinds or overridden():
+        return derivative(op, args)
+    if observed() or TRACED in kinds:
+        return op._backward_overload(*args, row)
+    return op.run("backward", args, None, row)
+
+
+def recorded(op: Any, row: str | None, *args: Any) -> Any:
+    """A forward of the op that autograd records, in eager mode on plain tensors; returns what rows return."""
+    return _differentiated(op)(*args, row)
+
+
+@functools.cache
+def _differentiated(op: Any) -> Callable[..., Any]:
+    apply: Callable[..., Any] = _function(op).apply
+    from_torch, to_record = op._from_torch, op._to_record
+    if from_torch is None or not _outputs_wanted(op):
+        return apply
+
+    def call(*args: Any) -> Any:
+        given, row = args[:-1], args[-1]
+        return from_torch(apply(*(to_record(*given) if to_record else given), row), *given)
+
+    return call
+
+
+def trained(op: Any, training: Any, resumed: Any, row: str | None, *args: Any) -> Any:
+    """A forward of the op that makes its gradients too, by a row's passes ``training`` and ``resumed``."""
+    return cast(Any, _Trained).apply(op, training, resumed, row, *args)
+
+
+class _Trained(Function):
+    """A row's forward that makes the gradients too, for a 1 that flows in, while what it read is still at hand.
+
+    A graph that is walked again, or differentiated again, takes the op's ordinary backward: what was kept is given
+    away at the last walk, so that it becomes a leaf's gradient without a copy.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, op: Any, training: Any, resumed: Any, row: str | None, *args: Any) -> Any:
+        wanted = dict(zip(op.passes["forward"].names, ctx.needs_input_grad[4:], strict=True))
+        result, ctx.kept = training(*args, needs=[wanted[n] for n in op.passes["backward"].returns])
+        ctx.op, ctx.resumed, ctx.row = op, resumed, row
+        ctx.save_for_backward(*(a for a in args if isinstance(a, Tensor)))
+        ctx.others = [None if isinstance(a, Tensor) else (a,) for a in args]
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        saved, op = iter(ctx.saved_tensors), ctx.op  # raises where the graph was walked before and not retained
+        keeps = torch._C._autograd._get_current_graph_task_keep_graph()
+        if keeps or torch.is_grad_enabled() or transformed() or not is_plain(grad):
+            names, backward = op.passes["forward"].names, op.passes["backward"]
+            have = dict(zip(names, (next(saved) if a is None else a[0] for a in ctx.others), strict=True))
+            wanted = dict(zip(names, ctx.needs_input_grad[4:], strict=True))
+            have |= {f"grad_{op.contract.outputs[0]}": grad, "needs": [wanted[n] for n in backward.returns]}
+            found = op._backward_overload(*(have[n] for n in backward.names), ctx.row)
+        else:
+            kept, ctx.kept = ctx.kept, None
+            found = ctx.resumed(kept, grad)
+        made = dict(zip(op.passes["backward"].returns, found if isinstance(found, tuple) else (found,), strict=True))
+        gradients = zip(op.passes["forward"].names, ctx.needs_input_grad[4:], strict=True)
+        return (None, None, None, None, *(made.get(name) if want else None for name, want in gradients))
+
+
+def _kinds(schema: str) -> dict[str, str]:
+    return {a.name: str(a.type) for a in torch._C.parse_schema(schema).arguments if a.name != "row"}
+
+
+def _outputs_wanted(op: Any) -> list[str]:
+    """The outputs of the forward that the backward reads."""
+    return [n for n in op.contract.outputs if n in op.passes["backward"].names]
+
+
+def _function(op: Any) -> type[Function]:
+    forward, backward = _kinds(op.passes["forward"].schema), _kinds(op.passes["backward"].schema)
+    names, outputs, returns = list(forward), op.contract.outputs, op.passes["backward"].returns
+    wanted = _outputs_wanted(op)
+    saved = [n for n in backward if n in wanted or "Tensor" in forward.get(n, "")]
+    kept = [n for n in backward if n in forward and n not in saved]
+    fixed = [n for n in outputs if f"grad_{n}" not in backward]
+    call = f"call({', '.join(names)}, None, row)"
+    if wanted and op._to_torch:  # every output, empty where the call did not ask for it, as the schema has them
+        call = f"to_torch({call}, {', '.join(names)})"
+    read = {n: " or ".join(f"wanted[{names.index(g)}]" for g in readers(op, n)) for n in saved if n in forward}
+    partly = [n for n in read if len(readers(op, n)) < len(returns)]  # no gradient that is wanted may need it
+    source = _SOURCE.format(
+        name=op.name,
+        arguments=", ".join(names),
+        result=", ".join(outputs) if wanted else "result",
+        call=call,
+        saved=", ".join(saved),
+        read=", ".join(f"{n} if {read[n] or False} else None" if n in partly else n for n in saved),
+        spared="".join(f"None if {read[n] or False} else spared({n}, {bool(read[n])}), " for n in partly),
+        spare="".join(f"spare_{n}, " for n in partly),
+        put_back="; ".join(f"{n} = spare_{n} if {n} is None else {n}" for n in partly),
+        others="".join(f"{n}, " for n in kept),
+        mark=f"ctx.mark_non_differentiable({', '.join(fixed)})" if wanted and fixed else "",
+        grads=", ".join(f"grad_{n}=None" for n in outputs),
+        needs=", ".join(f"wanted[{names.index(n)}]" for n in returns),
+        watched=WATCHED,
+        gradients=", ".join(f"d_{n}" for n in returns),
+        backward_arguments=", ".join(backward),
+        returned=", ".join(f"d_{n} if wanted[{i}] else None" if n in returns else "None" for i, n in enumerate(names)),
+    )
+    scope: dict[str, Any] = NAMES | {
+        "Function": Function,
+        "call": op.call,
+        "find": op.plans.find,
+        "grad_enabled": torch.is_grad_enabled,
+        "miss": functools.partial(_unusual, op),
+        "spared": spared,
+        "to_torch": op._to_torch,
+    }
+    exec(source, scope)
+    function: type[Function] = scope[f"{op.name}_function"]
+    return function
+
+
+def recipe(op: Any) -> tuple[Any, ...]:
+    """How C++ records the op, as ``native.Recipe`` takes it behind the entry: its node does what ``_function``'s does.
+
+    Of each argument of the backward, where it comes from: a gradient of an output (0; and whether it may be None), an
+    input (1; and which gradients depend on its value, a bit each), an output (2), another argument (3), the needs (4).
+    """
+    forward, backward = _kinds(op.passes["forward"].schema), _kinds(op.passes["backward"].schema)
+    names, outputs, returns = list(forward), op.contract.outputs, op.passes["backward"].returns
+    sources = []
+    for name, kind in backward.items():
+        if name.startswith("grad_"):
+            sources.append((0, outputs.index(name.removeprefix("grad_")), kind != "Tensor", 0))
+        elif name == "needs":
+            sources.append((4, 0, False, 0))
+        elif name in outputs:
+            sources.append((2, outputs.index(name), False, 0))
+        elif "Tensor" in forward[name]:
+            bits = sum(1 << i for i, gradient in enumerate(returns) if gradient in readers(op, name))
+            sources.append((1, names.index(name), False, bits))
+        else:
+            sources.append((3, names.index(name), False, 0))
+    whole = bool(_outputs_wanted(op))
+    return (
+        f"{op.name}_functionBackward", op._to_record if whole else None, op._to_torch if whole else None,
+        op._from_torch if whole else None, functools.partial(_unusual, op), tuple(sources),
+        tuple(names.index(n) for n in returns), tuple(f"grad_{n}" in backward for n in outputs),
+    )  # fmt: skip
+
+
+def readers(op: Any, name: str) -> list[str]:
+    """The inputs whose gradients depend on the value of one of the tensors that a backward is given."""
+    backward = op.passes["backward"]
+    return [g for g in backward.returns if name in backward.reads.get(g, (name,))]
+
+
+def spared(tensor: Tensor | None, read: bool = True) -> Tensor | None:
+    """A tensor that no gradient which is wanted depends on: it says a shape, and may be written before the backward.
+    Where no gradient at all has ``read`` it, its memory is not kept."""
+    if tensor is None:
+        return None
+    shape = tensor.detach() if read else tensor.detach().new_empty(()).expand(tensor.shape)
+    return shape.requires_grad_(tensor.requires_grad)

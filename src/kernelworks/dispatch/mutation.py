@@ -1,0 +1,103 @@
+"""What a call writes into: tensors that a caller hands over with ``out=``, and parameters that a step overwrites.
+
+A kernel that writes by address must say so to autograd (a tensor saved for a backward and changed since is an error,
+by its version), must not read what it has overwritten, and must not touch an inference tensor where torch would not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from kernelworks.contract.tensors import is_plain, leaves
+
+__all__ = ["announce", "as_tuple", "check_out", "overlap", "put", "refuse_crossed", "same_place"]
+
+
+def as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def announce(tensors: Iterable[Tensor]) -> None:
+    """Before tensors are written by address: bumps their versions. Raises where torch refuses an inference tensor."""
+    written = list(tensors)
+    _refuse_inference(written)
+    increment_version(written)
+
+
+def _refuse_inference(written: list[Tensor]) -> None:
+    if not torch.is_inference_mode_enabled() and any(map(Tensor.is_inference, written)):
+        raise RuntimeError(
+            "Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone to get a "
+            "normal tensor before doing inplace update."
+        )
+
+
+def check_out(name: str, wanted: Any, out: Any, args: tuple[Any, ...]) -> None:
+    """Raises unless ``out`` can take results like ``wanted`` (tensors of any device with their dtype and shape)."""
+    wants, gots = as_tuple(wanted), as_tuple(out)
+    if len(wants) != len(gots):
+        raise ValueError(f"out must hold {len(wants)} tensors for {name}, got {len(gots)}")
+    device = next(t.device for t in leaves(args))
+    for want, got in zip(wants, gots, strict=True):
+        if not isinstance(got, Tensor):
+            raise TypeError(f"out must be a torch.Tensor, got {type(got).__name__}")
+        if got.dtype != want.dtype:
+            raise TypeError(f"out must have dtype {want.dtype}, got {got.dtype}")
+        if got.shape != want.shape:
+            raise ValueError(f"out must have shape {list(want.shape)}, got {list(got.shape)}")
+        if got.device != device:
+            raise ValueError(f"out must be on {device}, as the arguments are, got {got.device}")
+        if not got.is_contiguous():
+            raise ValueError(f"out must be contiguous, got strides {list(got.stride())}")
+    floats = any(want.dtype.is_floating_point for want in wants)  # what has a gradient at all
+    if floats and torch.is_grad_enabled() and any(t.requires_grad for t in leaves((*args, out))):
+        raise RuntimeError("out= does not support autograd: no argument may require grad")
+    if not torch.compiler.is_compiling():
+        refuse_crossed(out)
+
+
+def _range(t: Tensor) -> tuple[int, int]:
+    """The bytes from a tensor's first element to its last."""
+    if not t.numel():
+        return 0, 0
+    last = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
+    first = t.data_ptr()
+    return first, first + (last + 1) * t.element_size()
+
+
+def _meet(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors may share memory: whether their ranges do."""
+    (a0, a1), (b0, b1) = _range(a), _range(b)
+    return a0 < b1 and b0 < a1
+
+
+def refuse_crossed(out: Any) -> None:
+    """Raises where two results would be written to one place."""
+    if isinstance(out, Tensor) or not is_plain(*out):
+        return
+    if any(_meet(a, b) for i, a in enumerate(out) for b in out[:i]):
+        raise ValueError("out must hold tensors that share no memory")
+
+
+def overlap(out: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a result written piece by piece into ``out`` might be read as an argument."""
+    return any(_meet(o, a) for o in leaves((out,)) for a in leaves(args))
+
+
+def put(result: Any, out: Any) -> Any:
+    """``result`` copied into ``out``, by torch, which keeps the versions (and refuses too late)."""
+    if not torch.compiler.is_compiling():
+        _refuse_inference(list(leaves((out,))))
+    for target, value in zip(as_tuple(out), as_tuple(result), strict=True):
+        target.copy_(value)
+    return out
+
+
+def same_place(out: Any, t: Tensor) -> bool:
+    """Whether two tensors are the same elements of the same memory."""
+    return isinstance(out, Tensor) and (out.data_ptr(), out.shape, out.stride()) == (t.data_ptr(), t.shape, t.stride())

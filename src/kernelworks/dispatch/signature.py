@@ -1,0 +1,367 @@
+"""torch's way to write a call, beside ours: ``layer_norm(x, (64,), w, b)``, ``attention(q, k, v, is_causal=True)``.
+
+An op's public function takes its own arguments. What is none of them (``input=``, ``normalized_shape``, a position that
+only torch's function has) is bound to the signature of torch's function, said once in the room as ``ours``: a function
+with exactly that signature which returns the op's arguments, or the reason why only torch's function serves them.
+
+- What is said in torch's way is torch's to take or to refuse: where the op has no answer to it (``dropout_p``, a dtype
+  that the contract leaves out, autocast), torch's function runs with the same arguments.
+- A call that reads the same in both is the op's, with the errors of its contract.
+- Arguments of the op's own (``residual=``, ``window=``, ``row=``) may join torch's; where torch's function would have
+  to take them, the error names them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from kernelworks.contract import ABSENT
+from kernelworks.dispatch.arrays import borrowed, foreign, given_back
+from kernelworks.dispatch.hooks import stop_for
+from kernelworks.dispatch.mutation import check_out, put
+from kernelworks.dispatch.op import OPS, Op
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = [
+    "ABSENT", "SIZES", "Array", "Gate", "Spelling", "by_operator", "composites", "gates", "last_alone", "operator_of",
+    "shown", "spelled", "two_names",
+]  # fmt: skip
+
+Array = TypeVar("Array", Tensor, "np.ndarray[Any, Any]")
+"""What an op takes, it gives back."""
+
+
+SIZES = frozenset({tuple, list, torch.Size, int})  # what torch's functions take for a shape, where ours take a tensor
+REFUSED = (TypeError, ValueError)  # how a contract refuses arguments
+
+# Under autocast torch's function would take another dtype than its arguments have.
+_autocast = torch._C._is_any_autocast_enabled
+
+
+class Spelling:
+    """How torch writes one op.
+
+    ``function`` is torch's, None where the installed torch has it not yet; ``ours`` has its signature. ``same`` gives
+    the op's name of an argument that torch calls otherwise, ``joined`` the op's arguments that say in another way what
+    one of torch's says, so that a call may hold one of the two. ``own`` is the op's signature where the two put
+    different things in one place; it returns the op's arguments. ``call`` is ``op.call`` where the op needs no other.
+
+    ``name`` is the function's in ``torch.nn.functional``, or else in ``torch``: by default the op's. ``operator`` is
+    that of the aten operator that it calls, or what that would be called where it calls several (``composite``);
+    ``forms`` is what the profiler does not record of such a call, as it may have been. ``left`` says why a swap leaves
+    torch's function where it stands; "" where it does not.
+    """
+
+    def __init__(
+        self,
+        op: Any,
+        function: Callable[..., Any] | None,
+        ours: Callable[..., tuple[Any, ...] | str],
+        same: Mapping[str, str],
+        *,
+        joined: Mapping[str, str] | None = None,
+        own: Callable[..., tuple[Any, ...]] | None = None,
+        call: Callable[..., Any] | None = None,
+        name: str = "",
+        operator: str = "",
+        forms: tuple[Mapping[str, Any], ...] = ({},),
+        left: str = "",
+    ) -> None:
+        self.name = name or op.name
+        self.operator, self.forms, self.left = operator or self.name, forms, left
+        self.composite = function is not None and not hasattr(torch.ops.aten, self.operator)
+        self.op, self.function, self.ours, self.call = op, function, ours, call or op.call
+        self.same, self.joined = dict(same), dict(joined or {})
+        self.theirs = {name: torchs for torchs, name in same.items()}
+        code = ours.__code__
+        self.positional = code.co_varnames[: code.co_argcount]
+        self.names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        defaults = ours.__defaults__ or ()
+        self.defaults = dict(zip(self.positional[len(self.positional) - len(defaults) :], defaults, strict=True))
+        self.defaults |= ours.__kwdefaults__ or {}
+        self.known = frozenset(self.names)
+        self.bools = [(n, i) for i, n in enumerate(self.names) if self.defaults.get(n).__class__ is bool]
+        self.own: Any = own
+        must = (n for n in self.names if n not in self.defaults and n not in same and n not in self.op_names)
+        self.telling = next(must, "")
+        self.place = self.positional.index(self.telling) if self.telling else 0
+        if own is not None:
+            own.__qualname__ = op.name  # as Python's errors call it
+            if self.telling:
+                op.misread = self
+        op.spelling = self
+
+    def __call__(
+        self, positional: tuple[Any, ...], torchs: dict[str, Any], own: Mapping[str, Any], out: Any, row: str | None
+    ) -> Any:
+        """A call in torch's spelling: what was given by position, in torch's order; by a name that the op's function
+        has not; and by one that it has, or is that argument's default. ``torchs`` is changed."""
+        for name, value in own.items():
+            if value is not None and value is not False and not _is_default(value, self.defaults.get(name)):
+                torchs[name] = value
+        placed = positional
+        if placed[0] is ABSENT:
+            placed = ()
+            torchs.update((n, v) for n, v in zip(self.positional, positional, strict=False) if v is not ABSENT)
+        if out is None and row is None and (not torchs or torchs.keys() <= self.known):
+            first = placed[0] if placed else torchs.get(self.names[0])
+            if isinstance(first, Tensor) and not (self.bools and self.odd(placed, torchs)):
+                try:
+                    asked = self.ours(*placed, **torchs)
+                except TypeError:
+                    asked = None  # it is bound again below, for an error that names the argument
+                if asked is not None:
+                    return self._served(asked, placed, torchs, None)
+        return self._in_full(placed, torchs, out, row)
+
+    def odd(self, positional: tuple[Any, ...], named: Mapping[str, Any]) -> str:
+        """An argument that torch takes as a truth value and nothing else, and that is none."""
+        for name, place in self.bools:
+            value = named.get(name, positional[place] if place < len(positional) else False)
+            if value is not True and value is not False:
+                return name
+        return ""
+
+    def _in_full(self, positional: tuple[Any, ...], named: Mapping[str, Any], out: Any, row: str | None) -> Any:
+        if foreign((*positional, *named.values(), out)):
+            return self._through_tensors(positional, named, out, row)
+        given, more = self._bound(positional, named)
+        odd = self.odd((), given)
+        asked = f"{odd} is no bool" if odd else self.ours(**given)
+        if more:
+            asked = self._join(asked, given, more)
+        if isinstance(asked, str):
+            if row not in (None, "torch"):
+                self.op.row(row)
+                raise RuntimeError(f"row {row!r} of {self.op.name} cannot run: {asked}")
+        elif more or row is not None:
+            return self.call(*asked, out, row)
+        return self._served(asked, (), given, out)
+
+    def as_torch(self, *args: Any) -> Any:
+        """torch's function, all arguments by position: the op where it says the same, else that function."""
+        return self._served(self.ours(*args), args, {}, None)
+
+    def _served(
+        self, asked: tuple[Any, ...] | str, positional: tuple[Any, ...], named: Mapping[str, Any], out: Any
+    ) -> Any:
+        """By the op, or by torch's function with the arguments as they came."""
+        if asked.__class__ is tuple:
+            if _autocast():
+                asked = "autocast is on, and takes another dtype"
+            else:
+                try:
+                    return self.call(*asked, out, None)
+                except REFUSED as error:  # torch's function takes it, or refuses it in its own words
+                    asked = str(error)
+        if not torch.compiler.is_dynamo_compiling():
+            stop_for(self.op, asked)
+        if self.function is None:
+            raise RuntimeError(f"{self.op.name} in torch's spelling needs a later torch: {asked}")
+        result = self.function(*positional, **named)
+        if out is None:
+            return result
+        check_out(self.op.name, result, out, (*positional, *named.values()))
+        return put(result, out)
+
+    def either(self, positional: tuple[Any, ...], named: dict[str, Any], out: Any, row: str | None) -> Any:
+        """A call that holds one thing in either spelling and means another: torch's where the argument is there that
+        only torch's must have, by name or as a shape in its place; where there is none such, where it does not fit
+        ours."""
+        values = positional
+        if values[-1] is ABSENT:
+            values = tuple(value for value in positional if value is not ABSENT)
+        if self.telling:
+            torchs = self.telling in named or (len(values) > self.place and values[self.place].__class__ in SIZES)
+        else:
+            torchs = not self._fits_own(values, named)
+        if torchs:
+            return self(values or (ABSENT,), named, {}, out, row)
+        try:
+            asked = self.own(*values, **named)
+        except TypeError as error:
+            raise TypeError(f"{error}; torch's spelling is {self.written()}") from None
+        return self.call(*asked, out, row)
+
+    def taken(self, args: tuple[Any, ...]) -> bool:
+        """Whether the op's arguments are a call in torch's spelling, or an unfinished one, taken for one in ours. So a
+        function whose first arguments stand in other places in torch's needs no look at them before it calls the op."""
+        return args[self.place].__class__ in SIZES or any(a is ABSENT for a in args)
+
+    def reread(self, args: tuple[Any, ...], out: Any, row: str | None) -> Any:
+        """The same call, read as what it is."""
+        count: int = self.own.__code__.co_argcount
+        named = zip(self.op_names[count:], args[count:], strict=True)
+        given = {n: v for n, v in named if v is not ABSENT and (v is not None or n in self.known)}
+        return self.either(args[:count], given, out, row)
+
+    def _fits_own(self, values: tuple[Any, ...], given: Mapping[str, Any]) -> bool:
+        """Whether each argument has a place of its own in ours; asked without an exception, for compilers."""
+        code: types.CodeType = self.own.__code__
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        placed = names[: len(values)]
+        return len(values) <= code.co_argcount and all(n in names and n not in placed for n in given)
+
+    def _through_tensors(self, positional: tuple[Any, ...], named: Mapping[str, Any], out: Any, row: str | None) -> Any:
+        """The same call with a tensor in the place of each array of NumPy's or of DLPack's."""
+        placed = tuple(borrowed(n, v) for n, v in zip(self.positional, positional, strict=False))
+        placed += positional[len(placed) :]
+        said = {n: borrowed(n, v) for n, v in named.items()}
+        to = borrowed("out", out, written=True)
+        return given_back(lambda: self._in_full(placed, said, to, row), (*positional, *named.values()), out)
+
+    @property
+    def op_names(self) -> tuple[str, ...]:
+        names: tuple[str, ...] = self.op.passes["forward"].names
+        return names
+
+    def written(self) -> str:
+        """The signature that torch's spelling has, as text."""
+        parts = []
+        for i, name in enumerate(self.names):
+            if i == len(self.positional):
+                parts.append("*")
+            parts.append(f"{name}={self.defaults[name]!r}" if name in self.defaults else name)
+        return f"{self.op.name}({', '.join(parts)})"
+
+    def _bound(self, positional: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Arguments by torch's names, and those that only the op has, where they are not at their defaults."""
+        op = self.op.name
+        if len(positional) > len(self.positional):
+            raise TypeError(
+                f"{op}() takes at most {len(self.positional)} arguments by position, got {len(positional)}: "
+                f"torch's spelling is {self.written()}"
+            )
+        given = {n: v for n, v in zip(self.positional, positional, strict=False) if v is not ABSENT}
+        more: dict[str, Any] = {}
+        for name, value in named.items():
+            theirs = name if name in self.names else self.theirs.get(name, name)
+            if value is ABSENT:
+                continue
+            if theirs not in self.names:
+                if name not in self.op_names:
+                    raise TypeError(f"{op}() has no argument {name!r}; torch's spelling is {self.written()}")
+                if value is not None and value is not False:
+                    more[name] = value
+            elif _is_default(value, self.defaults.get(theirs, ABSENT)) and theirs in given:
+                continue
+            elif theirs in given:
+                raise TypeError(f"{op}() got {theirs} twice" + ("" if theirs == name else f": {name} is the same"))
+            else:
+                given[theirs] = value
+        for name in self.names:
+            if name not in given and name not in self.defaults:
+                raise TypeError(f"{op}() is missing {name}; torch's spelling is {self.written()}")
+        return given, more
+
+    def _join(self, asked: tuple[Any, ...] | str, given: dict[str, Any], more: dict[str, Any]) -> tuple[Any, ...]:
+        """The op's arguments, those of its own among them."""
+        op = self.op.name
+        for name in more:
+            theirs = self.joined.get(name, "")
+            if theirs in given and not _is_default(given[theirs], self.defaults[theirs]):
+                raise TypeError(f"{op}() got both {theirs} and {name}, which say the same: give one of them")
+        if isinstance(asked, str):
+            raise ValueError(f"{op}() cannot join {', '.join(more)}, which torch's function has not, to this: {asked}")
+        values = dict(zip(self.op_names, asked, strict=True)) | more
+        return tuple(values.values())
+
+
+class Gate:
+    """How torch writes an op that is one of its functions of the first argument times the second: ``F.silu(a) * b``.
+
+    ``words`` are what function and op take beside, by name: the accepted values, torch's default first.
+    """
+
+    def __init__(self, op: Any, function: Callable[..., Any], **words: tuple[str, ...]) -> None:
+        self.op, self.name, self.words = op, function.__name__, words
+        op.gate = self
+
+    def said(self, named: Mapping[str, Any]) -> tuple[str, ...] | None:
+        """The op's words of a call of the function with these; None where it has other ones."""
+        if not all(name in self.words and value in self.words[name] for name, value in named.items()):
+            return None
+        return tuple(named.get(name, values[0]) for name, values in self.words.items())
+
+
+def gates() -> dict[str, Gate]:
+    """The gates of all ops, by the name of torch's function."""
+    return {gate.name: gate for op in OPS.values() if (gate := op.gate) is not None}
+
+
+def two_names(function: Any) -> Any:
+    """Marks the code behind overloads that call the first argument by our name and by torch's: mypy holds such code
+    against each of them, and no signature has both names."""
+    return function
+
+
+def shown(function: Any, op: Any) -> None:
+    """Shows an op's public function as it is called in its own way, and says how it is in torch's: its code takes both.
+    Calls that are the op's own go straight to it. A second time changes nothing."""
+    own = typing.get_overloads(function)
+    if own:
+        function.__signature__ = inspect.signature(own[0])
+    doc = function.__doc__
+    if op.spelling is not None and doc and op.spelling.written() not in doc:
+        function.__doc__ = f"{doc.rstrip()}\n\n    As torch's: ``{op.spelling.written()}``.\n"
+    op.entry.face(function, ABSENT)
+
+
+def spelled() -> dict[str, Spelling]:
+    """The spellings of all ops that torch has a function for, by the function's name."""
+    return {s.name: s for op in OPS.values() if (s := op.spelling) is not None and s.function is not None}
+
+
+def ops_of(names: Iterable[str]) -> tuple[Op, ...]:
+    """The ops of these names, ours or torch's functions', each once; of others there is none."""
+    known = spelled()
+    found = (OPS[name] if name in OPS else known[name].op for name in names if name in OPS or name in known)
+    return tuple(dict.fromkeys(found))
+
+
+def by_operator(name: str) -> Spelling | None:
+    """The spelling of the op that says what an aten operator of this name does; None where none does."""
+    return _by_operator(len(OPS)).get(name.removeprefix("aten::"))
+
+
+def operator_of(op: str) -> str:
+    """The aten operator that does what an op of this name does, where torch has one; else the name itself."""
+    spelling = OPS[op].spelling if op in OPS else None
+    return op if spelling is None else str(spelling.operator)
+
+
+@functools.lru_cache(1)
+def _by_operator(count: int) -> dict[str, Spelling]:
+    return {spelling.operator: spelling for spelling in spelled().values()}
+
+
+def composites() -> dict[int, Spelling]:
+    """The spellings whose function torch makes of several operators, so that nothing records a call of it as one; by
+    the function's ``id``, for what a mode is told of need not be hashable."""
+    return {id(spelling.function): spelling for spelling in spelled().values() if spelling.composite}
+
+
+def last_alone(normalized_shape: Any, input: Tensor) -> bool:
+    """Whether a shape, in a form that torch takes, is the last dimension and no other."""
+    kind = type(normalized_shape)
+    if kind is int or kind not in SIZES or len(normalized_shape) != 1:
+        return False
+    size = normalized_shape[0]
+    return type(size) is int and input.dim() > 0 and size == input.shape[-1]
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    if value is default:
+        return True
+    kind = value.__class__
+    return kind is default.__class__ and kind in (int, float, str, bool) and bool(value == default)

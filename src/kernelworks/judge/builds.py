@@ -1,0 +1,117 @@
+"""Building candidates: each in a process that ends after its first answer, those that come next beside it.
+
+A compiler has one thread, and a sitting more cores: while a candidate is built, so are those that come next, one on
+each core that is left; and beside what is asked of a row of ours once its times are taken. They lie there stopped then,
+and nothing is timed before they do. Of rows of ours alone: nobody else's code is let run before it is on trial.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernelworks.judge.problem import Candidate
+from kernelworks.judge.process.cleanup import cleared
+from kernelworks.judge.process.pool import Ended
+from kernelworks.judge.process.sanitise import loaded
+from kernelworks.judge.roles.handle import Arm
+
+if TYPE_CHECKING:
+    from kernelworks.judge.harness import Bench
+
+__all__ = ["Building", "Site"]
+
+
+@dataclass
+class Building:
+    """A candidate's first process and the folder that it compiles in, which the processes after it share."""
+
+    candidate: Candidate
+    arm: Arm
+    folder: Path
+    begun: float
+    said: Any = None
+    seconds: float = 0.0
+
+    def heard(self, patience_s: float) -> Any:
+        """What it said of how it was loaded. Raises Ended."""
+        if self.said is None:
+            self.said = loaded(self.arm.born.hear(patience_s)[0])
+            self.seconds = time.monotonic() - self.begun
+        return self.said
+
+    @property
+    def raised(self) -> bool:
+        """Whether it does not load: its process has ended then."""
+        return self.said is not None and "raised" in self.said
+
+    def end(self) -> None:
+        self.arm.born.end()
+        cleared(self.folder)
+
+
+class Site:
+    """Where a bench's candidates are built."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.ahead: list[Building] = []
+
+    def begun(self, candidate: Candidate, folder: Path) -> Building:
+        """Raises Ended."""
+        begin = time.monotonic()
+        arm = self.bench.begun("candidate", candidate, self.bench.problem.shapes[0], folder)
+        return Building(candidate, arm, folder, begin)
+
+    def taken(self, candidate: Candidate) -> Building | None:
+        """The candidate as it was built beside another one; None where it was not."""
+        found = next((one for one in self.ahead if one.candidate == candidate), None)
+        if found is None:
+            return None
+        self.ahead.remove(found)
+        if found.said is None or found.raised or found.arm.born.alive():
+            return found
+        found.end()
+        return None
+
+    def begin_beside(self, coming: Sequence[Candidate]) -> None:
+        """Begins those that come next, as many as there are cores left beside a compiler."""
+        self.clear()  # who came instead of them has not asked for them
+        self._begin(coming, self._cores() - 1)
+
+    def begin_behind(self, coming: Sequence[Candidate]) -> None:
+        """Begins those that come next where none of them is built yet, now that nothing more is timed of the candidate
+        on trial: one on each core."""
+        if not self.ahead:
+            self._begin(coming, self._cores())
+
+    def _cores(self) -> int:
+        return min(self.bench.threads, len(os.sched_getaffinity(0)))
+
+    def _begin(self, coming: Sequence[Candidate], most: int) -> None:
+        if self.bench.device.apart:
+            return  # nothing is compiled there before a call, which has to wait for its turn
+        for one in [one for one in coming if one.known][:most]:
+            with contextlib.suppress(Ended):
+                self.ahead.append(self.begun(one, self.bench.nursery.folder("candidate")))
+
+    def rest(self) -> None:
+        """All that were begun are built, or given up: their own trial begins anew, and says what is wrong."""
+        for one in [*self.ahead]:
+            try:
+                one.heard(self.bench.budget.build_s)
+                if not one.raised:
+                    one.arm.born.stop()
+            except Ended:
+                self.ahead.remove(one)
+                one.end()
+
+    def clear(self) -> None:
+        for one in self.ahead:
+            one.end()
+        self.ahead.clear()

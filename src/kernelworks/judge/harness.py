@@ -1,0 +1,321 @@
+"""The bench: a problem with its truth, and the arms that candidates are held against, set up once for many candidates.
+
+The supervisor's side of it has the seeds and runs nothing of anybody's. Beside it are the process of the truth
+(``truth``) and those of what candidates are timed against (``caller``), each born in a process that has loaded torch
+and nothing else (``birth``) and apart from all others (``sandbox``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelworks.judge.builds import Site
+from kernelworks.judge.formats import told
+from kernelworks.judge.inputs.cases import Case, case_of
+from kernelworks.judge.inputs.draws import BEYOND, DRAWS
+from kernelworks.judge.problem import Candidate, Problem, Shape
+from kernelworks.judge.process.cleanup import cleared
+from kernelworks.judge.process.pool import Born, Ended, Nursery
+from kernelworks.judge.process.sanitise import loaded
+from kernelworks.judge.roles.device import Host
+from kernelworks.judge.roles.handle import Arm
+from kernelworks.records.judgement import Charge
+
+__all__ = ["BUILDING", "WARMING", "Bench", "Budget", "NoVerdict"]
+
+MOST_PLACES = 1 << 14  # of one answer at which the truth is kept, where it is larger
+WHOLE = 1 << 20  # elements up to which an answer is held against the truth as a whole
+SEED_BITS = 62
+ALL_DAY_S = 86_400.0  # of CPU, for what serves every candidate
+Turn = Callable[[], AbstractContextManager[None]]
+BUILDING, WARMING = "building", "warming"  # what cases that are in no race are for
+MOST_COURTS = 6  # processes of the truth at sizes of the problem, its own among them, that are kept for the next
+
+
+class NoVerdict(Exception):
+    """The problem does not allow one; ``kind`` is "unsound" or "undecided"."""
+
+    def __init__(self, kind: str, said: str) -> None:
+        super().__init__(said)
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Seconds for the parts of a judgement, and how many calls at the most."""
+
+    truth_s: float = 20.0  # for drawing cases and their truth
+    build_s: float = 300.0  # for loading a candidate and its first call
+    answer_s: float = 60.0  # for one answer
+    cpu_s: float = 900.0  # of all cores, for one process of a candidate
+    most_cases: int = 48
+    least_cases: int = 6
+    many: int = 1000  # calls after which it must still be right
+    many_s: float = 3.0  # that they may take
+    looks: int = 2  # at work that goes on after an answer, while it is timed
+    shapes: int = 2  # other sizes of the problem
+    required: int | None = None  # of the sizes that a candidate must take so many, drawn; all without it
+    sizes: int | None = None  # that candidates' sizes are drawn from, so many for all of a sitting; without it from all
+    gradients: int = 2  # cases of a backward; 0: the candidate is for a forward alone
+    all_reasons: bool = True  # what is refused already is looked at further
+    turns_s: float = 0.0  # further turns of the race, on inputs that were seen: of a candidate that is ``known``
+
+
+class Bench:
+    """A problem with its truth, and the arms that candidates are held against: set up once, for many candidates."""
+
+    def __init__(self, nursery: Nursery, problem: Problem, budget: Budget, threads: int, device: Host) -> None:
+        self.nursery, self.problem, self.budget, self.threads = nursery, problem, budget, threads
+        self.device = device
+        self.draw = random.Random(secrets.randbits(256))
+        self.weights, self.places = secrets.randbits(SEED_BITS), secrets.randbits(SEED_BITS)
+        self.courts: dict[str, tuple[Born, bytes]] = {}
+        self.cases: list[Case] = []
+        self.arms: dict[str, Arm] = {}
+        self.alone_calls = True  # calls on a device have it for themselves; those whose times do not count need not
+        self.visiting: list[Arm] = []  # of the candidate that is on trial
+        self.site = Site(self)
+        self.remarks: list[Charge] = []
+        self.backward: list[Case] | None = None
+        self.alone: Turn = contextlib.nullcontext  # while times are taken
+        self.beside: Turn = contextlib.nullcontext  # while a device is used, and no times are taken there
+        self._turn = False  # whether it is ours now
+        self.provided: Sequence[Path] = ()  # compiled, for candidates that are rows of ours on a GPU
+        self.set_aside: dict[str, Case] = {}
+        self.elsewhere: dict[str, list[Case]] = {}  # shape -> cases, where all candidates have the same sizes
+        self.weighted: dict[str, int] = {}  # shape -> elements of weights that have others in place of one number
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends what is its own: the nursery may serve others."""
+        self.dismiss()
+        self.site.clear()
+        for born in (*(court for court, _ in self.courts.values()), *(arm.born for arm in self.arms.values())):
+            born.end()
+        elsewhere = (case for cases in self.elsewhere.values() for case in cases)
+        for case in (*self.cases, *self.set_aside.values(), *elsewhere, *(self.backward or ())):
+            case.close()
+
+    @contextlib.contextmanager
+    def turn(self, how: Turn) -> Iterator[None]:
+        """``alone`` or ``beside``, for as long as this lasts; whoever has a turn already keeps that one."""
+        if self._turn:
+            yield
+            return
+        with how():
+            self._turn = True
+            try:
+                yield
+            finally:
+                self._turn = False
+
+    def on_device(self, how: Turn) -> AbstractContextManager[None]:
+        """``turn`` where candidates work on a device that all processes of a machine share; nothing on a CPU, whose
+        cores are each process's own."""
+        return self.turn(how) if self.device.apart else contextlib.nullcontext()
+
+    def _call_turn(self) -> AbstractContextManager[None]:
+        return self.on_device(self.alone if self.alone_calls else self.beside)
+
+    # ------------------------------------------------------------ the truth
+
+    def court(self, shape: Shape) -> tuple[Born, bytes]:
+        """The process of the truth at a shape, and what a candidate is made with. Raises NoVerdict."""
+        if shape.name not in self.courts:
+            papers = {
+                "problem": self.problem, "shape": shape, "weights": self.weights, "threads": self.threads,
+                "device": self.device,
+            }  # fmt: skip
+            born = self.nursery.born("truth", papers, cpu_s=ALL_DAY_S, device=self.device.name)
+            said, descriptors = self.asked(born, {"do": "given"})
+            with open(descriptors[0], "rb") as file:
+                file.seek(0)
+                self.courts[shape.name] = born, file.read()
+            if said["weighted"]:
+                self.weighted[shape.name] = int(said["weighted"])
+        return self.courts[shape.name]
+
+    def asked(self, born: Born, what: dict[str, Any]) -> tuple[Any, list[int]]:
+        """Raises NoVerdict."""
+        try:
+            said, descriptors = born.ask(what, self.budget.build_s)
+        except Ended as error:
+            raise NoVerdict("undecided", f"the problem's own process {error}") from error
+        if "raised" in said:
+            raise NoVerdict("undecided", f"the problem raised {said['raised']}")
+        if "unbounded" in said:
+            raise NoVerdict("undecided", f"no bound can be derived: {said['unbounded']}")
+        return said, descriptors
+
+    def case(self, shape: Shape, draw: str = "given", *, backward: bool = False) -> Case:
+        """A case from a seed that only this call knows; of a ``backward`` its answers are gradients. Raises
+        NoVerdict."""
+        born, _ = self.court(shape)
+        asked = {
+            "do": "case", "backward": backward, "seed": secrets.randbits(SEED_BITS), "draw": draw,
+            "places": self.places if len(self.cases) < 2 else secrets.randbits(SEED_BITS),
+            "most": WHOLE if len(self.cases) < 2 else MOST_PLACES, "twice": not self.cases and not backward,
+        }  # fmt: skip
+        with self.on_device(self.beside):
+            said, descriptors = self.asked(born, asked)
+            case = case_of(draw, said, descriptors)
+            case.there = self.device.held(case.given)
+        if said["left"] and all(one.kind != "truth" for one in self.remarks):
+            self.remarks.append(Charge("truth", f"made on the CPU, as it did not go on the device: {said['left']}"))
+        return case
+
+    def aside(self, what: str) -> Case:
+        """A case that is in no race, one for all candidates: what a process has seen that ends before the judged one
+        begins, or what that one gets used to its work with. Raises NoVerdict."""
+        if what not in self.set_aside:
+            self.set_aside[what] = self.case(self.problem.shapes[0])
+        return self.set_aside[what]
+
+    def ready(self, over: Sequence[str]) -> None:
+        """What the first candidate would wait for and all others find there. Raises NoVerdict."""
+        for what in (BUILDING, WARMING):
+            self.aside(what)
+        for name in over:
+            self.against(name)
+
+    @functools.cached_property
+    def others(self) -> Sequence[Shape]:
+        """The problem's other sizes, or those of them that all candidates' are drawn from: the required ones first."""
+        shapes, most = self.problem.shapes[1:], self.budget.sizes
+        if most is None or most >= len(shapes):
+            return shapes
+        drawn = self.draw.sample(shapes, len(shapes))
+        return sorted(drawn, key=lambda shape: not shape.required)[:most]
+
+    def at(self, shape: Shape, count: int) -> list[Case]:
+        """Cases of another size. Raises NoVerdict."""
+        if self.budget.sizes is None:
+            return [self.case(shape) for _ in range(count)]
+        if shape.name not in self.elsewhere:
+            self.elsewhere[shape.name] = [self.case(shape) for _ in range(count)]
+        return self.elsewhere[shape.name]
+
+    def collect(self) -> None:
+        """Cases for all arms, as many as the budget allows. Raises NoVerdict."""
+        shape, begin = self.problem.shapes[0], time.monotonic()
+        others = self.draw.sample([*DRAWS][1:], len(DRAWS) - 1)
+        usable = sorted(others, key=lambda draw: draw != BEYOND)  # in turns: none is left to chance
+        while len(self.cases) < self.budget.most_cases:
+            if len(self.cases) >= self.budget.least_cases and time.monotonic() - begin > self.budget.truth_s:
+                break
+            as_given = len(self.cases) < 2 or len(self.cases) % 2 == 0 or not usable
+            draw = "given" if as_given else usable.pop(0)
+            try:
+                case = self.case(shape, draw)
+            except NoVerdict:
+                if draw != BEYOND:
+                    raise
+                self.remarks.append(Charge("draw left out", f"{draw!r}: the reference takes no such inputs"))
+                continue
+            if draw == "given" and case.own > 1:
+                raise NoVerdict(
+                    "unsound",
+                    f"the reference itself is {case.own:.3g} times the derived bound off its truth in float64",
+                )
+            if case.drawn:
+                raise NoVerdict("unsound", "two runs on the same inputs differ: its answer is drawn anew in each")
+            if draw != "given" and (case.own > 1 or not case.finite):
+                self.remarks.append(Charge("draw left out", f"{draw!r}: the reference itself does not hold there"))
+                continue
+            if draw != "given":
+                usable.append(draw)
+            self.cases.append(case)
+        self._sound()
+
+    def _sound(self) -> None:
+        """A problem whose answer does not depend on its input lets anything through. Raises NoVerdict."""
+        first, second = self.cases[:2]  # whose answers are held against the truth at the same places
+        both = zip(first.truth, second.truth, second.bound, strict=True)
+        if first.given and all(bool(((a.double() - b.double()).abs() <= most).all()) for a, b, most in both):
+            raise NoVerdict("unsound", "the answer to other inputs passes for the right one: it hardly depends on them")
+
+    def work(self) -> dict[str, Any]:
+        """What the reference must do, as its process counts it. Raises NoVerdict."""
+        born, _ = self.court(self.problem.shapes[0])
+        with self.on_device(self.beside):
+            found: dict[str, Any] = self.asked(born, {"do": "work", "seed": secrets.randbits(SEED_BITS)})[0]
+        return found
+
+    def gradients(self) -> tuple[list[Case], list[str]]:
+        """Cases whose answers are gradients, and the names of the weights among them; none where the reference has no
+        graph, or no bound on it can be derived."""
+        if self.backward is None:
+            self.backward = []
+            try:
+                found = [self.case(self.problem.shapes[0], backward=True) for _ in range(self.budget.gradients)]
+                self.backward = found if all(c.own <= 1 for c in found) else []
+                if found and not self.backward:
+                    self.remarks.append(Charge("gradients", "not compared: the reference's own are beyond their bound"))
+            except NoVerdict as error:
+                self.remarks.append(Charge("gradients", f"not compared: {error}"))
+        names = self.backward[0].names if self.backward else []
+        return self.backward, [name for name in names if not name.startswith("input ")]
+
+    # ------------------------------------------------------------ the arms
+
+    def born(
+        self, name: str, candidate: Candidate | None, shape: Shape, folder: Path | None = None, *, silent: bool = False
+    ) -> tuple[Arm, Any]:
+        """A process that has made its callable, and what it said of that. Raises Ended."""
+        arm = self.begun(name, candidate, shape, folder, silent=silent)
+        if candidate is not None:
+            self.visiting.append(arm)
+        return arm, loaded(arm.born.hear(self.budget.build_s)[0])
+
+    def begun(
+        self, name: str, candidate: Candidate | None, shape: Shape, folder: Path | None = None, *, silent: bool = False
+    ) -> Arm:
+        """A process that makes its callable, and will say so. Raises Ended."""
+        _, given = self.court(shape)
+        papers = {
+            "problem": self.problem if candidate is None else told(self.problem),
+            "shape": shape, "candidate": candidate, "given": given, "weights": self.weights,
+            "threads": self.threads, "silent": silent, "arm": name, "device": self.device,
+        }  # fmt: skip
+        cpu_s = ALL_DAY_S if candidate is None else self.budget.cpu_s
+        process = self.nursery.born("caller", papers, folder=folder, cpu_s=cpu_s, device=self.device.name)
+        return Arm(name, process, self.draw, self.budget.answer_s, self.device, self._call_turn)
+
+    def dismiss(self) -> None:
+        """Ends what a candidate may have left running, with what it has compiled."""
+        for arm in self.visiting:
+            arm.born.end()
+            cleared(arm.born.folder)
+        self.visiting.clear()
+        self.trim()
+
+    def trim(self) -> None:
+        """Ends the truth at sizes other than the problem's own, but for the latest."""
+        for name in [*self.courts][1 : 1 - MOST_COURTS]:
+            self.courts.pop(name)[0].end()
+
+    def against(self, name: str) -> Arm:
+        """What candidates are timed against: "eager", "compiled" or "ours". Raises NoVerdict."""
+        if name not in self.arms:
+            try:
+                arm, said = self.born(name, None, self.problem.shapes[0])
+                if "raised" in said:
+                    raise NoVerdict("undecided", f"the reference ({name}) raised {said['raised']}")
+                answer = arm.call(self.cases[:1])
+            except Ended as error:
+                raise NoVerdict("undecided", f"the reference ({name}) {error}") from error
+            if answer.raised or answer.late:
+                raise NoVerdict("undecided", f"the reference ({name}) {answer.raised or answer.late}")
+            self.arms[name] = arm
+        return self.arms[name]

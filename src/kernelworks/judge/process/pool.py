@@ -1,0 +1,327 @@
+"""The judge's processes as the supervisor holds them: born (``birth``), asked, stopped, let go on, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernelworks.judge.process.cleanup import cleared
+from kernelworks.judge.process.integrity import rewritten
+from kernelworks.judge.process.ipc import hear, pair, say, wrapped
+from kernelworks.machine import environment
+
+__all__ = ["Born", "Ended", "Nursery", "Slow"]
+
+# Long enough for the busiest machine: who waits for these is told at once where the other end is gone.
+START_S = 300.0  # torch is loaded in seconds, from a cold disk beside others in a minute
+STOP_S = 30.0  # a thread stops once it has a core
+# Whether there is a GPU is asked in a way that lets children of the process that asks still use it.
+WITHOUT_CUDA = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+NAP_S = 2e-5  # a thread that runs is stopped within some microseconds, one without a core once it has one
+
+_libc = ctypes.CDLL(None)
+
+
+class Ended(Exception):
+    """A process is gone, or was ended because it did not answer; the text says which."""
+
+
+class Slow(Ended):
+    """It did not answer in time."""
+
+
+@dataclass
+class Born:
+    """A process of the nursery's, as the supervisor holds it."""
+
+    role: str
+    control: socket.socket
+    status: socket.socket
+    folder: Path
+    shared: bool = False  # its folder is another's too
+    pid: int = 0
+    maker: int = 0  # the process that it was forked from
+    handle: int = -1
+    kept: list[str] = field(default_factory=list)
+    open: list[str] = field(default_factory=list)
+    gone: str = ""
+
+    def say(self, message: Any, descriptors: tuple[int, ...] = ()) -> None:
+        """Raises Ended."""
+        try:
+            say(self.control, message, descriptors)
+        except OSError as error:
+            raise Ended(self.why()) from error
+
+    def hear(self, seconds: float) -> tuple[Any, list[int]]:
+        """What it answers. Raises Ended where it does not; it is gone then."""
+        try:
+            said, rights = hear(self.control, seconds)
+            if self.role != "caller":
+                return said, rights
+            for number in rights:  # a candidate has none to hand on: they would stay open while the judge runs
+                os.close(number)
+            return said, []
+        except TimeoutError as error:
+            self.end()
+            self.gone = f"did not answer within {seconds:.0f} s"
+            raise Slow(self.gone) from error
+        except (EOFError, OSError):
+            self.gone = self.why()
+        except ValueError as error:
+            self.end()
+            self.gone = f"answered what is no answer: {error}"
+        raise Ended(self.gone)
+
+    def ask(self, message: Any, seconds: float, descriptors: tuple[int, ...] = ()) -> tuple[Any, list[int]]:
+        self.say(message, descriptors)
+        return self.hear(seconds)
+
+    def why(self) -> str:
+        """How it ended."""
+        if not self.gone:
+            self.gone = "ended"  # by us, where nobody says how
+            with contextlib.suppress(TimeoutError, EOFError, ValueError, OSError):
+                said, _ = hear(self.status, STOP_S)
+                code = int(said["ended"])
+                self.gone = f"crashed with {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        return self.gone
+
+    def stop(self) -> None:
+        """No thread of it runs any more when this returns. Raises Ended."""
+        self._signal(signal.SIGSTOP)
+        until = time.monotonic() + STOP_S
+        while not self.stopped():
+            if time.monotonic() > until:
+                self.end()
+                raise Ended("could not be stopped")
+            time.sleep(NAP_S)
+            self._signal(signal.SIGSTOP)  # something may have let it go on
+
+    def stopped(self) -> bool:
+        """A thread that has just ended does not run any more either. Raises Ended."""
+        try:
+            for task in os.scandir(f"/proc/{self.pid}/task"):
+                if _state(f"{task.path}/stat") not in (b"T", b"t", b"Z", b"X"):
+                    return False
+        except (FileNotFoundError, ProcessLookupError) as error:
+            if not self.alive():
+                raise Ended(self.why()) from error
+            return False
+        if not self.alive():
+            raise Ended(self.why())
+        return True
+
+    def running(self) -> bool:
+        """Whether a thread of it has a core, or waits for one. Raises Ended."""
+        try:
+            tasks = list(os.scandir(f"/proc/{self.pid}/task"))
+        except OSError as error:
+            raise Ended(self.why()) from error
+        for task in tasks:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one that has just ended
+                if _state(f"{task.path}/stat") == b"R":
+                    return True
+        return False
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def spread(self) -> set[int]:
+        """Of a stopped process: its threads, each bound to a core of its own as far as there are some, for when it goes
+        on; ``roam`` ends that. None where it has but one thread, or has chosen cores itself.
+
+        Left to the scheduler all may be woken on one core, where one that spins for more of OpenMP's work keeps the
+        others from theirs for a time slice, 4 ms. The first is put on the supervisor's core: that one has nothing to do
+        until it is answered, and would itself wait as long behind one that spins.
+        """
+        ours, here, placed = os.sched_getaffinity(0), int(_libc.sched_getcpu()), set[int]()
+        order = sorted(ours, key=lambda core: (core != here, core))
+        with contextlib.suppress(OSError):
+            threads = self._threads()
+            if len(threads) > 1 and len(ours) > 1 and all(os.sched_getaffinity(one) == ours for one in threads):
+                for at, thread in enumerate(threads):
+                    placed.add(thread)
+                    os.sched_setaffinity(thread, {order[at % len(order)]})
+        return placed
+
+    def roam(self, threads: Collection[int] | None = None) -> None:
+        """These threads, or all that there are, may run on every core of ours."""
+        ours = os.sched_getaffinity(0)
+        with contextlib.suppress(OSError):
+            for thread in self._threads() if threads is None else threads:
+                with contextlib.suppress(OSError):  # one that has ended
+                    os.sched_setaffinity(thread, ours)
+
+    def _threads(self) -> list[int]:
+        return sorted(int(task.name) for task in os.scandir(f"/proc/{self.pid}/task"))
+
+    def _signal(self, number: int) -> None:
+        """By a handle of the process, not by its number, which may be another's by now."""
+        try:
+            signal.pidfd_send_signal(self.handle, number)
+        except OSError as error:
+            raise Ended(self.why()) from error
+
+    def rewritten(self) -> list[str]:
+        """What of the code that it was forked with it has written over; none where the kernel does not say."""
+        try:
+            return rewritten(self.pid, self.maker) if self.maker else []
+        except OSError:
+            return []
+
+    def alive(self) -> bool:
+        return self.handle >= 0 and not select.select([self.handle], [], [], 0)[0]
+
+    def others(self) -> list[int]:
+        """Processes in its namespace, or its descendants where it has none, beside itself; none once it is gone."""
+        if not self.alive() or not self._parent():
+            return []
+        found = [pid for pid in _related(self.pid, apart=self._apart) if pid != self.pid]
+        return found if self.alive() else []
+
+    @property
+    def _apart(self) -> bool:
+        """Whether it has a namespace of processes."""
+        return "processes" in self.kept
+
+    def _parent(self) -> bool:
+        """Whether it may have children: in a namespace of its own each process there descends from one of them."""
+        if not self._apart:
+            return True
+        try:
+            return any(Path(task.path, "children").read_bytes() for task in os.scandir(f"/proc/{self.pid}/task"))
+        except OSError:  # a kernel that does not list them, or a thread that has just ended
+            return True
+
+    def end(self) -> None:
+        """Ends it and all that it started (what is in a namespace of its own ends with it); what it has written is
+        removed."""
+        for pid in () if self._apart else self.others():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(Ended):
+            self._signal(signal.SIGKILL)
+        if self.handle >= 0:
+            os.close(self.handle)
+            self.handle = -1
+        self.control.close()
+        self.status.close()
+        if not self.shared:
+            cleared(self.folder)
+
+
+def _state(stat: str) -> bytes:
+    """Of a thread, as its line in /proc has it."""
+    with open(stat, "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0]
+
+
+def _related(pid: int, *, apart: bool) -> Iterator[int]:
+    parents: dict[int, int] = {}
+    with contextlib.suppress(OSError):
+        own = os.readlink(f"/proc/{pid}/ns/pid") if apart else ""
+        for entry in os.scandir("/proc"):
+            if not entry.name.isdigit():
+                continue
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                number = int(entry.name)
+                if apart and os.readlink(f"/proc/{number}/ns/pid") == own:
+                    yield number
+                fields = Path(f"/proc/{number}/stat").read_bytes().rpartition(b")")[2].split()
+                if fields[0] != b"Z":
+                    parents[number] = int(fields[1])
+    if not apart:
+        keeper = parents.get(pid, pid)  # whose child each becomes whose own parent ends
+        known = {keeper}
+        for _ in range(8):  # as deep as anybody nests them
+            known |= {child for child, parent in parents.items() if parent in known}
+        yield from known - {keeper}
+
+
+class Nursery:
+    """The supervisor's side. ``with Nursery() as nursery: nursery.born("truth", papers)``. In an ``interpreted`` one
+    Triton's kernels run in its interpreter, which is decided when Triton is loaded. ``modules``, none of anybody's, are
+    loaded before a process is born: once for all that would load them."""
+
+    def __init__(self, *, interpreted: bool = False, modules: Sequence[str] = ()) -> None:
+        self.interpreted, self.modules = interpreted, modules
+
+    def __enter__(self) -> Nursery:
+        self.root = Path(tempfile.mkdtemp(prefix="kernelworks-judge-"))
+        self.children: list[Born] = []
+        self._end, theirs = pair()
+        # A process shows in /proc what it was started with, whatever is unset later: so secrets are left out here.
+        command = [sys.executable, "-m", "kernelworks.judge.roles.spawn", str(theirs.fileno()), str(self.root)]
+        command += self.modules
+        known = environment.without_secrets() | ({"TRITON_INTERPRET": "1"} if self.interpreted else {}) | WITHOUT_CUDA
+        paths = os.pathsep.join(p for p in sys.path if p)
+        self._process = subprocess.Popen(  # in a session of its own: a key that interrupts the supervisor is not for it
+            command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env={**known, "PYTHONPATH": paths},
+            start_new_session=True,
+        )  # fmt: skip
+        theirs.close()
+        try:
+            hear(self._end, START_S)
+        except BaseException:
+            self._process.kill()  # nothing is left of what does not come up
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in self.children:
+            child.end()
+        self._end.close()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        cleared(self.root)
+
+    def folder(self, name: str) -> Path:
+        """One for processes to share: what is compiled in one is found by the next."""
+        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.root))
+
+    def born(
+        self, role: str, papers: dict[str, Any], *, folder: Path | None = None, cpu_s: float = 600.0,
+        device: str = "cpu",
+    ) -> Born:  # fmt: skip
+        """A process of a role with what it is given at its start; with the folder of another, or one of its own.
+        Raises Ended."""
+        shared = folder is not None
+        folder = folder or self.folder(role)
+        control, its_control = pair()
+        status, its_status = pair()
+        given = wrapped(papers)
+        say(
+            self._end,
+            {"role": role, "folder": str(folder), "cpu_s": cpu_s, "device": device},
+            (its_control.fileno(), its_status.fileno(), given),
+        )
+        its_control.close()
+        its_status.close()
+        os.close(given)
+        child = Born(role, control, status, folder, shared)
+        self.children.append(child)
+        try:
+            said, rights = hear(status, START_S)
+        except (TimeoutError, EOFError) as error:
+            raise Ended("was not started") from error
+        child.pid, child.kept, child.open = int(said["pid"]), list(said["kept"]), list(said["open"])
+        child.handle, child.maker = rights[0], self._process.pid
+        self.children = [c for c in self.children if c.handle >= 0]
+        return child

@@ -1,0 +1,237 @@
+"""One problem's judge, kept open: its truth, its processes and what candidates are timed against are made at the start,
+and serve as many candidates as come."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelworks.judge.formats import candidate_of
+from kernelworks.judge.harness import Bench, Budget, NoVerdict
+from kernelworks.judge.least_time import Limit, limit
+from kernelworks.judge.problem import Candidate, Misread, Problem
+from kernelworks.judge.process.pool import Ended, Nursery
+from kernelworks.judge.roles.device import Host
+from kernelworks.judge.roles.handle import Shared
+from kernelworks.judge.roles.on_cuda import Cuda
+from kernelworks.judge.speed import pace, speed
+from kernelworks.judge.trial import Trial, Tried
+from kernelworks.machine import gpu, has_gpu, machine
+from kernelworks.measure.peaks import ceilings as measured_ceilings
+from kernelworks.profile.program import versions
+from kernelworks.records import Ceilings, GpuCeilings
+from kernelworks.records.judgement import Charge, Judgement
+
+__all__ = ["ARMS", "OVER", "Sitting", "Work"]
+
+ARMS = ("eager", "compiled", "ours")  # what a candidate may be timed against
+CLOCKS_APART = 2.0  # what the events of a process say and what the supervisor sees, from which on both are shown
+OVER = ARMS[:1]  # where nothing is asked for
+Say = Callable[[str], None]
+Text = tuple[str, str, str]  # name, text, language
+Alone = Callable[[], AbstractContextManager[None]]
+
+
+def _silent(line: str) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def _on_one_thread() -> Iterator[None]:
+    """The supervisor writes and compares on one thread: a second one would spin, for milliseconds after each loop that
+    it had a part in, on a core that the candidate has just been let go on with."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Work:
+    """What a problem cannot do without, and how long that takes here at the least."""
+
+    def __init__(self, counted: Mapping[str, Any], threads: int, ceilings: Ceilings | GpuCeilings) -> None:
+        self._counted, self.ceilings = counted, ceilings
+        self.limit = self.on(threads)
+        self.flop = float(sum(call[1] for call in counted["calls"]))
+        self.bytes = float(sum(counted["read"]) + counted["written"])
+
+    def on(self, threads: int) -> Limit:
+        """The least time on a number of threads."""
+        return limit(self._counted, threads, self.ceilings)
+
+
+class Sitting:
+    """``with Sitting(problem) as sitting: sitting.judge(candidate)``, as often as wanted. ``work`` is None, and
+    ``nothing`` says why, where the problem allows no verdict. ``alone()`` lasts as long as times are taken: where
+    several sit on one machine, one of them at a time. On a GPU that they share it lasts as long as a candidate's calls
+    do, since others' kernels there would count as its own, and ``beside()`` as long as truths are made and candidates
+    are built: any number of those beside each other, while nobody is ``alone()``. ``known`` says of a text whether it
+    is a row of ours, and ``provided`` are files that such a one would compile anew; ``modules`` are those of a
+    ``Nursery`` of its own. Where ``many`` come, what serves all of them is made at the start too, whoever the first is.
+
+    Raises ValueError for an arm that there is not.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        over: Sequence[str] = OVER,
+        budget: Budget | None = None,
+        threads: int | None = None,
+        ceilings: Ceilings | GpuCeilings | None = None,
+        nursery: Nursery | None = None,
+        interpreted: bool = False,
+        device: Host | None = None,
+        progress: Say | None = None,
+        alone: Alone | None = None,
+        beside: Alone | None = None,
+        known: Callable[[str], bool] | None = None,
+        provided: Sequence[Path] = (),
+        modules: Sequence[str] = (),
+        many: bool = False,
+    ) -> None:
+        unknown = [word for word in over if word not in ARMS]
+        if unknown:
+            raise ValueError(f"over takes {', '.join(ARMS)}, got {unknown[0]!r}")
+        self.problem, self.over, self.budget = problem, over, budget or Budget()
+        self.device = device or (Cuda() if problem.device == "cuda" else Host())
+        self.threads = threads or torch.get_num_threads()
+        self.say = progress or _silent
+        self.work: Work | None = None
+        self.nothing: NoVerdict | None = None
+        self._ceilings, self._nursery, self._interpreted = ceilings, nursery, interpreted
+        self._alone, self._beside = alone or contextlib.nullcontext, beside or contextlib.nullcontext
+        self._provided, self._modules, self._many = provided, modules, many
+        self._known = known or (lambda source: False)
+
+    def __enter__(self) -> Sitting:
+        missing, limits = self._missing(), self._ceilings
+        with contextlib.ExitStack() as stack:
+            born = self._nursery or Nursery(interpreted=self._interpreted, modules=self._modules)
+            if self._nursery is None and missing is None:
+                stack.enter_context(born)
+            self.bench = stack.enter_context(Bench(born, self.problem, self.budget, self.threads, self.device))
+            self.bench.alone, self.bench.beside = self._alone, self._beside
+            self.bench.provided = self._provided
+            if missing is None:
+                limits = limits or measured_ceilings(rough=True, device=self.device.name)
+                stack.enter_context(_on_one_thread())
+                self._set_up(limits)
+            self.nothing = self.nothing or missing
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def _missing(self) -> NoVerdict | None:
+        """Why candidates cannot be judged here at all, where they cannot."""
+        if self.problem.device not in ("cpu", "cuda"):
+            said = f"the problem is for {self.problem.device}; candidates are judged on a CPU or with CUDA"
+        elif self.device.name == "cuda" and not has_gpu():
+            said = "the problem is for a GPU, and torch sees none here"
+        else:
+            return None
+        return NoVerdict("undecided", said)
+
+    def _set_up(self, limits: Ceilings | GpuCeilings) -> None:
+        """The truth, and the least time; or why there is none."""
+        try:
+            self.say("the truth")
+            self.bench.collect()
+            work = Work(self.bench.work(), self.threads, limits)
+            if self._many:
+                self.bench.ready(self.over)
+            self.work = work
+        except NoVerdict as error:
+            self.nothing = error
+
+    def judge_text(self, name: str, source: str, language: str, coming: Sequence[Text] = ()) -> Judgement:
+        """Of a candidate's whole text; one that is not of the problem's format is refused like one that does not
+        load. ``coming``: the names, texts and languages of those that are asked for next, which may be built beside
+        it."""
+        try:
+            one = self._read(name, source, language)
+        except Misread as error:
+            tried = Tried(reasons=[Charge("does not load", str(error))])
+            return self._judgement(Candidate(name, {}, "", language), tried, self.nothing, 0.0)
+        later = list[Candidate]()
+        for text in coming:
+            with contextlib.suppress(Misread):
+                later.append(self._read(*text))
+        return self.judge(one, later)
+
+    def _read(self, name: str, source: str, language: str) -> Candidate:
+        """Raises Misread."""
+        read = candidate_of(name, source, self.problem, language)
+        return dataclasses.replace(read, known=self._known(source))
+
+    def judge(self, one: Candidate, coming: Sequence[Candidate] = ()) -> Judgement:
+        """What is found of a candidate. Nothing of it runs in this process, and nothing of it stays behind."""
+        begin, tried, why = time.monotonic(), Tried(), self.nothing
+        if why is None and one.language == "cuda" and self.device.name == "cpu":
+            why = NoVerdict("undecided", "a candidate in CUDA, and its problem is judged on the CPU: judge it for cuda")
+        if why is None:
+            try:
+                tried = Trial(self.bench, one, self.over, self.say, coming).run()
+            except NoVerdict as error:
+                why = error
+            except Ended as error:
+                why = NoVerdict("undecided", f"a process of the judge's own {error}")
+            except Shared as error:
+                why = NoVerdict("undecided", str(error))
+            finally:
+                self.bench.dismiss()
+        return self._judgement(one, tried, why, time.monotonic() - begin)
+
+    def _judgement(self, one: Candidate, tried: Tried, why: NoVerdict | None, seconds: float) -> Judgement:
+        bench, problem, least = self.bench, self.problem, self.work.limit if self.work else None
+        reasons, remarks = list(tried.reasons), [*bench.remarks, *tried.remarks]
+        ours = tried.seconds.get("candidate", [])
+        nothing = tried.nothing_s
+        paces = tuple(pace(name, of, nothing) for name, of in tried.seconds.items() if of and len(of) == len(ours))
+        speeds = tuple(speed(name, tried.seconds[name], ours, nothing) for name in self.over if ours and nothing)
+        net = next((p.median_s for p in paces if p.arm == "candidate"), 0.0)
+        interpreted = one.language == "triton" and self.device.name == "cpu"
+        if least is not None and tried.took is not None and not interpreted:
+            broken, less = least.broken_by(tried.took, bench.cases[0].given), net and least.less_arithmetic(net)
+            if broken:
+                reasons.append(Charge("faster than physics", broken))
+            elif less:
+                remarks.append(Charge("less arithmetic", less))
+        if interpreted and paces:
+            paces, speeds = (), ()
+            said = "Triton's interpreter ran its kernels: right or wrong alone is judged"
+            remarks.append(Charge("interpreted", said))
+        if tried.events_s and net and max(tried.events_s, net) > CLOCKS_APART * min(tried.events_s, net):
+            said = f"{tried.events_s:.3g} s a call by its own events, {net:.3g} s by the judge's clock, which counts"
+            remarks.append(Charge("clocks", said))
+        if one.language == "torch" and tried.calls and not reasons:
+            remarks.append(Charge("no kernel of its own", "all of its work is torch's"))
+        if why is not None:
+            reasons = [Charge(why.kind, str(why))]
+        verdict = why.kind if why is not None else "refused" if reasons else "right"
+        return Judgement(
+            candidate=one.name, problem=problem.name, format=problem.format, language=one.language, verdict=verdict,
+            reasons=tuple(reasons), remarks=(*(Charge("read", line) for line in problem.remarks), *remarks),
+            worst=tried.worst if tried.calls else None, calls=tried.calls, elements=tried.elements,
+            draws=tuple(dict.fromkeys(c.draw for c in bench.cases)), shapes=(problem.shapes[0].name, *tried.shapes),
+            bound=bench.cases[0].why if bench.cases else (), paces=paces, speeds=speeds,
+            limit_s=least.seconds if least else None, waits_on=least.waits_on(net) if least and paces else "",
+            ceiling=least.whole.ceiling if least else "", weights=tried.weights, kernels=tried.kernels,
+            kept_from=tried.kept, open_to=tried.open, threads=bench.threads, build_s=tried.build_s, seconds=seconds,
+            date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            machine=gpu().name if self.device.name == "cuda" and has_gpu() else machine().name, versions=versions(),
+            device=self.device.name, events_s=tried.events_s or None,
+        )  # fmt: skip

@@ -1,0 +1,111 @@
+"""One kind of call, raced: every way to run it with rows of ours against torch's own function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kernelworks.dispatch.op import Op
+from kernelworks.measure.autotune.live import Training, forward_only, ours, theirs, waiter
+from kernelworks.measure.clock.duel import FAR, Duel, duel, in_time, quickest
+
+__all__ = ["Found", "race_forward", "race_training", "why_not"]
+
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The quickest way of ours against torch: the forward, or forward and backward ``whole`` and the ``backward``
+    alone, which of a row that makes the gradients with its forward is the whole again. ``lost`` says why a way could
+    not be raced."""
+
+    way: str
+    whole: Duel | None  # None where no way could be raced
+    backward: Duel | None
+    lost: dict[str, str]
+
+
+def race_forward(op: Op, args: tuple[Any, ...], ways: Iterable[str], until: float = math.inf) -> Found:
+    """Raises what torch's own function raises: then the call itself would; and OverTime, where nothing is known
+    ``until`` then (``duel.clock``)."""
+    mine = forward_only(op, args)
+    wait = waiter(mine)
+    torchs = theirs(op, mine)
+    _run(torchs, wait)
+    able, lost = _able(((way, ours(op, mine, way)) for way in ways), wait, until)
+    if not able:
+        return Found("", None, None, lost)
+    way = quickest(list(able.items()), wait, until)
+    return Found(way, duel(able[way], torchs, wait, alike=_alike(wait), until=until), None, lost)
+
+
+def race_training(op: Op, args: tuple[Any, ...], ways: Sequence[str], until: float = math.inf) -> Found:
+    """A way is a row that makes the gradients with its forward, or a row for each with a ``+`` between.
+
+    Raises what torch's own function raises, and OverTime; not between the two races, where the first found ours far
+    ahead: what it took, the second takes no more of.
+    """
+    with torch.enable_grad():
+        training = Training(op, args)
+        wait = waiter(args)
+        torchs = training.both(None)
+        _run(torchs, wait)
+        made: dict[str, Call] = {}
+        lost: dict[str, str] = {}
+        for way in ways:
+            try:
+                made[way] = training.both(way)
+            except Exception as error:
+                lost[way] = why_not(error)
+        able, unable = _able(made.items(), wait, until)
+        lost |= unable
+        if not able:
+            return Found("", None, None, lost)
+        way = quickest(list(able.items()), wait, until)
+        whole = duel(able[way], torchs, wait, alike=_alike(wait), until=until)
+        del made, able, torchs  # and what flows in with them
+        backward = whole
+        if "+" in way:  # else it has none of its own: of a graph that is kept it would make everything once more
+            until = math.inf if whole.ours and whole.raced.ratio > FAR else until
+            backward = duel(training.backward(way), training.backward(None), wait, alike=_alike(wait), until=until)
+    return Found(way, whole, backward, lost)
+
+
+def _able(
+    arms: Iterable[tuple[str, Call]], wait: Call | None, until: float
+) -> tuple[dict[str, Call], dict[str, str]]:  # fmt: skip
+    """The arms that run through once, and for the others why not: a kernel that cannot be built, no memory left."""
+    able: dict[str, Call] = {}
+    lost: dict[str, str] = {}
+    for name, arm in arms:
+        in_time(until)
+        try:
+            _run(arm, wait)
+        except Exception as error:
+            lost[name] = why_not(error)
+        else:
+            able[name] = arm
+    return able, lost
+
+
+def _alike(wait: Call | None) -> bool:
+    """Whether a busy neighbour slows both arms alike: where nothing of a call waits for another thread of the CPU."""
+    return wait is not None or torch.get_num_threads() == 1
+
+
+def _run(arm: Call, wait: Call | None) -> None:
+    arm()
+    if wait is not None:
+        wait()
+
+
+def why_not(error: BaseException) -> str:
+    """Why a race could not be run, as a line."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in str(error):
+        return "there is not enough memory for a race beside the program"
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,163 @@
+"""The kernel map of this machine: every op and row with its certificate, and its speed where one was measured.
+
+Speeds come from benches that ran on this kind of machine: those kept by ``kernelworks bench`` in the cache folder. A
+row for a GPU is shown by this machine's GPU; where there is none, by the kinds of GPU whose certificates ship, so that
+a kernel that was changed where none is at hand is named.
+"""
+
+from __future__ import annotations
+
+import inspect
+import statistics
+import typing
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from kernelworks import ops
+from kernelworks.build import BuildError
+from kernelworks.cli.arguments import ops_named
+from kernelworks.contract import Row
+from kernelworks.dispatch import certificates
+from kernelworks.dispatch.op import Op
+from kernelworks.machine import environment, has_gpu, kind_of
+from kernelworks.measure.bench import OURS, read, save
+from kernelworks.records import BenchResult, MapOp, MapRow
+from kernelworks.records.base import Records
+from kernelworks.templates.derived import told
+
+__all__ = ["keep_benches", "kept_benches", "kernel_map", "source_hashes", "stale"]
+
+PACKAGE = Path(__file__).resolve().parents[2]
+LOSS = 0.97  # of the best baseline's speed: below it a case is lost, above it is noise
+COPY = "copy"  # the arm that is no op but a device copy
+
+
+def _bench_path(op: str, device: str) -> Path:
+    return environment.cache_dir("bench") / kind_of(device) / f"{op}.json"
+
+
+def keep_benches(results: Sequence[BenchResult]) -> None:
+    """Keeps results for later maps, one file an op and kind of machine, the newest run only. Raises OSError."""
+    for op, device in dict.fromkeys((r.op, r.device) for r in results):
+        save([r for r in results if (r.op, r.device) == (op, device)], _bench_path(op, device))
+
+
+def kept_benches(op: str, device: str = "cpu") -> list[BenchResult]:
+    """The results that were kept for an op on this kind of machine; none where there are none or they do not read."""
+    if device == "cuda" and not has_gpu():
+        return []
+    try:
+        return read(_bench_path(op, device))
+    except (OSError, ValueError):
+        return []
+
+
+def kernel_map(op: str | None = None) -> Records[MapOp]:
+    """All ops, or one, which then says what its form derived. Builds nothing and measures nothing.
+
+    Raises ValueError where there is no such op.
+    """
+    return Records(_op(found, alone=op is not None) for found in ops_named(op))
+
+
+def stale(op: str | None = None) -> list[str]:
+    """A line for every row without a certificate that holds, on this machine and on every kind whose certificates
+    ship: what must be proved again before it is chosen there."""
+    lines = []
+    for found in ops_named(op):
+        for row in (r for r in found.rows if r.source is not None):
+            for kind in _kinds(row):
+                reason = _missing(found.name, row, kind)
+                if reason:
+                    lines.append(f"{found.name}.{row.name}: {reason.split('; run')[0]}" + _on(reason, kind))
+            if not _kinds(row):
+                lines.append(f"{found.name}.{row.name}: not proved on any GPU")
+    return lines
+
+
+def source_hashes() -> dict[str, str]:
+    """The hash of every GPU row's source as it lies here, by "op.row"."""
+    return {f"{op.name}.{row.name}": row.hash() for op in ops_named(None) for row in op.rows if row.device == "cuda"}
+
+
+def _on(reason: str, kind: str) -> str:
+    return "" if kind in reason else f" (on {kind})"
+
+
+def _missing(op: str, row: Row, kind: str) -> str:
+    """Why a row has no certificate that holds, or nothing. Where its compiler is not here, that is why."""
+    try:
+        return certificates.invalid(op, row, kind) or ""
+    except BuildError as error:
+        return str(error).splitlines()[0]
+
+
+def _kinds(row: Row) -> list[str]:
+    """The kinds of machine that a row is to be certified for: this one, and for a GPU's row those that ship."""
+    if row.device != "cuda":
+        return [kind_of("cpu")]
+    here = [kind_of("cuda")] if has_gpu() else []
+    return list(dict.fromkeys([*here, *(k for k in certificates.shipped_kinds() if k.startswith("sm_"))]))
+
+
+def _op(op: Op, *, alone: bool) -> MapOp:
+    contract = op.contract
+    benches = {device: [r for r in kept_benches(op.name, device) if not r.gate] for device in ("cpu", "cuda")}
+    return MapOp(
+        op=op.name,
+        family=contract.family,
+        formula=contract.formula,
+        source=contract.source,
+        rows=tuple(
+            _row(op, row, kind, benches["cuda" if row.device == "cuda" else "cpu"])
+            for row in op.rows
+            for kind in _kinds(row) or [""]
+        ),
+        room=op.room.relative_to(PACKAGE).as_posix() if op.room.is_relative_to(PACKAGE) else str(op.room),
+        calls=_calls(op),
+        derived=tuple(told(op).items()) if alone else (),
+    )
+
+
+def _calls(op: Op) -> tuple[str, ...]:
+    function = getattr(ops, op.name, None)
+    if function is None:  # one that is no op of the package's own
+        return ()
+    own = inspect.signature((typing.get_overloads(function) or [function])[0])
+    bare = [p.replace(annotation=inspect.Parameter.empty) for p in own.parameters.values()]
+    said = f"{op.name}{inspect.Signature(bare)}"
+    return (said, op.spelling.written()) if op.spelling is not None else (said,)
+
+
+def _row(op: Op, row: Row, kind: str, benches: Iterable[BenchResult]) -> MapRow:
+    reason = _missing(op.name, row, kind) if kind else "not proved on any GPU"
+    certificate, worst = "", None
+    by_dtype: dict[str, float] = {}
+    if row.source is not None and not reason:
+        held = next(c for c in certificates.find(op.name, row.name, kind) if certificates.current(c, row))
+        certificate, worst = held.date, held.worst
+        by_dtype = {dtype: max(outputs.values()) for dtype, outputs in held.worst_by_dtype.items() if outputs}
+    elsewhere = row.device == "cuda" and not (has_gpu() and kind == kind_of("cuda"))
+    shares, ratios, losses, best = [], [], [], Counter[str]()
+    for result in () if elsewhere else benches:
+        mine = next(
+            (a for a in result.arms if a.name == row.name or (a.name == OURS and result.chosen == row.name)), None
+        )
+        others = [a for a in result.arms if a.name not in (OURS, COPY) and a.name not in {r.name for r in op.rows}]
+        if mine is None or mine.median_us <= 0:
+            continue
+        shares.append(result.bound_us / mine.median_us)
+        if others:
+            fastest = min(others, key=lambda a: a.median_us)
+            ratios.append(fastest.median_us / mine.median_us)
+            best[fastest.name] += 1
+            if ratios[-1] < LOSS:
+                losses.append(f"{result.case} {result.dtype} ({ratios[-1]:.2f}x {fastest.name})")
+    return MapRow(
+        name=row.name, target=row.target, certificate=certificate, reason=reason, worst=worst,
+        share_of_bound=statistics.median(shares) if shares else None,
+        ratio=statistics.median(ratios) if ratios else None,
+        baseline=best.most_common(1)[0][0] if best else "",
+        kind=kind, losses=tuple(losses), worst_by_dtype=by_dtype,
+    )  # fmt: skip

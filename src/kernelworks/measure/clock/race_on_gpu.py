@@ -1,0 +1,97 @@
+"""The race on a GPU: all arms in turn between CUDA events, each call after L2 was filled with other bytes.
+
+As on the CPU the arms are interleaved and their order is turned round every time. The filling reads, so that no arm
+pays for writing back what another one left in L2. What is timed is the GPU's work, and host time is taken beside it:
+the GPU sleeps ahead of each batch for as long as the host would fall behind in it (a backward through autograd takes
+the host longer than many a kernel takes the GPU). One arm more is a device copy of as many bytes as the op cannot do
+without.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from kernelworks.machine import gpu
+from kernelworks.measure.clock.race import Call, Race
+from kernelworks.measure.peaks.gpu import Evictor
+
+__all__ = ["COPY", "copy_of", "host_us", "race_on_gpu"]
+
+COPY = "copy"  # the arm's name
+LEAST_ROUNDS, MOST_ROUNDS = 15, 200
+BATCH = 5  # rounds that are queued before the host waits
+WARM_UP = 3
+HOST_CALLS = 64  # fewer than the driver queues before a launch waits for the GPU
+CYCLES = 2e9  # of a second's sleep: no GPU's clock is higher by much
+LONGEST_S = 0.02  # of sleep: what falls further behind is as slow for whoever calls it
+
+
+def race_on_gpu(arms: Mapping[str, Call], *, budget_s: float) -> Race:
+    """Times every arm for about ``budget_s`` seconds, L2 filled before each call. Device time a call."""
+    evict = Evictor(gpu())
+    for call in arms.values():
+        for _ in range(WARM_UP):
+            call(0)
+    samples: dict[str, list[float]] = {name: [] for name in arms}
+    order, end = list(arms), time.monotonic() + budget_s * len(arms)
+    behind_s = _behind(arms, evict)
+    while len(samples[order[0]]) < MOST_ROUNDS and (
+        len(samples[order[0]]) < LEAST_ROUNDS or time.monotonic() < end
+    ):  # fmt: skip
+        queued: list[tuple[str, Any, Any]] = []
+        torch.cuda._sleep(int(BATCH * behind_s * CYCLES))
+        for _ in range(BATCH):
+            for name in order:
+                queued.append((name, *_one(arms[name], evict)))
+            order.reverse()
+        torch.cuda.synchronize()
+        for name, begin, finish in queued:
+            samples[name].append(begin.elapsed_time(finish) / 1e3)
+    return Race(samples, 0, 0)
+
+
+def _behind(arms: Mapping[str, Call], evict: Evictor) -> float:
+    """Seconds by which the host falls behind the GPU in a round, and a third more."""
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    pairs = [_one(call, evict) for call in arms.values()]
+    host = time.perf_counter() - begin
+    torch.cuda.synchronize()
+    least = min(b.elapsed_time(e) for b, e in pairs) / 1e3  # an arm that waited for its host reads too long
+    return float(min(LONGEST_S / BATCH, max(0.0, 4 / 3 * host - len(pairs) * least)))
+
+
+def _one(call: Call, evict: Evictor) -> tuple[Any, Any]:
+    event: Any = torch.cuda.Event  # without annotations
+    begin, end = event(enable_timing=True), event(enable_timing=True)
+    evict()
+    begin.record()
+    call(0)
+    end.record()
+    return begin, end
+
+
+def host_us(call: Call) -> float:
+    """Host time of a call while the GPU need not be waited for: the median of five bursts."""
+    found = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(HOST_CALLS):
+            call(0)
+        found.append((time.perf_counter() - begin) / HOST_CALLS)
+    torch.cuda.synchronize()
+    return statistics.median(found) * 1e6
+
+
+def copy_of(bytes: float) -> Callable[[], object]:
+    """A call that copies half as many bytes, and so reads and writes that many together."""
+    half = max(1, int(bytes) // 2)
+    source = torch.empty(half, dtype=torch.uint8, device="cuda").random_()
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)

@@ -1,0 +1,173 @@
+"""Ceilings that were measured before, kept per machine, and per GPU, driver and power limit.
+
+An entry that is not exactly what was written is not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+import warnings
+from pathlib import Path
+from typing import Literal, overload
+
+from kernelworks.machine import environment, has_gpu
+from kernelworks.measure.peaks import gpu, survey
+from kernelworks.measure.peaks.survey import Progress, measure
+from kernelworks.records import Ceilings, GpuCeilings, from_json, to_json
+from kernelworks.records.json_text import in_lines, read_json
+
+__all__ = ["cached", "ceilings", "forget", "save"]
+
+Device = Literal["cpu", "cuda"]
+ROUGH_S = 1800.0  # for which what was measured on a busy machine serves other rough figures
+BRIEF_S = 1800.0  # for which what was measured in one round serves other diagnoses
+
+
+def _fingerprint(device: str) -> str:
+    return gpu.fingerprint() if device == "cuda" else survey.fingerprint()
+
+
+def _path(device: str = "cpu") -> Path:
+    return environment.cache_dir("ceilings") / f"{_fingerprint(device)}.json"
+
+
+def _digest(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()
+
+
+_found: dict[Path, Ceilings | GpuCeilings] = {}
+
+
+@overload
+def cached(device: Literal["cpu"] = "cpu") -> Ceilings | None: ...
+@overload
+def cached(device: Literal["cuda"]) -> GpuCeilings | None: ...
+@overload
+def cached(device: str) -> Ceilings | GpuCeilings | None: ...
+
+
+def cached(device: str = "cpu") -> Ceilings | GpuCeilings | None:
+    """The ceilings measured before on this machine, or on its GPU with ``device="cuda"``; None without any.
+
+    Measures nothing and never raises for a bad entry.
+    """
+    if device == "cuda" and not has_gpu():
+        return None
+    path = _path(device)
+    if path not in _found:
+        record = _read(path, device)
+        if record is None:
+            return None
+        _found[path] = record
+    return _found[path]
+
+
+def _read(path: Path, device: str) -> Ceilings | GpuCeilings | None:
+    record: Ceilings | GpuCeilings
+    try:
+        note = read_json(path)
+        body = json.dumps(note["ceilings"], sort_keys=True)
+        if note["sha256"] != _digest(body):
+            return None
+        record = from_json(GpuCeilings, body) if device == "cuda" else from_json(Ceilings, body)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return record if record.fingerprint == _fingerprint(device) else None
+
+
+def _rough_path() -> Path:
+    return environment.cache_dir("ceilings") / f"{_fingerprint('cpu')}.rough.json"
+
+
+def _brief_path() -> Path:
+    return environment.cache_dir("ceilings") / f"{_fingerprint('cpu')}.brief.json"
+
+
+def _recent(path: Path, seconds: float) -> Ceilings | None:
+    """What was measured of late, for some: while others used the machine, or in one round."""
+    try:
+        recent = 0 <= time.time() - path.stat().st_mtime < seconds
+    except OSError:
+        return None
+    found = _read(path, "cpu") if recent else None
+    return found if isinstance(found, Ceilings) else None
+
+
+def save(record: Ceilings | GpuCeilings) -> Path:
+    """Write one entry through a rename, so that a reader sees a whole one or none. Raises OSError."""
+    path = _path("cuda" if isinstance(record, GpuCeilings) else "cpu")
+    _written(path, record)
+    _found.pop(path, None)
+    return path
+
+
+def _written(path: Path, record: Ceilings | GpuCeilings) -> None:
+    plain = json.loads(to_json(record))
+    note = {"sha256": _digest(json.dumps(plain, sort_keys=True)), "ceilings": plain}
+    environment.write_whole(path, in_lines(note), prefix=".writing-")
+
+
+def forget() -> None:
+    """Drop what this process has read; the next ``cached`` reads the file again."""
+    _found.clear()
+
+
+@overload
+def ceilings(
+    progress: Progress | None = None, *, again: bool = False, device: Literal["cpu"] = "cpu", rough: bool = False,
+    brief: bool = False,
+) -> Ceilings: ...  # fmt: skip
+@overload
+def ceilings(
+    progress: Progress | None = None, *, again: bool = False, device: Literal["cuda"], rough: bool = False,
+    brief: bool = False,
+) -> GpuCeilings: ...  # fmt: skip
+@overload
+def ceilings(
+    progress: Progress | None = None, *, again: bool = False, device: str, rough: bool = False, brief: bool = False
+) -> Ceilings | GpuCeilings: ...
+
+
+def ceilings(
+    progress: Progress | None = None, *, again: bool = False, device: str = "cpu", rough: bool = False,
+    brief: bool = False,
+) -> Ceilings | GpuCeilings:  # fmt: skip
+    """The ceilings of this machine, or with ``device="cuda"`` of its GPU: from the cache, else measured (30 to 50 s)
+    and cached. ``again`` measures in any case. With ``rough`` a busy machine is measured all the same, once (some
+    15 s): what that gives serves other rough figures for half an hour, and its ``foreign_share`` says what others took.
+    With ``brief`` what is not in the cache is measured once too, while nobody uses the machine, and serves for half an
+    hour: a round that a neighbour slowed unseen, in another virtual machine on the same silicon, is not to be believed
+    for longer.
+
+    Raises Ambiguous when the machine is too busy to measure, BuildError without a compiler, RuntimeError where there
+    is no GPU. Where the cache folder cannot be written the result is still returned, with a warning.
+    """
+    record = None if again else cached(device)
+    if record is None and rough and not again and device == "cpu":
+        record = _recent(_brief_path(), BRIEF_S) or _recent(_rough_path(), ROUGH_S)
+    if record is None and brief and not again and device == "cpu":
+        record = _recent(_brief_path(), BRIEF_S)
+        if record is None:
+            record = measure(progress, brief=True)
+            with contextlib.suppress(OSError):
+                _written(_brief_path(), record)
+        return record
+    if record is None:
+        if device == "cuda":
+            record = gpu.measure(progress)
+        elif rough:
+            record = measure(progress, quiet=survey.listening(rough=True))
+            with contextlib.suppress(OSError):
+                _written(_rough_path(), record)
+            return record
+        else:
+            record = measure(progress)
+        try:
+            save(record)
+        except OSError as error:
+            warnings.warn(f"ceilings were measured but could not be cached: {error}", stacklevel=2)
+        _found[_path(device)] = record
+    return record

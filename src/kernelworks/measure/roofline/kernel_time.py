@@ -1,0 +1,139 @@
+"""What a row of ours should take on a GPU, by the model of ``ceilings.expected``; and how that compares with figures on
+record.
+
+What a row's kernels do beside what its contract counts stands in its room's ``times.toml``, one table for each row and
+pass (the first whose ``when`` holds; a pass without one streams once over what it reads and writes):
+
+    [[kernels]]
+    row = "sm90_backward"
+    pass = "backward"
+    when = { D = [64, 128] }         # of the contract's dimensions, inclusive
+    kernels = 3
+    scratch = ["14 * rows * D"]      # and the other words of ``Manner``
+    source = "where this was read or measured"
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from kernelworks.contract import Request
+from kernelworks.contract.tensors import MEMORY, leaves, standing
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.measure import peaks
+from kernelworks.measure.roofline.time_model import Expected, Manner, Piece, expected
+from kernelworks.measure.roofline.waves import product_of
+from kernelworks.records import GpuCeilings
+
+__all__ = ["Compared", "compared", "counted", "expect", "manner", "piece_of", "tables"]
+
+TIMES = "times.toml"
+WORDS = frozenset(f.name for f in fields(Manner))
+
+
+@functools.cache
+def tables(room: Path) -> tuple[Mapping[str, Any], ...]:
+    """The tables of a room, in their order; none where it has no such file. ValueError for a word that is none."""
+    path = room / TIMES
+    if not path.is_file():
+        return ()
+    found = tomllib.loads(path.read_text(encoding="utf-8")).get("kernels", [])
+    for table in found:
+        unknown = table.keys() - WORDS - {"row", "pass", "when"}
+        if unknown or not {"row", "pass", "source"} <= table.keys():
+            said = f"unknown words {sorted(unknown)}" if unknown else "row, pass and source must be given"
+            raise ValueError(f"{path.parent.name}/{TIMES}: {said}")
+    return tuple(found)
+
+
+def manner(op: Op, row: str, pass_: str, dims: Mapping[str, int]) -> Manner:
+    """How a row goes about a call of these dimensions."""
+    for table in tables(op.room):
+        ranges = table.get("when", {}).items()
+        if (table["row"], table["pass"]) == (row, pass_) and all(a <= dims[name] <= b for name, (a, b) in ranges):
+            said: dict[str, Any] = {
+                name: tuple(v) if isinstance(v, list) else v for name, v in table.items() if name in WORDS
+            }
+            return Manner(**said)
+    return Manner()
+
+
+def counted(op: Op, request: Request, args: Sequence[Any]) -> Request:
+    """The request, with what its work hangs on beside shapes, counted in the forward's arguments where they hold data.
+    Waits for a GPU; of most ops it is the request as it was."""
+    values = op.contract.values
+    if values is None or any(standing(t) != MEMORY or t.device.type == "meta" for t in leaves(args)):
+        return request
+    return replace(request, values=values.count(dict(zip(op.passes["forward"].names, args, strict=True))))
+
+
+def piece_of(op: Op, request: Request) -> Piece:
+    """What a call cannot do without, as its contract counts it; by its values, where the request has them."""
+    cost, unit = op.contract.cost(request), str(op.contract.unit(request)).removeprefix("torch.")
+    values = dict(request.values)
+    lengths = values.pop("lengths", {})
+    return Piece(
+        cost.flop, cost.transcendental, cost.bytes_read, cost.bytes_written, unit,
+        {**op.contract.dims(request), **values}, op.contract.elementary, lengths,
+    )  # fmt: skip
+
+
+def expect(op: Op, request: Request, row: str, known: GpuCeilings, *, alone: bool = True) -> Expected:
+    """What a row of ours should take for a call: on an idle GPU between two events, or in the middle of a program. Of a
+    request without what its work hangs on (``Contract.assumed``) it is that of the work that is assumed."""
+    piece = piece_of(op, request)
+    how = manner(op, row, request.pass_, piece.dims)
+    return expected(piece, how, known, alone=alone)
+
+
+# ---------------------------------------------------------------- beside figures on record
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One line of a record: what was predicted from shapes and ceilings, the bound, and what it took. Microseconds."""
+
+    case: str
+    row: str
+    bound_us: float
+    expected_us: float
+    measured_us: float
+    terms: Mapping[str, float]  # of the prediction, in seconds
+
+    @property
+    def waits_on(self) -> str:
+        return Expected(0.0, dict(self.terms)).waits_on
+
+    @property
+    def off(self) -> float:
+        """Of the measured time: above 0 the model says too much."""
+        return self.expected_us / self.measured_us - 1
+
+
+def compared(lines: Iterable[Mapping[str, Any]], known: GpuCeilings) -> list[Compared]:
+    """The lines of ``h200-ops.json`` that rows of ours ran, in their order. What torch's own kernels take nothing here
+    speaks of."""
+    found = []
+    for line in lines:
+        op = OPS.get(line["op"])
+        if "failed" in line or not line.get("work") or not line.get("source_hash") or op is None:
+            continue
+        piece = Piece(**line["work"], function=op.contract.elementary)
+        pass_ = "backward" if line["pass"] == "backward" else "forward"
+        how = manner(op, line["row"], pass_, piece.dims)
+        if op.contract.values is not None and how.each and "pairs" not in piece.dims:  # of which only flop was counted
+            piece = replace(piece, transcendental=piece.flop / product_of(how.each, piece.dims))
+        said = expected(piece, how, known, warm=bool(line.get("flop")))  # what power limits was warm when it was timed
+        least = peaks.bound(
+            piece.flop, piece.transcendental, piece.read + piece.written, float("inf"), piece.dtype, 1, known,
+            written_bytes=piece.written, function=piece.function,
+        )  # fmt: skip
+        case = f"{line['op']} {line['pass']} {line['shape']}"
+        us = (least.seconds * 1e6, said.seconds * 1e6, 1e3 * line["ms"]["ours"])
+        found.append(Compared(case, line["row"], *us, said.terms))
+    return found

@@ -1,0 +1,73 @@
+"""What torch and transformers ship under a name, told from what a user has put there.
+
+``torch.nn.functional.gelu``, ``nn.Linear.forward`` and ``modeling_llama.apply_rotary_pos_emb`` are variables. A swap
+takes the place of what the library ships, so it has to know that from a patch, also where the patch was made before
+this module was read, or dresses as what it replaces (``functools.wraps``): by the file that the code was compiled from.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from kernelworks.dispatch.signature import gates, spelled
+
+__all__ = ["FORWARDS", "TORCHS", "comes_with", "forward_of", "shipped_forward", "unwrapped"]
+
+
+def _function(name: str) -> Any:
+    """The function that torch ships as ``torch.nn.functional.<name>``, or else as ``torch.<name>``; where a user put
+    another there before this module was read, an object that nothing is identical to."""
+    if not hasattr(F, name):
+        found = getattr(torch, name)
+        return found if isinstance(found, BuiltinFunctionType) and found.__name__ == name else object()
+    found = getattr(F, name)
+    code = getattr(found, "__code__", None)
+    if code is not None and code.co_filename == F.__file__ and code.co_name == name:
+        return found
+    return getattr(torch._C._nn, name, object())  # what torch wrote in C++ it gives the same name there
+
+
+def shipped_forward(cls: type[nn.Module]) -> Any:
+    """The forward that torch ships for a class, or else an object that nothing is identical to."""
+    found = cls.__dict__.get("forward")
+    code, home = getattr(found, "__code__", None), sys.modules[cls.__module__]
+    same = code is not None and code.co_filename == home.__file__ and code.co_qualname == f"{cls.__name__}.forward"
+    return found if same else object()
+
+
+# Of the functions that a swap looks for: those that an op of ours says the same as, and the gates' activations.
+TORCHS: dict[str, Any] = {
+    name: _function(name) for name in (*(name for name, s in spelled().items() if not s.left), *gates())
+}
+
+FORWARDS: dict[type[nn.Module], Any] = {cls: shipped_forward(cls) for cls in (nn.Linear, nn.LayerNorm, nn.RMSNorm)}
+
+
+def forward_of(module: nn.Module) -> Any:
+    """The forward of a module's class, or None where it has none in Python (``torch.jit.script`` made it)."""
+    return None if isinstance(module, torch.jit.ScriptModule) else type(module).forward
+
+
+def comes_with(package: str, function: Any) -> bool:
+    """Whether a plain function's code lies in a package's own files."""
+    home = getattr(sys.modules.get(package), "__file__", None)
+    if home is None or not isinstance(function, FunctionType):
+        return False
+    return Path(function.__code__.co_filename).is_relative_to(Path(home).parent)
+
+
+def unwrapped(function: Any, package: str) -> Any:
+    """What a function decorates, through the package's own decorators only; None where somebody else's is met."""
+    while comes_with(package, function):
+        inner = getattr(function, "__wrapped__", None)
+        if inner is None:
+            return function
+        function = inner
+    return None

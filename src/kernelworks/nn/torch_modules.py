@@ -1,0 +1,109 @@
+"""The forwards that take the place of torch's own modules' while a model is swapped.
+
+Each first asks whether torch's forward, and the function that it calls, still are the ones that torch ships: a user may
+have put another there since. Each reads the module's parameters at every call, so tied weights, a later
+``.to(dtype)``, ``load_state_dict(assign=True)``, pruning and parametrizations keep working.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kernelworks.nn import functional as calls
+from kernelworks.nn.originals import FORWARDS, TORCHS, shipped_forward
+
+__all__ = ["TORCH_MODULES", "linear_forward", "only_calls"]
+
+_LINEAR, _LAYER_NORM, _RMS_NORM = FORWARDS[nn.Linear], FORWARDS[nn.LayerNorm], FORWARDS[nn.RMSNorm]
+
+
+def linear_forward(self: Any, input: Tensor) -> Tensor:
+    """It is called hundreds of times a token, so it looks into the module's dictionary of parameters before it takes
+    nn.Module.__getattr__, which costs as much as a small kernel."""
+    if type(self).forward is not _LINEAR or F.linear is not TORCHS["linear"]:
+        result: Tensor = type(self).forward(self, input)
+        return result
+    parameters = self._parameters
+    if "weight" not in parameters or "bias" not in parameters:  # computed from others: a parametrization
+        return calls.linear(input, self.weight, self.bias)
+    return calls.linear(input, parameters["weight"], parameters["bias"])
+
+
+def _layer_norm(self: Any, input: Tensor) -> Tensor:
+    if type(self).forward is not _LAYER_NORM or F.layer_norm is not TORCHS["layer_norm"]:
+        result: Tensor = type(self).forward(self, input)
+        return result
+    parameters = self._parameters
+    if "weight" not in parameters or "bias" not in parameters:
+        return calls.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+    return calls.layer_norm(input, self.normalized_shape, parameters["weight"], parameters["bias"], self.eps)
+
+
+def _rms_norm(self: Any, x: Tensor) -> Tensor:
+    if type(self).forward is not _RMS_NORM or F.rms_norm is not TORCHS["rms_norm"]:
+        result: Tensor = type(self).forward(self, x)
+        return result
+    parameters = self._parameters
+    if "weight" not in parameters:
+        return calls.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+    return calls.rms_norm(x, self.normalized_shape, parameters["weight"], self.eps)
+
+
+# Parameters are looked for where torch keeps them before nn.Module.__getattr__ is asked.
+_BY_HAND: tuple[tuple[Any, str, Any], ...] = (
+    (_LINEAR, "linear", linear_forward),
+    (_LAYER_NORM, "layer_norm", _layer_norm),
+    (_RMS_NORM, "rms_norm", _rms_norm),
+)
+
+
+def only_calls() -> Iterator[tuple[Any, str]]:
+    """The forwards of torch's own modules that hand their arguments to one function of ``TORCHS``, and which."""
+    for cls in vars(nn).values():
+        if isinstance(cls, type) and issubclass(cls, nn.Module) and "forward" in vars(cls):
+            shipped = shipped_forward(cls)
+            code = getattr(shipped, "__code__", None)
+            if code is None or getattr(shipped, "__closure__", None):
+                continue
+            read = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
+            used = set(code.co_names) & TORCHS.keys()
+            if read - vars(builtins).keys() == {"F"} and len(used) == 1:
+                yield shipped, *used
+
+
+def _by_its_function(shipped: Any, name: str) -> tuple[Any, str, Any]:
+    """Such a forward, its function, and the same forward with ours in its place."""
+    functional = ModuleType(F.__name__)
+    setattr(functional, name, calls.FUNCTIONS[name])
+    scope = {"F": functional, "__builtins__": vars(builtins)}
+    ours = FunctionType(shipped.__code__, scope, shipped.__name__, shipped.__defaults__)
+    ours.__kwdefaults__ = shipped.__kwdefaults__
+    torchs = TORCHS[name]
+
+    def forward(self: Any, *given: Any, **named: Any) -> Any:
+        if type(self).forward is not shipped or getattr(F, name) is not torchs:
+            return type(self).forward(self, *given, **named)
+        return ours(self, *given, **named)
+
+    return shipped, name, forward
+
+
+def _modules() -> Iterator[tuple[Any, str, str, Any]]:
+    known = [shipped for shipped, _, _ in _BY_HAND]
+    called = [c for c in only_calls() if c[0] not in known and c[1] in calls.FUNCTIONS]
+    found = [*_BY_HAND, *(_by_its_function(*c) for c in called)]
+    for shipped, name, ours in found:
+        # errors, signatures and sources tell of the module's own
+        yield shipped, name.replace("_", " "), name, functools.update_wrapper(ours, shipped)
+
+
+# torch's forward -> what a swap calls it, torch's function, and the forward that takes its place
+TORCH_MODULES: tuple[tuple[Any, str, str, Any], ...] = tuple(_modules())

@@ -1,0 +1,184 @@
+"""What a program shares with the process that diagnoses it: put back afterwards, and said where it was changed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import profiler
+
+from kernelworks.machine import environment
+
+__all__ = ["Surroundings"]
+
+MOST_BYTES = 1 << 30  # of arguments that are kept to be put back
+
+
+class Surroundings:
+    """As a context: the process's settings, its random numbers and the arguments' values are as they were on leaving:
+    those of tensors, and what lists, dictionaries and sets among the arguments and in each other hold.
+
+    Raises RuntimeError on entering where a profiler of torch's is running: ours would end it.
+    """
+
+    def __init__(self, args: Sequence[Any] = ()) -> None:
+        places: dict[int, tuple[str, Any]] = {}
+        for name, value in _held(args):
+            places.setdefault(id(value), (name, value))
+        found = list(places.values())
+        self.args = [(name, a) for name, a in found if isinstance(a, Tensor) and not a.is_inference()]
+        self.containers = [(name, c) for name, c in found if isinstance(c, CONTAINERS)]
+        self._marked: tuple[dict[str, Any], dict[int, Any]] | None = None
+
+    def __enter__(self) -> Surroundings:
+        if profiler._is_profiler_enabled:
+            raise RuntimeError("torch's profiler is running in this process, and diagnose needs it: end it first")
+        self._settings = _settings()
+        self._random = _random_state()
+        self._signals = _signals()
+        self._environment = environment.variables()
+        small = sum(a.nbytes for _, a in self.args if _plain(a)) <= MOST_BYTES
+        self._values = [(a, a._version, a.detach().clone() if small and _plain(a) else None) for _, a in self.args]
+        self._contents = [(c, list(c.items() if isinstance(c, dict) else c)) for _, c in self.containers]
+        return self
+
+    def mark(self) -> None:
+        """What is set from here on is set by what is tried on the program (compilers set the limit of recursion)."""
+        self._marked = _settings(), _signals()
+
+    def look(self) -> tuple[str, ...]:
+        """What the program has changed since, in words."""
+        now, handlers = self._marked or (_settings(), _signals())
+        lines = [
+            f"the program set {name} from {_short(was)} to {_short(now[name])}: put back"
+            for name, was in self._settings.items()
+            if now[name] != was
+        ]
+        changed = [signal.Signals(n).name for n, was in self._signals.items() if handlers.get(n) is not was]
+        if changed:
+            lines.append(f"the program set handlers of {', '.join(changed)}: put back")
+        names = [name for name, _ in self.args]
+        written = [name for name, (a, version, _) in zip(names, self._values, strict=True) if a._version != version]
+        if written:
+            kept = all(value is not None for _, _, value in self._values)
+            end = "put back" if kept else "too large to be put back"
+            lines.append(f"the program writes its tensor argument {', '.join(written)}, so each run saw another: {end}")
+        names = [name for name, _ in self.containers]
+        other = [name for name, (c, was) in zip(names, self._contents, strict=True) if not _same(c, was)]
+        if other:
+            lines.append(f"the program changes what its argument {', '.join(other)} holds: put back")
+        return tuple(lines)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        now = _settings()
+        for name, was in self._settings.items():
+            if now[name] != was:
+                SETTINGS[name][1](was)
+        _restore_random(self._random)
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in self._signals.items():
+                if signal.getsignal(number) is not handler and handler is not None:
+                    signal.signal(number, handler)
+        environment.put_back(self._environment)
+        for tensor, version, value in self._values:
+            if value is not None and tensor._version != version:
+                with torch.no_grad():
+                    tensor.copy_(value)
+        for container, was in self._contents:
+            if not _same(container, was):
+                container.clear()
+                (container.update if isinstance(container, (dict, set)) else container.extend)(was)
+
+
+CONTAINERS = (dict, list, set, deque)
+DEEPEST = 8  # containers in each other
+
+
+def _held(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """The tensors and the containers among arguments, each by its place: ``0``, ``1['ids']``."""
+    if depth > DEEPEST:
+        return
+    if isinstance(value, (Tensor, *CONTAINERS)):
+        yield name, value
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if isinstance(item, (Tensor, tuple, *CONTAINERS)):
+                yield from _held(item, f"{name}[{key!r}]", depth + 1)
+    elif isinstance(value, (list, tuple, deque)):
+        for at, item in enumerate(value):
+            if isinstance(item, (Tensor, tuple, *CONTAINERS)):
+                yield from _held(item, f"{name}[{at}]" if depth else str(at), depth + 1)
+
+
+def _same(container: Any, was: list[Any]) -> bool:
+    """Whether it holds the very objects that it held."""
+    now = list(container.items() if isinstance(container, dict) else container)
+    if isinstance(container, dict):
+        return len(now) == len(was) and all(a is c and b is d for (a, b), (c, d) in zip(now, was, strict=True))
+    if isinstance(container, set):
+        return container == set(was)
+    return len(now) == len(was) and all(a is b for a, b in zip(now, was, strict=True))
+
+
+def _plain(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_nested and type(tensor) in (Tensor, torch.nn.Parameter)
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return ""
+
+
+# Name -> how to read it, how to put it back.
+SETTINGS: dict[str, tuple[Any, Any]] = {
+    "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "the number of threads": (torch.get_num_threads, torch.set_num_threads),
+    "gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "autocast on the CPU": (
+        lambda: torch.is_autocast_enabled("cpu"),
+        lambda on: torch.set_autocast_enabled("cpu", on),
+    ),
+    "deterministic algorithms": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    "the precision of float32 products": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "the working folder": (_folder, lambda folder: os.chdir(folder) if folder else None),
+    "the limit of recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
+}
+
+
+def _settings() -> dict[str, Any]:
+    return {name: read() for name, (read, _) in SETTINGS.items()}
+
+
+def _short(value: Any) -> str:
+    return str(value).removeprefix("torch.")
+
+
+def _signals() -> dict[int, Any]:
+    return {number: signal.getsignal(number) for number in signal.valid_signals()}
+
+
+def _random_state() -> tuple[Any, ...]:
+    numpy = sys.modules.get("numpy")
+    gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    return random.getstate(), torch.get_rng_state(), gpu, numpy.random.get_state() if numpy is not None else None
+
+
+def _restore_random(state: tuple[Any, ...]) -> None:
+    python, cpu, gpu, numpy = state
+    random.setstate(python)
+    torch.set_rng_state(cpu)
+    if gpu is not None:
+        torch.cuda.set_rng_state_all(gpu)
+    if numpy is not None:
+        sys.modules["numpy"].random.set_state(numpy)

@@ -1,0 +1,429 @@
+"""Plain records that pass between the rooms: what was measured, proved and found. No logic, no torch, JSON both ways.
+
+Units are in the names: ``_s`` seconds, ``_us`` microseconds, ``gbs`` GB/s (10^9), ``gflops`` GFLOP/s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernelworks.records.base import Record
+from kernelworks.records.fix import Fix
+from kernelworks.records.json_text import from_json, to_json
+
+__all__ = [
+    "Arm", "Bandwidth", "BenchResult", "Candidate", "Ceilings", "CounterCheck", "Diagnosis", "Fix", "FlopRate",
+    "FunctionRate", "GpuBandwidth", "GpuCeilings", "GpuRate", "GpuTime", "KernelTime", "MapOp", "MapRow", "Parity",
+    "Proof", "Region", "Settled", "SettledCall", "Swapped", "Tuned", "from_json", "to_json",
+]  # fmt: skip
+
+# ---------------------------------------------------------------- ceilings
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """``kind`` is ``read``, ``copy`` or ``copy_nt`` (non-temporal stores); a copy counts bytes read and written."""
+
+    level: str  # "L1", "L2", "L3", "DRAM"
+    working_set_bytes: int  # per thread
+    kind: str
+    threads: int
+    gbs: float
+
+
+@dataclass(frozen=True)
+class FlopRate:
+    dtype: str  # "float32", "bfloat16", "int8"
+    isa: str  # "scalar", "avx2", "avx512", "avx512_bf16"
+    threads: int
+    gflops: float
+
+
+@dataclass(frozen=True)
+class FunctionRate:
+    function: str  # "exp", "tanh", "erf", "log"
+    isa: str
+    threads: int
+    gops: float  # 10^9 results a second
+
+
+@dataclass(frozen=True)
+class Ceilings(Record):
+    """What one machine was measured to do."""
+
+    kind: str  # Machine.kind
+    name: str
+    fingerprint: str  # of everything a ceiling depends on; a cache entry with another one is measured again
+    date: str  # ISO 8601, UTC
+    cores: int
+    bandwidth: tuple[Bandwidth, ...]
+    flops: tuple[FlopRate, ...]
+    functions: tuple[FunctionRate, ...]
+    dispatch_us: float  # torch's own floor: add(out=) of one element, no autograd
+    fork_join_us: float  # an empty OpenMP parallel region on all threads
+    page_fault_us: float  # first touch of one 4 KiB page of fresh memory
+    foreign_share: float  # share of the cores that other processes took while this was measured
+    versions: dict[str, str] = field(default_factory=dict)
+    cache_bytes: dict[str, int] = field(default_factory=dict)  # "L1" and "L2" of one core, "L3" shared
+
+
+@dataclass(frozen=True)
+class GpuBandwidth:
+    """``kind`` is ``read``, ``write``, ``copy`` (kernels of ours) or ``memcpy`` (torch's ``copy_``).
+
+    ``cache`` is ``warm``: one launch walks the same bytes again and again, so that they come from L2 where they fit;
+    or ``cold``: one launch of that size after L2 was filled with other bytes, less the time of an empty launch.
+    """
+
+    kind: str
+    cache: str
+    bytes: int  # that one pass moves, of a copy those read and those written: the working set
+    gbs: float
+
+
+@dataclass(frozen=True)
+class GpuRate:
+    """Arithmetic of one dtype. ``sustained`` is the rate after a second of it, when power limits the clock; ``raced``
+    that of calls which are timed one by one for some tenths of a second, the better side's: 0 where nobody did."""
+
+    dtype: str  # "bfloat16", "float16", "tf32", "float32", "float8_e4m3fn"
+    unit: str  # "multiply-add" (a kernel of ours), "torch.mm", "torch._scaled_mm"
+    burst_tflops: float
+    sustained_tflops: float
+    raced_tflops: float = 0.0
+
+
+@dataclass(frozen=True)
+class GpuCeilings(Record):
+    """What one GPU was measured to do. All on one stream; host times with the GPU idle."""
+
+    kind: str  # Gpu.kind
+    name: str
+    fingerprint: str  # of everything a ceiling depends on, as in Ceilings
+    uuid: str
+    driver: str
+    power_limit_w: float
+    date: str  # ISO 8601, UTC
+    multiprocessors: int
+    l2_bytes: int
+    memory_bytes: int
+    bandwidth: tuple[GpuBandwidth, ...]
+    rates: tuple[GpuRate, ...]
+    functions: dict[str, float]  # 10^9 float32 results a second: "exp", "log", "erf", "rsqrt"
+    launch_us: float  # an empty kernel behind many others in a stream: what one more takes
+    isolated_us: float  # an empty kernel between two events on an idle GPU: what any launch so timed takes more
+    graph_us: float  # one more empty kernel inside a replayed graph
+    host_launch_us: float  # host time of a launch by build.launcher
+    dispatch_us: float  # host time of torch's add(out=) of one element
+    round_trip_us: float  # host time of an empty kernel and the wait for it
+    to_device_gbs: float  # from pinned memory
+    to_host_gbs: float  # to pinned memory
+    seconds: float  # that measuring took
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+# ---------------------------------------------------------------- proofs
+
+
+@dataclass(frozen=True)
+class Parity:
+    """One case of one row against float64. ``worst`` is the largest error as a share of the bound; over 1 fails."""
+
+    op: str
+    row: str
+    pass_: str  # "forward" or "backward"
+    case: str
+    dtype: str
+    worst: float
+    ok: bool
+    message: str = ""  # empty, or what went wrong
+    reproduce: str = ""  # one shell line that shows it again
+    shares: dict[str, float] = field(default_factory=dict)  # the same by output, of those that may be off at all
+
+
+@dataclass(frozen=True)
+class Proof(Record):
+    """All that was tried on one row. ``certified`` says whether a certificate was written."""
+
+    op: str
+    row: str
+    kind: str
+    cases: int
+    worst: float
+    worst_case: str
+    failures: tuple[Parity, ...]
+    mutants_rejected: int
+    mutants: int
+    checks: dict[str, bool]  # "guard_pages", "inputs_untouched", "deterministic", "two_threads", "gradients", ...
+    seconds: float
+    certified: bool
+    proved_on: str = ""  # of a confirmation: the kind of CPU whose proof it carries over
+    worst_by_dtype: dict[str, dict[str, float]] = field(default_factory=dict)  # and by output; none of exact ones
+
+
+# ---------------------------------------------------------------- choices
+
+
+@dataclass(frozen=True)
+class Explanation(Record):
+    """What the dispatcher would do with one call, and why. Times are None until this machine's ceilings are known."""
+
+    op: str
+    call: str  # "x bfloat16[1, 1024], weight bfloat16[1024], eps 1e-06"
+    row: str
+    because: str
+    declined: tuple[tuple[str, str], ...]  # (row, reason) for every row that was looked at before
+    threads: int
+    flop: float
+    bytes: float
+    bound_us: float | None = None
+    predicted_us: float | None = None
+    regime: str = ""
+    ceiling: str = ""
+    device: str = "cpu"
+    through_python: str = ""  # why calls go through Python; "" where they go through C++
+    compiled: tuple[str, ...] = ()  # what backend="kernelworks" did with such calls in this process
+    assumed: str = ""  # what work, bound and prediction take to be so of values that hold no data: "if every ..."
+
+
+# ---------------------------------------------------------------- benches
+
+
+@dataclass(frozen=True)
+class Arm:
+    name: str  # "eager", "inductor", "kernelworks", "avx512", a peer's name
+    median_us: float
+    low_us: float  # 10th percentile
+    high_us: float  # 90th percentile
+    samples: int
+    share_of_bound: float | None = None  # T_min / T
+    worst: float | None = None  # its largest error on these inputs, as a share of the contract's bound
+    host_us: float | None = None  # on a GPU: host time of a call while the GPU need not be waited for
+
+
+@dataclass(frozen=True)
+class BenchResult(Record):
+    """One case, all arms interleaved in one run. ``gate`` is empty when every arm was right on these very inputs:
+    ours within the contract's bound, a baseline close enough to be the same op (its error stands in ``Arm.worst``)."""
+
+    op: str
+    case: str
+    dtype: str
+    threads: int
+    cache: str  # "warm" or "cold"; on a GPU always cold: L2 was overwritten before each call
+    flop: float
+    bytes: float
+    bound_us: float
+    regime: str
+    arms: tuple[Arm, ...]
+    chosen: str  # the row that dispatch takes
+    gate: str
+    thrown: int  # noisy windows thrown away
+    notes: tuple[str, ...] = ()  # what a reader must know beside the figures
+    device: str = "cpu"  # or "cuda"; there one arm is "copy", a device copy of the same bytes
+    rough: str = ""  # what others took of the machine, where figures were asked for all the same: each is rough
+
+
+# ---------------------------------------------------------------- tuning
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One configuration of one kernel. Times are None where it was wrong: then it was not raced."""
+
+    set: dict[str, Any]
+    worst: float | None  # its largest error as a share of the bound
+    wrong: str  # "" where it is right
+    median_us: float | None = None
+    low_us: float | None = None
+    high_us: float | None = None
+
+
+@dataclass(frozen=True)
+class Tuned(Record):
+    """One kernel at one size: what was tried, what is used today and what is to be used."""
+
+    op: str
+    row: str
+    kernel: str
+    case: str
+    dtype: str
+    dims: dict[str, int]  # what the row picks its configuration by
+    candidates: tuple[Candidate, ...]
+    used: dict[str, Any]
+    chosen: dict[str, Any]
+
+
+# ---------------------------------------------------------------- choices that were settled
+
+
+@dataclass(frozen=True)
+class SettledCall:
+    """One kind of call of one op: what was raced for it, and what it takes from now on.
+
+    ``what`` is ``forward``, ``forward + backward`` or ``backward``; of the last two, which are one choice, both must be
+    won. Times are medians, ``ratio`` is torch over ours in the half of the race that says less.
+    """
+
+    op: str
+    what: str
+    call: str
+    row: str  # that was raced; "" where none could be
+    taken: str  # that row, or "torch"
+    why: str
+    torch_us: float = 0.0
+    ours_us: float = 0.0
+    ratio: float = 0.0
+    spread: float = 0.0
+    rounds: int = 0  # 0 where it was not raced now
+    seconds: float = 0.0  # that the race took
+
+
+@dataclass(frozen=True)
+class Settled(Record):
+    """What ``settle`` found: the calls in the order in which the program made them first."""
+
+    kinds: tuple[str, ...]  # of machine: the CPU's, and the GPU's where it took part
+    threads: int
+    calls: tuple[SettledCall, ...]
+    seconds: float
+    kept: str = ""  # where the timings are; "" where they could not be written, and hold for this process alone
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        from kernelworks.report.settle import text
+
+        return text(self)
+
+
+# ---------------------------------------------------------------- the kernel map
+
+
+@dataclass(frozen=True)
+class MapRow:
+    """One row of an op, on this machine."""
+
+    name: str
+    target: str
+    certificate: str  # date of the certificate that holds on ``kind``, "" without one
+    reason: str  # why the row is not chosen there, "" where it may be
+    worst: float | None = None  # the certificate's worst error as a share of the bound
+    share_of_bound: float | None = None  # T_min / T, median over the benches at hand
+    ratio: float | None = None  # best baseline's time / this row's time, median over the same benches
+    baseline: str = ""  # the baseline that was best most often
+    kind: str = ""  # of machine that the certificate is for: this CPU or its GPU, where it has none a GPU's that ships
+    worst_by_dtype: dict[str, float] = field(default_factory=dict)  # the certificate's, in each dtype over its outputs
+    losses: tuple[str, ...] = ()  # the cases of those benches in which a baseline was faster by over 3%
+
+
+@dataclass(frozen=True)
+class MapOp(Record):
+    op: str
+    family: str
+    formula: str
+    source: str
+    rows: tuple[MapRow, ...]
+    room: str = ""  # its folder, from the package's own
+    calls: tuple[str, ...] = ()  # how it is called: in its own way, and as torch's function is, where there is one
+    derived: tuple[tuple[str, str], ...] = ()  # what its form made, where it has one: the part, and what came of it
+
+
+# ---------------------------------------------------------------- diagnosis
+
+
+@dataclass(frozen=True)
+class Region:
+    """Calls of one op from one place in the program."""
+
+    op: str
+    module: str  # dotted path in the model, "" outside one
+    source: str  # "file.py:123"
+    shapes: str
+    calls: int
+    seconds: float  # all calls of one run of the program
+    share: float  # of the wall clock
+    regime: str
+    ceiling: str  # "DRAM read 83 GB/s"; "" when unmodelled
+    achieved: float | None  # T_min / T, at most 1
+    low_s: float  # time that the remedy at hand is predicted to give back, cautious and hopeful
+    high_s: float
+    action: str
+    flop: float
+    bytes: float
+    modelled: bool
+    parts: dict[str, float] = field(default_factory=dict)  # seconds by footer part; they add to `seconds`
+    kernels: tuple[str, ...] = ()  # on a GPU: what its calls launched
+    allows_s: float = 0.0  # what its bound allows, by whatever means; never less than `high_s`
+    row: str = ""  # "kw.linear: avx512": the row that its calls would take once swapped
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """One kind of kernel from one op, in one run of the program on a GPU."""
+
+    name: str
+    op: str  # the innermost op that launched it
+    runs: int
+    seconds: float
+    bound_s: float  # what its work takes at least; never more than `seconds`
+    regime: str  # "memory L2" where the cache served its bytes
+    flop: float
+    bytes: float
+
+
+@dataclass(frozen=True)
+class CounterCheck:
+    """One run of a kernel under Nsight Compute, L2 empty before it, beside our model of its work."""
+
+    name: str
+    op: str
+    seconds: float  # as the counters have it
+    model_flop: float
+    counted_flop: float | None  # of the matrix units; None for a kernel that is no product
+    model_read_bytes: float
+    memory_read_bytes: float  # from device memory
+    memory_written_bytes: float  # what had left L2 when the kernel ended
+    l2_bytes: float  # through L2
+
+
+@dataclass(frozen=True)
+class GpuTime:
+    """How a program used its GPU, in seconds of one run. The two halves of each pair below add to the wall clock."""
+
+    busy_s: float
+    idle_s: float
+    critical_device_s: float  # of the critical path, in kernels
+    critical_host_s: float  # in the host and its launches
+    without_waits_s: float  # what the run would take if only its last wait were left, replayed
+    without_host_s: float  # and if the host took no time, as from a CUDA graph
+    kernels: tuple[KernelTime, ...] = ()  # longest first
+    counters: tuple[CounterCheck, ...] = ()
+
+
+@dataclass(frozen=True)
+class Diagnosis(Record):
+    program: str
+    sentence: str
+    wall_s: float
+    regions: tuple[Region, ...]
+    footer: dict[str, float]  # seconds by part, in order; they add to wall_s
+    unmodelled: tuple[str, ...]
+    findings: tuple[str, ...]
+    threads: int
+    ceilings: Ceilings | GpuCeilings
+    versions: dict[str, str]
+    date: str
+    fix: Fix | None = None
+    gpu: GpuTime | None = None
+    ambiguous: str = ""  # what others took of the machine, where that was too much for figures
+    rough: bool = False  # figures were asked for all the same: each is rough
+
+
+@dataclass(frozen=True)
+class Swapped(Record):
+    """What a swap did to a model, in the words of ``Swap.lines``."""
+
+    lines: tuple[str, ...]
+    replaced: tuple[dict[str, Any], ...]  # path, type, kind, ops
+    left: tuple[dict[str, Any], ...]  # path, type, reason

@@ -1,0 +1,62 @@
+"""Records that a user is handed: shown in a notebook, kept in a file. How they look is the report's to say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kernelworks.machine.environment import write_whole
+
+__all__ = ["Record", "Records"]
+
+T = TypeVar("T")
+
+
+class Record:
+    """What a verb returns, or one of several."""
+
+    def record(self) -> Any:
+        """The plain record that is shown and kept: this one, where it is one."""
+        return self
+
+    def _repr_html_(self) -> str:
+        """As notebooks show it; ``repr`` and ``str`` stay as they are."""
+        from kernelworks.report.html import fragment
+
+        return fragment([self.record()])
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Writes the record, all of it or nothing: as JSON (``from_json`` reads it) or as one self-contained page, by
+        the path's ending. Returns the path. Raises ValueError for another ending, OSError."""
+        return _save(path, self.record(), [self.record()])
+
+
+class Records(list[T]):
+    """A list of records of one kind, shown and kept together."""
+
+    def _repr_html_(self) -> str:
+        from kernelworks.report.html import fragment
+
+        return fragment(self)
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """As ``Record.save``, all of them in one file."""
+        return _save(path, self, self)
+
+
+def _save(path: str | PathLike[str], record: Any, several: Sequence[Any]) -> Path:
+    to = Path(path)
+    if to.suffix == ".json":
+        from kernelworks.records import to_json
+
+        text = to_json(record) + "\n"
+    elif to.suffix in (".html", ".htm"):
+        from kernelworks.report.html import whole
+
+        text = whole(several)
+    else:
+        raise ValueError(f"path must end in .json or .html, got {str(path)!r}")
+    write_whole(to, text, f".{to.name}.")
+    return to

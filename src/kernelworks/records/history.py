@@ -1,0 +1,112 @@
+"""Predictions of fixes on this machine, each beside its outcome: what calibrates the next one.
+
+One line of JSON for each remedy that was measured, appended in one write to a file in the cache: whoever reads it finds
+whole lines, and skips one that a kill cut short. Predictions are kept as they were made, before any calibration, so
+that what was learned from them is not learned twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelworks.machine import environment
+from kernelworks.records.json_text import built, parsed, read_regular
+
+__all__ = ["CLOSE", "WORTH", "Outcome", "calibration", "held", "path", "read", "record"]
+
+LEAST, MOST = 4, 32  # outcomes of a remedy that say something, and how many of the last ones are asked
+WITHIN = 2.0  # a factor beyond it is no matter of calibration: the prediction has missed what happens
+WORTH = 0.02  # of the wall clock: smaller predictions or gains are noise
+CLOSE = 0.2  # of the gain: a prediction that is further off has not held
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One remedy at one place, measured in turns with the program as it was by then."""
+
+    kind: str  # of machine, with the number of cores or the GPU
+    program: str
+    remedy: str
+    place: str
+    says: str
+    wall_s: float  # of the program without it
+    predicted_s: float  # saved, as predicted from a trial or a replay
+    told_s: float  # saved, as told to the user: calibrated
+    gain_s: float  # saved, measured
+    noise_s: float
+    taken: bool
+    date: str = ""
+    torch: str = ""
+
+    @property
+    def held(self) -> bool:
+        return held(self.told_s, self.gain_s, self.wall_s)
+
+
+def held(predicted_s: float, gain_s: float, wall_s: float) -> bool:
+    """Whether a prediction was true: within ``CLOSE`` of the gain, or both within ``WORTH`` of the wall clock."""
+    near = abs(predicted_s - gain_s) <= CLOSE * abs(gain_s)
+    return near or max(abs(predicted_s), abs(gain_s)) <= WORTH * wall_s
+
+
+def path() -> Path:
+    """Where the lines are kept."""
+    return environment.cache_dir("history") / "outcomes.jsonl"
+
+
+def record(outcome: Outcome) -> None:
+    """Appends one outcome. Raises OSError where the cache cannot be written."""
+    dated = dataclasses.replace(
+        outcome, date=outcome.date or datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    )
+    line = json.dumps(dataclasses.asdict(dated), allow_nan=False) + "\n"
+    to = path()
+    to.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(to, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        size = os.fstat(handle).st_size
+        cut = size and os.pread(handle, 1, size - 1) != b"\n"  # a kill left half a line
+        os.write(handle, (("\n" if cut else "") + line).encode())
+    finally:
+        os.close(handle)
+
+
+def read(kind: str | None = None) -> list[Outcome]:
+    """Every outcome that was kept, of one ``kind`` of machine or of all, oldest first; none where there is no file.
+    Lines that are no outcomes, of another version or cut short, are passed over."""
+    try:
+        lines = read_regular(path()).decode(errors="replace").splitlines()
+    except OSError:
+        return []
+    found = []
+    names = {f.name for f in dataclasses.fields(Outcome)}
+    for line in lines:
+        try:
+            values = parsed(line)
+            outcome = built(Outcome, {name: value for name, value in values.items() if name in names})
+        except (ValueError, AttributeError):
+            continue
+        if kind is None or outcome.kind == kind:
+            found.append(outcome)
+    return found
+
+
+def calibration(remedy: str, outcomes: Sequence[Outcome]) -> float:
+    """By what a remedy's prediction is to be multiplied, from its last outcomes on this kind of machine: the middle of
+    what was got for what was predicted; 1 where there are too few of them, or where they say nothing of the next."""
+    ratios = [
+        one.gain_s / one.predicted_s
+        for one in outcomes
+        if one.remedy == remedy and min(one.predicted_s, one.gain_s) > WORTH * one.wall_s
+    ][-MOST:]
+    if len(ratios) < LEAST:
+        return 1.0
+    middle = statistics.median(ratios)
+    return middle if 1 / WITHIN <= middle <= WITHIN else 1.0

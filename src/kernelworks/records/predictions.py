@@ -1,0 +1,84 @@
+"""How true the predictions of fixes were on this machine: what each remedy was said to bring beside what it brought.
+
+Reads the local history alone (``history``): every remedy that was measured left a line there. A prediction is as the
+user was told it; what it was before calibration is judged beside it, so that calibration has to earn its place.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernelworks.records import history
+from kernelworks.records.base import Record
+from kernelworks.records.history import Outcome, calibration
+
+__all__ = ["Kept", "Truth", "truth"]
+
+LAST = 500  # outcomes that are drawn
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What became of one remedy's predictions on one kind of machine. Errors are the middle distance between predicted
+    and got, as a share of the wall clock of the program."""
+
+    kind: str
+    remedy: str
+    outcomes: int
+    held: int  # within a fifth of the gain, or both within a fiftieth of the wall clock
+    taken: int  # of them, how often the remedy stayed
+    got: float | None  # for one second predicted, in the middle; None where no prediction was of any size
+    raw_error: float
+    error: float  # of what was told, after calibration
+    factor: float  # by which the next prediction is multiplied
+
+
+@dataclass(frozen=True)
+class Truth(Record):
+    file: str
+    kept: tuple[Kept, ...]
+    outcomes: tuple[Outcome, ...]  # the last ones, oldest first
+
+    @property
+    def held(self) -> int:
+        return sum(one.held for one in self.kept)
+
+    @property
+    def judged(self) -> int:
+        return sum(one.outcomes for one in self.kept)
+
+
+def _kept(kind: str, remedy: str, outcomes: Sequence[Outcome]) -> Kept:
+    ratios = [one.gain_s / one.predicted_s for one in outcomes if abs(one.predicted_s) > history.WORTH * one.wall_s]
+    return Kept(
+        kind,
+        remedy,
+        len(outcomes),
+        sum(one.held for one in outcomes),
+        sum(one.taken for one in outcomes),
+        statistics.median(ratios) if ratios else None,
+        statistics.median(abs(one.predicted_s - one.gain_s) / one.wall_s for one in outcomes),
+        statistics.median(abs(one.told_s - one.gain_s) / one.wall_s for one in outcomes),
+        calibration(remedy, outcomes),
+    )
+
+
+def truth(kind: str = "", remedy: str = "") -> Truth:
+    """The history of this machine's cache, by kind of machine and remedy.
+
+    Args:
+        kind: only machines whose kind holds this text.
+        remedy: only this remedy.
+    """
+    found = [
+        one
+        for one in history.read()
+        if kind in one.kind and remedy in ("", one.remedy) and one.wall_s > 0
+    ]  # fmt: skip
+    groups: dict[tuple[str, str], list[Outcome]] = {}
+    for one in found:
+        groups.setdefault((one.kind, one.remedy), []).append(one)
+    kept = sorted((_kept(*key, outcomes) for key, outcomes in groups.items()), key=lambda k: (k.kind, -k.outcomes))
+    return Truth(str(history.path()), tuple(kept), tuple(found[-LAST:]))

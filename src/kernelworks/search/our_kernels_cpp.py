@@ -1,0 +1,187 @@
+"""Rows of ours in C++ as candidates: the row as it is, in a text that says what of it may be otherwise.
+
+What may be otherwise are the whole numbers that its sources name (``constexpr int64_t GRAIN = 32 << 10``: how much is
+worth a thread, how many vectors are in flight, from how many bytes on the caches are passed by), the compiler's flags,
+and the instruction set. A candidate is a file of the judge's format for rooms, with those numbers as its constants and
+its ``SPACE``; what compiles it (``row``) runs in the candidate's own process.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kernelworks.build import cpp
+from kernelworks.build.constants import Constants, constants_of, named_in, written
+from kernelworks.build.sources import with_includes
+from kernelworks.dispatch.op import OPS
+from kernelworks.dispatch.registry import ROOMS
+from kernelworks.judge.formats import rooms
+from kernelworks.judge.problem import Misread, Problem
+from kernelworks.machine import environment
+from kernelworks.search.space import space_in
+
+__all__ = ["constants_in", "known", "modules", "provided", "row", "text_of", "texts_of"]
+
+LARGE = 1 << 20  # bytes from which on something is done another way: tried far off too
+FLAGS = ("", "-O2", "-funroll-loops", "-fno-tree-slp-vectorize")
+
+TEXT = '''"""{op}: our row in C++, compiled with the constants below."""
+
+from kernelworks.search.our_kernels_cpp import row
+
+TARGET = {target!r}
+FLAGS = {flags!r}
+{constants}
+SPACE = {{
+{space}
+}}
+
+_run = row({op!r}, TARGET, FLAGS, {{
+{given}
+}})
+
+
+def {op}(*arguments):
+    return _run(*arguments)
+'''
+
+
+def _choices(number: int) -> list[int]:
+    """Halves and doubles of a number."""
+    factors = (1 / 8, 1 / 2, 1, 2, 8, 1024) if number >= LARGE else (1 / 4, 1 / 2, 1, 2, 4)
+    return sorted({max(1, int(number * factor)) for factor in factors})
+
+
+def text_of(name: str) -> str | None:
+    """The candidate of an op's best row in C++ as it is, with its space; None where it has no such row here."""
+    rows = rooms.rows_here(OPS[name])
+    if not rows or rows[0].source is None:
+        return None
+    kept = constants_of(rows[0].source, rows[0].name)  # it is compiled with already
+    numbers = {
+        file: {**its, **kept.numbers.get(file, {})} for file, its in named_in(rows[0].source, cpp.SIMD).items()
+    }  # fmt: skip
+    flags = " ".join(kept.flags)
+    constants = {_constant(file, of): value for file, its in numbers.items() for of, value in its.items()}
+    space: dict[str, list[Any]] = {"TARGET": [r.name for r in rows], "FLAGS": [*dict.fromkeys((flags, *FLAGS))]}
+    space |= {constant: _choices(value) for constant, value in constants.items()}
+    given = "\n".join(
+        f"    {file!r}: {{{', '.join(f'{of!r}: {_constant(file, of)}' for of in its)}}},"
+        for file, its in numbers.items()
+    )
+    return TEXT.format(
+        op=name, target=rows[0].name, flags=flags, given=given,
+        constants="\n".join(f"{c} = {v}" for c, v in constants.items()),
+        space="\n".join(f"    {c!r}: {v!r}," for c, v in space.items() if len(v) > 1),
+    )  # fmt: skip
+
+
+def constants_in(name: str, code: str) -> tuple[str, Constants] | None:
+    """The row that a candidate's text is of, and what it has otherwise than the row's sources say; None where the text
+    is another than ours with other constants."""
+    own, space = space_in(text_of(name) or ""), space_in(code)
+    if own is None or space is None or own.family != space.family:
+        return None
+    target = str(space.at.get("TARGET", rooms.rows_here(OPS[name])[0].name))
+    source = OPS[name].row(target).source
+    assert source is not None
+    numbers: dict[str, dict[str, int]] = {}
+    for file, its in named_in(source, cpp.SIMD).items():
+        other = {of: value for of, was in its.items() if (value := int(space.at[_constant(file, of)])) != was}
+        if other:
+            numbers[file] = other
+    return target, Constants(numbers, tuple(str(space.at["FLAGS"]).split()))
+
+
+def texts_of(problem: Problem) -> list[str]:
+    """The candidates of an op's rows as they are: its best one in C++ for this CPU, or those on a GPU that the room's
+    table has something to choose for (``launches``). None of a problem that is no op of ours."""
+    if problem.format != rooms.NAME:
+        return []
+    if problem.device == "cuda":
+        from kernelworks.search import our_kernels_gpu
+
+        return our_kernels_gpu.texts_of(problem)
+    found = text_of(problem.entry)
+    return [] if found is None else [found]
+
+
+def provided(problem: Problem) -> list[Path]:
+    """Files that rows of ours on a GPU find compiled, whatever their constants are."""
+    if problem.format != rooms.NAME or problem.device != "cuda":
+        return []
+    from kernelworks.search import our_kernels_gpu
+
+    return our_kernels_gpu.provided(problem)
+
+
+def modules(problem: Problem) -> list[str]:
+    """What every candidate of a search on a CPU loads, or is silenced by, once for all of them."""
+    if problem.device != "cpu":
+        return []
+    ours = [__name__, ROOMS[problem.entry], "tvm_ffi.libinfo"] if problem.format == rooms.NAME else []
+    return [*ours, "torch.utils.cpp_extension", "triton.runtime.interpreter", "triton.compiler"]
+
+
+def known(problem: Problem) -> Callable[[str], bool]:
+    """Whether a text is our row of the problem's op with constants out of our row's own space: such a one, whoever sent
+    it, has not a word of its own."""
+    if problem.format == rooms.NAME and problem.device == "cuda":
+        return functools.partial(_known_on_gpu, problem)
+    source = text_of(problem.entry) if problem.format == rooms.NAME else None
+    own = None if source is None else space_in(source)
+
+    def holds(code: str) -> bool:
+        try:
+            space = space_in(code)
+        except Misread:
+            return False
+        if own is None or space is None or own.family != space.family or own.choices != space.choices:
+            return False
+        return all(space.at[name] in values for name, values in own.choices.items())
+
+    return holds
+
+
+def _known_on_gpu(problem: Problem, code: str) -> bool:
+    from kernelworks.search import our_kernels_gpu
+
+    try:
+        return our_kernels_gpu.sets_in(problem, code) is not None
+    except Misread:
+        return False
+
+
+def _constant(file: str, name: str) -> str:
+    """What a file's number is called in a candidate's text."""
+    stem = Path(file).stem if file.startswith("simd/") else f"own_{Path(file).stem}"
+    return re.sub(r"\W", "_", f"{stem}_{name}").upper()
+
+
+# ---------------------------------------------------------------- in the candidate's process
+
+
+def row(op: str, target: str, flags: str, constants: Mapping[str, Mapping[str, int]]) -> Callable[..., Any]:
+    """The forward of an op's row, compiled with other numbers and further flags, in this process's cache.
+
+    Raises ValueError where a file does not name such a number, BuildError.
+    """
+    found = OPS[op].row(target)
+    assert found.source is not None
+    changed = _copied(found.source, constants)
+    cpp.stand_in(found.source, target, cpp.variant(changed, target, tuple(flags.split()), changed.parent / "simd"))
+    return found.load("forward")
+
+
+def _copied(source: Path, constants: Mapping[str, Mapping[str, int]]) -> Path:
+    """A copy of the source and what it includes, with those numbers, in this process's cache; its path."""
+    texts = [path.read_text(encoding="utf-8") for path in with_includes(source, cpp.SIMD)]
+    said = json.dumps({file: dict(its) for file, its in constants.items()}, sort_keys=True)
+    whole = hashlib.sha256("\0".join((*texts, said)).encode()).hexdigest()[:16]
+    return written(source, constants, cpp.SIMD, environment.cache_dir("build") / f"variant-{whole}")

@@ -1,0 +1,238 @@
+"""Rows of ours on a GPU as candidates: the row as it is, in a text that says how its kernels are launched.
+
+What may be otherwise is what the room's tuning.toml picks for the sizes of the problem: rows and columns of a tile,
+warps, stages, registers. What is tried of each is what the room's ``[[space]]`` offers for these sizes; of what it
+offers nothing for, halves and doubles. A row in CUDA C++ has the kernels alone that its source makes, which are those
+that its table names: there a whole entry of the table is one choice.
+
+A candidate is a file of the judge's format for rooms, with those as its constants and its ``SPACE``; what launches it
+(``triton``, ``cuda``) runs in the candidate's own process, on a copy of the room's module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelworks.build.cache import BuildError
+from kernelworks.build.configs import Configs, Point, Watched, afresh, configs
+from kernelworks.contract import Row
+from kernelworks.dispatch.meta_arguments import on_meta
+from kernelworks.dispatch.op import OPS
+from kernelworks.judge.formats import rooms
+from kernelworks.judge.problem import Problem
+from kernelworks.search.space import Space, space_in
+from kernelworks.verify.resources import declined
+
+__all__ = ["cuda", "picked", "provided", "sets_in", "text_at", "texts_of", "triton"]
+
+REGISTERS = (64, 80, 96, 128, 168)  # a thread
+FEW = {"num_stages": 5, "STAGES": 3}  # stages: every number up to this is one
+MOST = {"num_warps": 32}
+
+TEXT = '''"""{op}: our row {row}, launched as the constants below say."""
+
+from kernelworks.search.our_kernels_gpu import {kind}
+
+{constants}
+SPACE = {{
+{space}
+}}
+
+_run = {kind}({op!r}, {row!r}, {{
+{given}
+}})
+
+
+def {op}(*arguments):
+    return _run(*arguments)
+'''
+
+
+def _choices(name: str, value: Any, offered: Sequence[Any]) -> list[Any]:
+    """What a setting may be, with what it is."""
+    if isinstance(value, bool):
+        return [False, True]
+    if offered or isinstance(value, str):
+        found = [value, *offered]
+    elif name == "maxnreg":
+        found = [value, *REGISTERS]
+    elif name in FEW:
+        found = [value, *range(1, FEW[name] + 1)]
+    else:
+        found = [int(value * factor) for factor in (1 / 4, 1 / 2, 1, 2, 4)]
+        found = [number for number in found if 1 <= number <= MOST.get(name, number)]
+    found = list(dict.fromkeys(found))
+    return found if isinstance(value, str) else sorted(found)
+
+
+# ---------------------------------------------------------------- what the row picks
+
+
+@contextlib.contextmanager
+def _unlaunched() -> Iterator[None]:
+    """Kernels are neither compiled nor run: what is asked of a row is what it would launch."""
+    from kernelworks.build import cuda as cuda_build
+    from kernelworks.build import triton as triton_build
+
+    kinds: tuple[Any, ...] = (triton_build.Launch, cuda_build.Kernel)
+    before = [kind.__call__ for kind in kinds]
+    for kind in kinds:
+        kind.__call__ = lambda *_: None
+    try:
+        yield
+    finally:
+        for kind, its in zip(kinds, before, strict=True):
+            kind.__call__ = its
+
+
+def _module(row: Row) -> Path:
+    """What launches a row's kernels."""
+    assert row.source is not None
+    return row.source if row.source.suffix == ".py" else row.source.with_name(f"{row.name}.py")
+
+
+@functools.cache
+def picked(op: str, shape: str) -> dict[str, dict[Point, dict[str, Any]]]:
+    """Rows of an op on a GPU that take a case, best first -> what its forward picks of the room's table, of those that
+    pick anything."""
+    case, found = rooms.case_named(op, "cuda", shape), OPS[op]
+    given = case.make(torch.Generator().manual_seed(0), case.dtypes[0])
+    args = [on_meta(given.get(name)) for name in found.passes["forward"].names]
+    picks: dict[str, dict[Point, dict[str, Any]]] = {}
+    for row in found.rows:
+        if row.device != "cuda" or row.source is None or declined(found, row.name, "forward", args):
+            continue
+        watched = Watched(configs(row.source), row.name)
+        with _unlaunched():
+            afresh(_module(row), watched).forward(*args)
+        if watched.points:
+            picks[row.name] = watched.points
+    return picks
+
+
+# ---------------------------------------------------------------- as texts
+
+
+def texts_of(problem: Problem) -> list[str]:
+    """The candidates of an op's rows on a GPU as they are, each with its space, at the problem's own case."""
+    picks = picked(problem.entry, problem.shapes[0].name)
+    return [_text(problem.entry, row, points) for row, points in picks.items()]
+
+
+def text_at(problem: Problem, row: str) -> str:
+    """The candidate of one of those rows as it is."""
+    return _text(problem.entry, row, picked(problem.entry, problem.shapes[0].name)[row])
+
+
+def _text(op: str, row: str, points: Mapping[Point, dict[str, Any]]) -> str:
+    found = OPS[op].row(row)
+    assert found.source is not None
+    table = configs(found.source)
+    whole = found.target != "triton"
+    constants: dict[str, Any] = {}
+    space: dict[str, list[Any]] = {}
+    given = []
+    for (kernel, dims, dtype), its in points.items():
+        if whole:
+            constants[kernel.upper()] = json.dumps(its)
+            space[kernel.upper()] = _entries(table, row, kernel, its)
+            given.append(f"    {kernel!r}: {kernel.upper()},")
+            continue
+        offered = table.candidates(kernel, row=row, dtype=dtype, **dict(dims))
+        names = {setting: f"{kernel}_{setting}".upper() for setting in its}
+        for setting, name in names.items():
+            constants[name] = its[setting]
+            space[name] = _choices(setting, its[setting], [one[setting] for one in offered if setting in one])
+        given.append(f"    {kernel!r}: {{{', '.join(f'{s!r}: {n}' for s, n in names.items())}}},")
+    return TEXT.format(
+        op=op, row=row, kind="cuda" if whole else "triton", given="\n".join(given),
+        constants="\n".join(f"{name} = {value!r}" for name, value in constants.items()),
+        space="\n".join(f"    {name!r}: {values!r}," for name, values in space.items() if len(values) > 1),
+    )  # fmt: skip
+
+
+def _entries(table: Configs, row: str, kernel: str, own: Mapping[str, Any]) -> list[str]:
+    """The kernels that there are: what the table's entries set, whatever sizes they are for."""
+    sets = [own, *(entry["set"] for entry in table.entries if (entry["row"], entry["kernel"]) == (row, kernel))]
+    return list(dict.fromkeys(map(json.dumps, sets)))
+
+
+def _of_ours(problem: Problem, code: str) -> tuple[str, Space] | None:
+    """The row that a text is of, and its space; None where it is another than ours at a point of our own space."""
+    space = space_in(code)
+    if space is None:
+        return None
+    for row, points in picked(problem.entry, problem.shapes[0].name).items():
+        own = space_in(_text(problem.entry, row, points))
+        if own is not None and (own.family, own.choices) == (space.family, space.choices):
+            inside = all(space.at[name] in values for name, values in own.choices.items())
+            return (row, space) if inside else None
+    return None
+
+
+def sets_in(problem: Problem, code: str) -> tuple[str, dict[Point, dict[str, Any]]] | None:
+    """The row that a text is of, and with what it launches each of the kernels that are picked at the problem's case;
+    None where the text is another than ours with other constants. Raises Misread."""
+    found = _of_ours(problem, code)
+    if found is None:
+        return None
+    row, space = found
+    made: dict[Point, dict[str, Any]] = {}
+    for point, its in picked(problem.entry, problem.shapes[0].name)[row].items():
+        kernel = point[0]
+        if OPS[problem.entry].row(row).target != "triton":
+            made[point] = json.loads(str(space.at.get(kernel.upper(), json.dumps(its))))
+        else:
+            made[point] = {name: space.at.get(f"{kernel}_{name}".upper(), value) for name, value in its.items()}
+    return row, made
+
+
+def provided(problem: Problem) -> list[Path]:
+    """What a candidate's process would compile whatever its constants are: the launcher, and a CUDA row's kernels."""
+    from kernelworks.build import cuda as cuda_build
+    from kernelworks.build.cpp import built
+    from kernelworks.build.launcher import SOURCE
+
+    rows = [OPS[problem.entry].row(name) for name in picked(problem.entry, problem.shapes[0].name)]
+    found = []
+    with contextlib.suppress(BuildError):  # a candidate says what is wrong
+        found.append(built(SOURCE, "scalar"))
+        found += [cuda_build.built(row.source) for row in rows if row.target != "triton" and row.source is not None]
+    return [path for made in found for path in (made, made.with_suffix(".json"))]
+
+
+# ---------------------------------------------------------------- in the candidate's process
+
+
+class _Given(Configs):
+    """A room's configurations, but for the kernels of a row that have others here."""
+
+    def __init__(self, base: Configs, row: str, sets: Mapping[str, Mapping[str, Any]]) -> None:
+        self.base, self.row, self.sets = base, row, sets
+
+    def pick(
+        self, kernel: str, *, row: str = "triton", dtype: torch.dtype | None = None, **dims: int
+    ) -> dict[str, Any]:
+        if row == self.row and kernel in self.sets:
+            return dict(self.sets[kernel])
+        return self.base.pick(kernel, row=row, dtype=dtype, **dims)
+
+
+def triton(op: str, row: str, sets: Mapping[str, Mapping[str, Any]]) -> Callable[..., Any]:
+    """The forward of an op's row, its kernels launched with these settings whatever the sizes are."""
+    found = OPS[op].row(row)
+    assert found.source is not None
+    run: Callable[..., Any] = afresh(_module(found), _Given(configs(found.source), row, sets)).forward
+    return run
+
+
+def cuda(op: str, row: str, sets: Mapping[str, str]) -> Callable[..., Any]:
+    """The same of a row in CUDA C++, each of whose kernels is named by a whole entry of the table, as JSON."""
+    return triton(op, row, {kernel: json.loads(its) for kernel, its in sets.items()})

@@ -1,0 +1,71 @@
+"""The rows that need no kernel: torch's own function, and the definition in float64, both with their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.build.kernels import as_float64, in_float64, into, python_row
+from kernelworks.contract import Contract, Row
+from kernelworks.dispatch.autograd import derivative
+from kernelworks.dispatch.mutation import as_tuple
+from kernelworks.dispatch.op import Pass
+
+__all__ = ["python_rows"]
+
+
+def python_rows(
+    contract: Contract,
+    forward: Pass,
+    backward: Pass,
+    composite: Callable[..., Any],
+    op: Callable[[], Any],
+    *,
+    torch_backward: Callable[..., Any] | None = None,
+) -> list[Row]:
+    """The rows ``torch`` and ``reference``, for an op whose backward is given all inputs of its forward.
+
+    ``composite(*args)`` is the op in torch's functions; its gradients, where ``torch_backward`` is not given, are those
+    that autograd makes of it. ``op()`` gives the op, which is made of these rows.
+    """
+
+    def torch_forward(*args: Any, out: Any = None) -> Any:
+        return into(composite(*args), out)
+
+    def derived(*args: Any, out: Any = None) -> Any:
+        return into(derivative(op(), args), out)
+
+    return [
+        python_row("torch", torch_forward, torch_backward or derived),
+        python_row("reference", in_float64(contract.reference), _exact(contract, forward, backward)),
+    ]
+
+
+def _exact(contract: Contract, forward: Pass, backward: Pass) -> Callable[..., Any]:
+    """The gradients of the definition, by autograd in float64, rounded once."""
+
+    def backwards(*args: Any, out: Any = None) -> Any:
+        have = dict(zip(backward.names, args, strict=True))
+        exact = {name: as_float64(have[name]) for name in forward.names}
+        wanted = [name for name in backward.returns if isinstance(have[name], Tensor)]
+        with torch.enable_grad():
+            exact |= {name: exact[name].detach().requires_grad_() for name in wanted}
+            outputs = dict(zip(contract.outputs, as_tuple(contract.reference(**exact)), strict=False))
+            flows = [(o, have.get(f"grad_{name}")) for name, o in outputs.items() if o.requires_grad]
+            pairs = [(o, grad.double()) for o, grad in flows if grad is not None]
+            found = torch.autograd.grad(
+                [o for o, _ in pairs], [exact[name] for name in wanted], [grad for _, grad in pairs], allow_unused=True
+            )
+        gradients: tuple[Tensor | None, ...] = found
+        made = {
+            name: torch.zeros_like(have[name]) if g is None else torch.empty_like(have[name]).copy_(g)
+            for name, g in zip(wanted, gradients, strict=True)
+        }
+        empty = next(iter(made.values())).new_empty(0)  # of an argument that is None
+        result = tuple(made.get(name, empty) for name in backward.returns)
+        return into(result if len(result) > 1 else result[0], out)
+
+    return backwards

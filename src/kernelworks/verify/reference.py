@@ -1,0 +1,114 @@
+"""What is right for one case: the inputs, the float64 outputs and gradients, and their bounds."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernelworks.build.kernels import as_float64
+from kernelworks.contract import Case
+from kernelworks.dispatch.op import Op
+from kernelworks.machine import has_gpu
+
+__all__ = ["Truth", "copied", "device_of", "flat_outputs", "placed", "truth"]
+
+
+@dataclass(frozen=True)
+class Truth:
+    args: dict[str, Any]  # in the case's dtype
+    outputs: tuple[Tensor, ...]  # float64, or integers
+    bounds: tuple[Tensor, ...]
+    grad_outputs: tuple[Tensor, ...]  # in the case's dtype; empty where no gradients are compared
+    gradients: dict[str, Tensor]
+    gradient_bounds: dict[str, Tensor]
+    dtypes: tuple[torch.dtype, ...] = ()  # of what a row returns; none where it works in place
+    names: tuple[str, ...] = ()  # of the outputs, as the contract has them
+    dtype: torch.dtype = torch.float32  # of the case
+
+    def label(self, place: int, output: Tensor) -> str:
+        """What an output's share is kept under: its name, and its dtype where that is another than the case's."""
+        own = "" if output.dtype == self.dtype else f" in {str(output.dtype).removeprefix('torch.')}"
+        return self.names[place] + own
+
+    def positional(self, op: Op) -> tuple[Any, ...]:
+        return tuple(self.args.get(name) for name in op.passes["forward"].names)
+
+
+def copied(value: Any) -> Any:
+    """A copy of a tensor (or of a list of them); anything else as it is."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    return [copied(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def flat_outputs(result: Any) -> tuple[Any, ...]:
+    """A row's result as one flat tuple."""
+    if isinstance(result, (tuple, list)):
+        return tuple(leaf for item in result for leaf in flat_outputs(item))
+    return (result,)
+
+
+def device_of(op: Op, row: str) -> str:
+    """Where a row's cases lie: on the GPU for its rows, and on the CPU where those are interpreted."""
+    return "cuda" if op.row(row).device == "cuda" and has_gpu() else "cpu"
+
+
+def placed(value: Any, device: str) -> Any:
+    """A tensor (or a list of them) on a device; anything else as it is."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    return [placed(v, device) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+@functools.lru_cache(maxsize=3)  # of one case on several rows; the largest take a hundred megabytes
+def truth(
+    op: Op, case: Case, dtype: torch.dtype, seed: int = 0, device: str = "cpu", inner: str = "float32"
+) -> Truth:  # fmt: skip
+    """The truth of a case, computed on ``device``. The inputs follow from the op, case, dtype and ``seed``: every run
+    and every device sees the same. ``inner``: for which rows the bounds hold."""
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{op.name} {case.name} {dtype} {seed}".encode()))
+    args = {name: placed(value, device) for name, value in case.make(generator, dtype).items()}
+    with torch.device(device):
+        return _truth(op, case, dtype, args, generator, {} if inner == "float32" else {"inner": inner})
+
+
+def _truth(
+    op: Op, case: Case, dtype: torch.dtype, args: dict[str, Any], generator: torch.Generator, rows: dict[str, Any]
+) -> Truth:  # fmt: skip
+    contract = op.contract
+    exact = {name: as_float64(value) for name, value in args.items()}
+    with torch.no_grad():
+        made = contract.reference(**exact)
+        outputs = flat_outputs(made)
+        names = tuple(n for n, part in zip(contract.outputs, made, strict=False) for _ in flat_outputs(part))
+        bounds = flat_outputs(contract.bound(exact, outputs, dtype, **rows))
+        promised = op.forward_shapes(tuple(args.get(name) for name in op.passes["forward"].names))
+    dtypes = () if promised is None else tuple(t.dtype for t in flat_outputs(promised))
+    if contract.gradient_bound is None or not case.gradients or not contract.differentiable:
+        return Truth(args, outputs, bounds, (), {}, {}, dtypes, names, dtype)
+    differentiable = [n for n in contract.differentiable if isinstance(exact.get(n), Tensor)]
+    with torch.enable_grad():
+        for name in differentiable:
+            exact[name] = exact[name].clone().requires_grad_()
+        results = flat_outputs(contract.reference(**exact))
+        drawn = (torch.randn(o.shape, generator=generator, device="cpu") for o in results if o.requires_grad)
+        grads = tuple(
+            (g if case.flow is None else torch.full_like(g, case.flow)).to(dtype).to(results[0].device) for g in drawn
+        )
+        used = [o for o in results if o.requires_grad]
+        leaves = [exact[n] for n in differentiable]
+        found: tuple[Tensor | None, ...] = torch.autograd.grad(
+            used, leaves, [g.double() for g in grads], allow_unused=True
+        )
+    gradients = {
+        n: torch.zeros_like(exact[n]) if g is None else g.detach() for n, g in zip(differentiable, found, strict=True)
+    }
+    plain = {n: v.detach() if isinstance(v, Tensor) else v for n, v in exact.items()}
+    with torch.no_grad():
+        limits = contract.gradient_bound(plain, tuple(g.double() for g in grads), gradients, dtype, **rows)
+    return Truth(args, outputs, bounds, grads, gradients, limits, dtypes, names, dtype)
