@@ -15,6 +15,7 @@ from kernelworks.measure import peaks
 from kernelworks.measure.clock import noise
 from kernelworks.measure.clock.noise import Ambiguous, CpuTimes, Quiet, foreign_share
 from kernelworks.measure.peaks import cache, survey
+from kernelworks.measure.roofline import bound as roofline
 from kernelworks.measure.roofline.bound import DISPATCH_CALLS
 from kernelworks.records import Ceilings, FlopRate, from_json, to_json
 from machines import MIB, Busy, record
@@ -184,15 +185,15 @@ def test_an_unwritable_cache_still_returns_the_result(own_cache, monkeypatch) ->
 
 def test_each_term_names_its_regime() -> None:
     here = record()
-    streaming = peaks.bound(1e6, 0, 400e6, float("inf"), torch.float32, 1, here)
+    streaming = roofline.bound(1e6, 0, 400e6, float("inf"), torch.float32, 1, here)
     assert streaming.seconds == pytest.approx(10e-3)  # 400 MB at 40 GB/s
     assert (streaming.regime, streaming.level, streaming.ceiling) == ("memory DRAM", "DRAM", "DRAM read 40 GB/s")
-    product = peaks.bound(4e9, 0, 1e6, 1e6, torch.float32, 2, here)
+    product = roofline.bound(4e9, 0, 1e6, 1e6, torch.float32, 2, here)
     assert product.seconds == pytest.approx(10e-3)  # 4 GFLOP at 2 x 200 GFLOP/s
     assert product.regime == "compute" and product.ceiling == "float32 avx512 400 GFLOP/s"
-    soft = peaks.bound(1e6, 50e6, 1e6, 1e6, torch.float32, 1, here)
+    soft = roofline.bound(1e6, 50e6, 1e6, 1e6, torch.float32, 1, here)
     assert soft.seconds == pytest.approx(10e-3) and soft.regime == "transcendental"
-    tiny = peaks.bound(10, 0, 40, 40, torch.float32, 1, here)
+    tiny = roofline.bound(10, 0, 40, 40, torch.float32, 1, here)
     assert tiny.seconds == pytest.approx(1e-6) and tiny.regime == "dispatch"
 
 
@@ -204,7 +205,7 @@ def test_each_term_names_its_regime() -> None:
     ],
 )  # fmt: skip
 def test_the_unit_follows_dtype_and_isa(dtype: object, isa: str | None, gflops: float) -> None:
-    assert peaks.bound(gflops * 1e9, 0, 0, 0, dtype, 1, record(), isa).terms["compute"] == pytest.approx(1.0)
+    assert roofline.bound(gflops * 1e9, 0, 0, 0, dtype, 1, record(), isa).terms["compute"] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +216,7 @@ def test_the_unit_follows_dtype_and_isa(dtype: object, isa: str | None, gflops: 
     ],
 )  # fmt: skip
 def test_the_level_follows_the_footprint(footprint: float, threads: int, level: str, gbs: float) -> None:
-    limit = peaks.bound(0, 0, 1e9, footprint, "float32", threads, record())
+    limit = roofline.bound(0, 0, 1e9, footprint, "float32", threads, record())
     assert limit.level == level
     assert limit.seconds == pytest.approx(1 / gbs)
 
@@ -227,14 +228,14 @@ def test_the_last_cache_counts_as_far_as_it_was_measured() -> None:
     ]
     here = record(bandwidth=tuple(bandwidth))
     sizes = (6, 8, 16, 32, 64)  # two threads measured 4 MiB each
-    times = [peaks.bound(0, 0, 1e9, size * MIB, "float32", 1, here).seconds for size in sizes]
+    times = [roofline.bound(0, 0, 1e9, size * MIB, "float32", 1, here).seconds for size in sizes]
     assert times[0] == times[1] == pytest.approx(1 / 100)
     assert times[3] == pytest.approx((24 / 56) / 40 + (32 / 56) / 100)
     assert times == sorted(times) and times[4] == pytest.approx(1 / 40)
 
 
 def test_just_beyond_the_last_cache_the_bound_is_continuous() -> None:
-    times = [peaks.bound(0, 0, 1e9, f * MIB, "float32", 1, record()).seconds for f in (32, 32.01, 48, 63.99, 64)]
+    times = [roofline.bound(0, 0, 1e9, f * MIB, "float32", 1, record()).seconds for f in (32, 32.01, 48, 63.99, 64)]
     assert times == sorted(times)
     assert times[1] < 1.01 * times[0] and times[4] < 1.01 * times[3]
     assert times[2] == pytest.approx(0.5 / 100 + 0.5 / 40)
@@ -243,11 +244,11 @@ def test_just_beyond_the_last_cache_the_bound_is_continuous() -> None:
 def test_writes_may_stream() -> None:
     """A non-temporal copy at 60 GB/s beats reading at 40: half read, half written is bound by it, and no less."""
     here = record()
-    assert peaks.bound(0, 0, 120e6, 1e9, "float32", 1, here, written_bytes=60e6).seconds == pytest.approx(2e-3)
-    assert peaks.bound(0, 0, 120e6, 1e9, "float32", 1, here, written_bytes=20e6).seconds == pytest.approx(
+    assert roofline.bound(0, 0, 120e6, 1e9, "float32", 1, here, written_bytes=60e6).seconds == pytest.approx(2e-3)
+    assert roofline.bound(0, 0, 120e6, 1e9, "float32", 1, here, written_bytes=20e6).seconds == pytest.approx(
         80e6 / 40e9 + 40e6 / 60e9
     )
-    in_cache = peaks.bound(0, 0, 120e3, 30e3, "float32", 1, here, written_bytes=60e3)
+    in_cache = roofline.bound(0, 0, 120e3, 30e3, "float32", 1, here, written_bytes=60e3)
     assert in_cache.terms["memory"] == pytest.approx(120e3 / 400e9)
 
 
@@ -256,20 +257,20 @@ def test_threads_between_one_and_all() -> None:
         cores=8,
         flops=(FlopRate("float32", "avx512", 1, 100.0), FlopRate("float32", "avx512", 8, 500.0)),
     )
-    times = [peaks.bound(1e9, 0, 0, 0, "float32", n, here).terms["compute"] for n in (1, 2, 4, 5, 8, 16)]
+    times = [roofline.bound(1e9, 0, 0, 0, "float32", n, here).terms["compute"] for n in (1, 2, 4, 5, 8, 16)]
     assert times == pytest.approx([1 / 100, 1 / 200, 1 / 400, 1 / 500, 1 / 500, 1 / 500])
 
 
 def test_ridge_and_latency() -> None:
     here = record()
-    ridge = peaks.bound(190e6, 0, 40e6, 1e9, "float32", 1, here)  # 0.95 ms against 1 ms
+    ridge = roofline.bound(190e6, 0, 40e6, 1e9, "float32", 1, here)  # 0.95 ms against 1 ms
     assert ridge.regime == "ridge memory DRAM/compute"
-    clear = peaks.bound(160e6, 0, 40e6, 1e9, "float32", 1, here)
+    clear = roofline.bound(160e6, 0, 40e6, 1e9, "float32", 1, here)
     assert clear.regime == "memory DRAM"
-    assert peaks.regime(clear, 1e-3) == "memory DRAM"
-    assert peaks.regime(clear, 1e-3 / 0.6 * 0.999) == "memory DRAM"
-    assert peaks.regime(clear, 1e-3 / 0.6 * 1.001) == "latency"
-    tiny = peaks.bound(10, 0, 40, 40, "float32", 1, here)
-    assert peaks.regime(tiny, 1.2e-6) == "dispatch"
-    assert peaks.regime(tiny, 9e-6) == "dispatch"
-    assert peaks.regime(tiny, DISPATCH_CALLS * 1e-6 * 1.01) == "latency"
+    assert roofline.regime(clear, 1e-3) == "memory DRAM"
+    assert roofline.regime(clear, 1e-3 / 0.6 * 0.999) == "memory DRAM"
+    assert roofline.regime(clear, 1e-3 / 0.6 * 1.001) == "latency"
+    tiny = roofline.bound(10, 0, 40, 40, "float32", 1, here)
+    assert roofline.regime(tiny, 1.2e-6) == "dispatch"
+    assert roofline.regime(tiny, 9e-6) == "dispatch"
+    assert roofline.regime(tiny, DISPATCH_CALLS * 1e-6 * 1.01) == "latency"

@@ -20,7 +20,8 @@ from typer.testing import CliRunner, Result
 
 from kernelworks import readme
 from kernelworks.cli import app
-from kernelworks.cli.arguments import named, op_named
+from kernelworks.cli.arguments import named
+from kernelworks.ops import op_named
 from kernelworks.dispatch.op import OPS
 from kernelworks.measure.bench.kernel_map import keep_benches, kept_benches, kernel_map
 from kernelworks.measure.clock.noise import Ambiguous

@@ -23,6 +23,7 @@ from kernelworks.dispatch import certificates
 from kernelworks.dispatch.op import OPS
 from kernelworks.measure import peaks
 from kernelworks.measure.bench import kernel_map, limit, predict
+from kernelworks.measure.roofline import bound as roofline
 from kernelworks.measure.roofline.kernel_time import expect
 from kernelworks.records import Arm, BenchResult, Ceilings, GpuCeilings, from_json, to_json
 from kernelworks.records.json_text import _alternative
@@ -45,18 +46,20 @@ def test_json_gives_the_record_back() -> None:
 
 def test_each_term_names_its_regime_on_a_gpu() -> None:
     here = record()
-    reading = peaks.bound(0, 0, 4e9, math.inf, "bfloat16", 1, here)
+    reading = roofline.bound(0, 0, 4e9, math.inf, "bfloat16", 1, here)
     assert reading.seconds == pytest.approx(1e-3)
     assert (reading.regime, reading.level, reading.ceiling) == ("memory HBM", "HBM", "HBM read 4000 GB/s")
-    product = peaks.bound(8e11, 0, 1e6, math.inf, torch.bfloat16, 1, here)
+    product = roofline.bound(8e11, 0, 1e6, math.inf, torch.bfloat16, 1, here)
     assert product.seconds == pytest.approx(1e-3) and product.ceiling == "bfloat16 torch.mm 800 TFLOP/s"
-    assert peaks.bound(6e10, 0, 0, 0, "float32", 1, here).terms["compute"] == pytest.approx(1e-3)
-    assert peaks.bound(4e11, 0, 0, 0, "tf32", 1, here).terms["compute"] == pytest.approx(1e-3)
-    soft = peaks.bound(0, 4e9, 1e3, math.inf, "float32", 1, here)
+    assert roofline.bound(6e10, 0, 0, 0, "float32", 1, here).terms["compute"] == pytest.approx(1e-3)
+    assert roofline.bound(4e11, 0, 0, 0, "tf32", 1, here).terms["compute"] == pytest.approx(1e-3)
+    soft = roofline.bound(0, 4e9, 1e3, math.inf, "float32", 1, here)
     assert soft.seconds == pytest.approx(1e-3) and soft.regime == "transcendental"
-    assert peaks.bound(0, 1e9, 0, 0, "float32", 1, here, function="erf").terms["transcendental"] == pytest.approx(1e-3)
-    assert peaks.bound(0, 4e9, 0, 0, "float32", 1, here, function="tanh").terms["transcendental"] == 1e-3
-    tiny = peaks.bound(1, 0, 64, 64, "float32", 1, here, launches=3)
+    assert roofline.bound(0, 1e9, 0, 0, "float32", 1, here, function="erf").terms["transcendental"] == pytest.approx(
+        1e-3
+    )
+    assert roofline.bound(0, 4e9, 0, 0, "float32", 1, here, function="tanh").terms["transcendental"] == 1e-3
+    tiny = roofline.bound(1, 0, 64, 64, "float32", 1, here, launches=3)
     assert tiny.seconds == pytest.approx(3e-6) and tiny.regime == "launch"
 
 
@@ -66,7 +69,9 @@ def test_a_copys_rate_depends_on_its_size() -> None:
 
     def rate(mib: float) -> float:
         bytes = mib * MIB
-        return bytes / peaks.bound(0, 0, bytes, math.inf, "float32", 1, here, written_bytes=bytes / 2).terms["memory"]
+        return (
+            bytes / roofline.bound(0, 0, bytes, math.inf, "float32", 1, here, written_bytes=bytes / 2).terms["memory"]
+        )
 
     assert rate(64) == pytest.approx(4200e9)  # the one size of torch's copy holds everywhere
     alone = record(bandwidth=tuple(b for b in here.bandwidth if b.kind != "memcpy"))
@@ -80,13 +85,13 @@ def test_a_copys_rate_depends_on_its_size() -> None:
 
 def test_reads_beyond_the_written_bytes_go_at_the_read_rate() -> None:
     bytes = 1024 * MIB
-    found = peaks.bound(0, 0, bytes, math.inf, "float32", 1, record(), written_bytes=bytes / 4)
+    found = roofline.bound(0, 0, bytes, math.inf, "float32", 1, record(), written_bytes=bytes / 4)
     assert found.terms["memory"] == pytest.approx(bytes / 2 / 4200e9 + bytes / 2 / 4000e9)
 
 
 @pytest.mark.parametrize(("mib", "level"), [(10, "L2"), (50, "L2"), (60, "L2"), (90, "HBM"), (200, "HBM")])
 def test_the_footprint_decides_between_l2_and_memory(mib: int, level: str) -> None:
-    found = peaks.bound(0, 0, 4e9, mib * MIB, "float32", 1, record())
+    found = roofline.bound(0, 0, 4e9, mib * MIB, "float32", 1, record())
     assert found.level == level
     near, far = 4e9 / 8000e9, 4e9 / 4000e9
     share = min(1.0, max(0.0, mib / 50 - 1))
@@ -95,12 +100,12 @@ def test_the_footprint_decides_between_l2_and_memory(mib: int, level: str) -> No
 
 def test_traffic_that_l2_served_is_called_so_and_never_over_the_ceiling() -> None:
     here = record()
-    far, near = (peaks.bound(0, 0, 4e9, footprint, "float32", 1, here) for footprint in (math.inf, 0.0))
+    far, near = (roofline.bound(0, 0, 4e9, footprint, "float32", 1, here) for footprint in (math.inf, 0.0))
     for seconds, regime in ((2e-3, "latency"), (1.1e-3, "memory HBM"), (0.95e-3, "memory HBM"), (0.7e-3, "memory L2")):
-        found = peaks.settled(far, near, seconds)
-        assert peaks.regime(found, seconds) == regime
+        found = roofline.settled(far, near, seconds)
+        assert roofline.regime(found, seconds) == regime
         assert found.seconds <= seconds
-    impossible = peaks.settled(far, near, 1e-6)
+    impossible = roofline.settled(far, near, 1e-6)
     assert impossible.seconds == 1e-6 and impossible.regime == "memory L2"
 
 
@@ -117,7 +122,7 @@ def rms_norm(*shape: int, device: str = "cuda") -> Request:
 def test_a_bench_is_held_to_one_launch_between_two_events() -> None:
     large, small = rms_norm(1 << 16, 4096), rms_norm(16, 1024)
     found = limit(OPS["rms_norm"], large, record(), math.inf)
-    bare = peaks.bound(
+    bare = roofline.bound(
         0, 0, 2 * (1 << 29) + 4096 * 2, math.inf, "float32", 1, record(), written_bytes=float(1 << 29)
     )  # fmt: skip
     assert found.seconds == pytest.approx(bare.seconds + 3e-6) and found.regime == "memory HBM"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelworks import ops
 from kernelworks.dispatch.registry import Face
+from kernelworks.records.base import draw_by
 
 if TYPE_CHECKING:
     from kernelworks import nn
@@ -62,6 +63,9 @@ if not TYPE_CHECKING:  # to a type checker, a name that is not there is an error
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
         globals()[name] = found
         return found
+
+
+draw_by(lambda: importlib.import_module("kernelworks.report.html"))
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernelworks.templates.row_layout import lines
+from kernelworks.contract.row_layout import lines
 
 
 def tensors() -> dict[str, Tensor]:

@@ -24,8 +24,7 @@ from kernelworks.records.judgement import Judgement
 from kernelworks.records.search import Search
 from kernelworks.report.search import sentence
 from kernelworks.search import proposers, stopping
-from kernelworks.search.proposer import Draft, Seen
-from kernelworks.search.proposers import Setting, Unfit
+from kernelworks.search.proposer import Draft, Seen, Setting, Unfit
 from kernelworks.search.stopping import Stopping
 from kernelworks.search.store import Store
 

@@ -12,8 +12,7 @@ from pretended import PARENT, PROBLEM, Pretended, judgement
 
 from kernelworks.records.judgement import Judgement
 from kernelworks.search.parameters import Parameters
-from kernelworks.search.proposer import Draft, Seen
-from kernelworks.search.proposers import Setting, Unfit
+from kernelworks.search.proposer import Draft, Seen, Setting, Unfit
 from kernelworks.search.space import space_in
 
 WIDE = PARENT.replace("[8, 16, 32, 64, 128]", str([2**i for i in range(1, 17)])).replace(

@@ -288,7 +288,7 @@ def prove(
 
 
 def _to_prove(what: str | None, case: str | None, dtype: str | None, *, missing: bool) -> list[tuple[str, str | None]]:
-    from kernelworks.cli.arguments import ops_named
+    from kernelworks.ops import ops_named
     from kernelworks.verify import lacking
 
     op, _, row = (what or "").partition(".")
@@ -321,10 +321,10 @@ def bench(
     call, and one arm is a device copy of the same bytes. While other processes keep the cores busy there is no figure
     (exit code 3); with --rough there are wide ones, marked, and the map does not keep them.
     """
-    from kernelworks.cli.arguments import ops_named
     from kernelworks.measure.bench import bench as run
     from kernelworks.measure.bench import save as write
     from kernelworks.measure.bench.kernel_map import keep_benches
+    from kernelworks.ops import ops_named
     from kernelworks.records import BenchResult
     from kernelworks.report import bench as report
     from kernelworks.report import terminal as console
@@ -370,8 +370,9 @@ def explain(
 
     Example: kernelworks explain rms_norm 16x4096 4096 eps=1e-6 --dtype bfloat16
     """
-    from kernelworks.cli.arguments import named, op_named
+    from kernelworks.cli.arguments import named
     from kernelworks.diagnose.explain import explain as ask
+    from kernelworks.ops import op_named
     from kernelworks.report.explain import explanation
 
     with faults((ValueError, TypeError)):

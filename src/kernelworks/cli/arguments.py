@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelworks.dispatch.op import OPS, Op
+from kernelworks.dispatch.op import Op
 from kernelworks.machine import has_gpu
 
-__all__ = ["model_of", "named", "op_named", "ops_named"]
+__all__ = ["model_of", "named"]
 
 DTYPES = {
     str(d).removeprefix("torch."): d
@@ -20,22 +20,6 @@ DTYPES = {
 }
 TRUE, FALSE = ("1", "true", "yes"), ("0", "false", "no")
 SHAPE = re.compile(r"(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
-
-
-def op_named(name: str) -> Op:
-    """The op of this name. Raises ValueError that lists those there are."""
-    import kernelworks.ops  # noqa: F401  fills OPS
-
-    if name not in OPS:
-        raise ValueError(f"no op is named {name!r}; there are {', '.join(OPS)}")
-    return OPS[name]
-
-
-def ops_named(name: str | None) -> list[Op]:
-    """The op of this name, or all of them in the order of the map."""
-    import kernelworks.ops  # noqa: F401  fills OPS
-
-    return list(OPS.values()) if name is None else [op_named(name)]
 
 
 def _dtype(name: str) -> torch.dtype:

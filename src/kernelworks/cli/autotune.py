@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kernelworks.cli.arguments import op_named, ops_named
 from kernelworks.measure.autotune import settle, settle_cases
+from kernelworks.ops import op_named, ops_named
 from kernelworks.profile.program import TargetError, from_target
 from kernelworks.records import Settled
 

@@ -13,9 +13,10 @@ from kernelworks.dispatch.registry import ROOMS, Face, entered
 from kernelworks.ops.generated import SCHEMAS
 
 if TYPE_CHECKING:
+    from kernelworks.dispatch.op import Op
     from kernelworks.ops.generated import *  # noqa: F403
 
-__all__ = ["FAMILIES", "NAMES"]
+__all__ = ["FAMILIES", "NAMES", "op_named", "ops_named"]
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "activation": (
@@ -67,6 +68,18 @@ ROOMS.update((name, f"{__name__}.{family}.{name.rstrip('_')}") for family, names
 
 for _name, _schemas in SCHEMAS.items():
     torch_library.define(_name, _schemas)
+
+
+def op_named(name: str) -> "Op":
+    """The op of this name. Raises ValueError that lists those there are."""
+    if name not in torch_library.OPS:
+        raise ValueError(f"no op is named {name!r}; there are {', '.join(NAMES)}")
+    return torch_library.OPS[name]
+
+
+def ops_named(name: str | None) -> "list[Op]":
+    """The op of this name, or all of them in the order of the families."""
+    return [op_named(each) for each in (NAMES if name is None else (name,))]
 
 
 if not TYPE_CHECKING:  # to a type checker, a name that is not there is an error

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernelworks.records.base import Record
+from kernelworks.records.base import Record, drawn
 from kernelworks.records.fix import Fix
 from kernelworks.records.json_text import from_json, to_json
 
@@ -292,9 +292,7 @@ class Settled(Record):
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        from kernelworks.report.settle import text
-
-        return text(self)
+        return str(drawn().text(self))
 
 
 # ---------------------------------------------------------------- the kernel map

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
 from kernelworks.machine.environment import write_whole
+from kernelworks.records.json_text import to_json
 
-__all__ = ["Record", "Records"]
+__all__ = ["Record", "Records", "draw_by", "drawn"]
 
 T = TypeVar("T")
+
+_pages: list[Callable[[], Any]] = []  # what gives the module that draws records
+
+
+def draw_by(pages: Callable[[], Any]) -> None:
+    """Sets what gives the module that draws records: ``fragment``, ``whole`` and ``text`` of ``report/html.py``. The
+    package's face does so, which is above both."""
+    _pages[:] = [pages]
+
+
+def drawn() -> Any:
+    """The module that draws records."""
+    return _pages[0]()
 
 
 class Record:
@@ -23,9 +37,7 @@ class Record:
 
     def _repr_html_(self) -> str:
         """As notebooks show it; ``repr`` and ``str`` stay as they are."""
-        from kernelworks.report.html import fragment
-
-        return fragment([self.record()])
+        return str(drawn().fragment([self.record()]))
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Writes the record, all of it or nothing: as JSON (``from_json`` reads it) or as one self-contained page, by
@@ -37,9 +49,7 @@ class Records(list[T]):
     """A list of records of one kind, shown and kept together."""
 
     def _repr_html_(self) -> str:
-        from kernelworks.report.html import fragment
-
-        return fragment(self)
+        return str(drawn().fragment(self))
 
     def save(self, path: str | PathLike[str]) -> Path:
         """As ``Record.save``, all of them in one file."""
@@ -49,13 +59,9 @@ class Records(list[T]):
 def _save(path: str | PathLike[str], record: Any, several: Sequence[Any]) -> Path:
     to = Path(path)
     if to.suffix == ".json":
-        from kernelworks.records import to_json
-
         text = to_json(record) + "\n"
     elif to.suffix in (".html", ".htm"):
-        from kernelworks.report.html import whole
-
-        text = whole(several)
+        text = str(drawn().whole(several))
     else:
         raise ValueError(f"path must end in .json or .html, got {str(path)!r}")
     write_whole(to, text, f".{to.name}.")

@@ -31,7 +31,7 @@ from kernelworks.report.climb import terminal as climb
 from kernelworks.report.map import kernel_map
 from kernelworks.report.markup import html
 
-__all__ = ["fragment", "whole"]
+__all__ = ["fragment", "text", "whole"]
 
 Several = Sequence[Any]
 
@@ -84,6 +84,11 @@ STILL = """
 .more { display: none; }
 th button { pointer-events: none; }
 th button::after { content: none; }"""
+
+
+def text(record: Settled) -> str:
+    """A record in plain text."""
+    return settle.text(record)
 
 
 def fragment(some: Several) -> str:

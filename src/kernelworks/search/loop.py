@@ -33,8 +33,8 @@ from kernelworks.search.bandit import Desk, turn
 from kernelworks.search.keep import keep as kept_in_room
 from kernelworks.search.keep import keepable
 from kernelworks.search.our_kernels_cpp import known, modules, provided, texts_of
-from kernelworks.search.proposer import Draft, Seen
-from kernelworks.search.proposers import Setting, chosen
+from kernelworks.search.proposer import Draft, Seen, Setting
+from kernelworks.search.proposers import chosen
 from kernelworks.search.stopping import Stopping
 from kernelworks.search.store import Store, place_of
 from kernelworks.search.workers import cores

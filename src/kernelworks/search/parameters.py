@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernelworks.judge.problem import Misread, Problem
-from kernelworks.search.proposer import Draft, Seen
-from kernelworks.search.proposers import Setting, Unfit
+from kernelworks.search.proposer import Draft, Seen, Setting, Unfit
 from kernelworks.search.space import Point, Space, Value, space_in
 
 __all__ = ["Parameters"]

@@ -3,32 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 
-from kernelworks.judge.problem import Problem
-from kernelworks.search.proposer import Proposer
+from kernelworks.search.proposer import Proposer, Setting, Unfit
 
-__all__ = ["PROPOSERS", "Setting", "Unfit", "chosen"]
-
-
-class Unfit(ValueError):
-    """A proposer can do nothing for this search; the text says why, and what it would need."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a proposer is made for. ``least_s`` is the least time of a call on a number of threads, by what the machine
-    was measured to do (None where the problem allows no verdict). ``options`` are those of the command line that were
-    given for this proposer, by name. Beside the ``store`` a proposer may keep files of its own."""
-
-    problem: Problem
-    over: str
-    threads: int
-    seed: int
-    least_s: Callable[[int], float] | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
-    store: Path | None = None
+__all__ = ["PROPOSERS", "chosen"]
 
 
 def _parameters(setting: Setting) -> Proposer:

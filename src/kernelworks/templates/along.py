@@ -21,13 +21,13 @@ from kernelworks.build.sharing import shared
 from kernelworks.contract import Case, Contract, Cost, Mutant, Request
 from kernelworks.contract.arguments import Arguments, Dim, Floats, check_of, errors_of, said
 from kernelworks.contract.cases import draw, normal, row_cases
+from kernelworks.contract.memory_layout import as_rows
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.signature import Spelling
 from kernelworks.templates.mutants import generic
 from kernelworks.templates.op_package import Room
-from kernelworks.templates.row_views import as_rows
 from kernelworks.templates.rowwise import BENCH, DEVICE_BENCH, TARGETS, altered, case, sized
 
 __all__ = ["Along", "chain", "distances"]

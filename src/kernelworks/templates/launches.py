@@ -10,7 +10,7 @@ import torch
 
 from kernelworks.build.sharing import shared
 from kernelworks.contract.arguments import Arguments, tensors, words
-from kernelworks.templates.row_views import as_rows
+from kernelworks.contract.memory_layout import as_rows
 
 __all__ = ["backward_of", "forward_of", "norm_forward", "norm_text", "written_backward", "written_forward"]
 

@@ -22,12 +22,12 @@ from kernelworks.build.sharing import shared
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Mutant, Request, Row, rounding
 from kernelworks.contract.arguments import Argument, Arguments, Floats, check_of, errors_of, right_of, said
 from kernelworks.contract.cases import draw, normal, row_cases
+from kernelworks.contract.memory_layout import as_rows
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.templates.launches import norm_forward, norm_text
 from kernelworks.templates.mutants import generic
 from kernelworks.templates.op_package import Room
-from kernelworks.templates.row_views import as_rows
 from kernelworks.templates.rowwise import BENCH, DEVICE_BENCH, TARGETS, Total, altered, case, sized, total
 from kernelworks.templates.torch_kernels import python_rows
 

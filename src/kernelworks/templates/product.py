@@ -22,13 +22,13 @@ from kernelworks.build.sharing import shared
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Mutant, Request, Row, rounding
 from kernelworks.contract.arguments import Arguments, Floats, Matrix, Vector, check_of, errors_of, said
 from kernelworks.contract.cases import VALUES, draw, normal
+from kernelworks.contract.memory_layout import as_rows
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.signature import Spelling
 from kernelworks.templates.mutants import VECTOR
 from kernelworks.templates.op_package import Room
-from kernelworks.templates.row_views import as_rows
 
 __all__ = ["X", "Product", "bucket", "drawn", "gamma", "gradients_like"]
 

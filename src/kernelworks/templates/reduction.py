@@ -24,13 +24,13 @@ from kernelworks.build.sharing import shared
 from kernelworks.contract import Case, Contract, Cost, Mutant, Request, Row, rounding
 from kernelworks.contract.arguments import Arguments, Dim, Flag, Floats, check_of, errors_of, reduced, said
 from kernelworks.contract.cases import LENGTHS, VALUES, draw, row_cases
+from kernelworks.contract.row_layout import lines
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.signature import Spelling
 from kernelworks.templates.mutants import VECTOR, shifted, stale_end
 from kernelworks.templates.op_package import Room
-from kernelworks.templates.row_layout import lines
 
 __all__ = ["Reduction", "triton_forward"]
 

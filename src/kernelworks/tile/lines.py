@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernelworks.build.triton import Kernel, Launch, configs
-from kernelworks.templates.memory_layout import as_rows
+from kernelworks.contract.memory_layout import as_rows
 from kernelworks.tile.exp import exp
 
 LONGEST = 32768  # elements that a program keeps in registers

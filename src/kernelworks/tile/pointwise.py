@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernelworks.build.triton import Launch
-from kernelworks.templates.memory_layout import as_rows
+from kernelworks.contract.memory_layout import as_rows
 
 WIDEST = 2048  # columns of a tile of rows
 TILE = 2048  # elements of a tile of rows

@@ -27,7 +27,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernelworks.build.triton import Configs, Kernel, interpreting, kernel
-from kernelworks.templates.row_layout import Lines
+from kernelworks.contract.row_layout import Lines
 from kernelworks.tile.row_chunks import appended
 
 PART = 8192  # elements that a part has at least

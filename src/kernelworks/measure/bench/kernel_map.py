@@ -16,12 +16,12 @@ from pathlib import Path
 
 from kernelworks import ops
 from kernelworks.build import BuildError
-from kernelworks.cli.arguments import ops_named
 from kernelworks.contract import Row
 from kernelworks.dispatch import certificates
 from kernelworks.dispatch.op import Op
 from kernelworks.machine import environment, has_gpu, kind_of
 from kernelworks.measure.bench import OURS, read, save
+from kernelworks.ops import ops_named
 from kernelworks.records import BenchResult, MapOp, MapRow
 from kernelworks.records.base import Records
 from kernelworks.templates.derived import told

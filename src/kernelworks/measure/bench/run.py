@@ -23,6 +23,7 @@ from kernelworks.measure.clock.noise import Noise, Quiet
 from kernelworks.measure.clock.page_faults import kept_out
 from kernelworks.measure.clock.race import Race, Timed, race
 from kernelworks.measure.clock.race_on_gpu import COPY, copy_of, host_us, race_on_gpu
+from kernelworks.measure.roofline import bound as roofline
 from kernelworks.measure.roofline.forecast import limit
 from kernelworks.measure.roofline.kernel_time import counted
 from kernelworks.ops.peers import Maker
@@ -267,7 +268,7 @@ def _result(b: _Bench, found: Race | None, known: Ceilings | GpuCeilings, *, col
     if found is not None:
         ours = found.timed(OURS).median
         near = limit(b.op, request, known, 0.0) if b.device == "cuda" else least
-        regime = peaks.regime(peaks.settled(least, near, ours), ours)
+        regime = roofline.regime(roofline.settled(least, near, ours), ours)
         entrants = {e.name: e for e in b.entrants}
         arms = tuple(_arm(n, found.timed(n), least.seconds, entrants.get(n), b.device) for n in found.samples)
     return BenchResult(

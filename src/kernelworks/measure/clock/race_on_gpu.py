@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from kernelworks.machine import gpu
+from kernelworks.measure.clock.cuda_events import Evictor, cuda_event
 from kernelworks.measure.clock.race import Call, Race
-from kernelworks.measure.peaks.gpu import Evictor
 
 __all__ = ["COPY", "copy_of", "host_us", "race_on_gpu"]
 
@@ -67,8 +67,7 @@ def _behind(arms: Mapping[str, Call], evict: Evictor) -> float:
 
 
 def _one(call: Call, evict: Evictor) -> tuple[Any, Any]:
-    event: Any = torch.cuda.Event  # without annotations
-    begin, end = event(enable_timing=True), event(enable_timing=True)
+    begin, end = cuda_event(), cuda_event()
     evict()
     begin.record()
     call(0)

@@ -1,8 +1,6 @@
-"""What this machine was measured to do, its GPU included, and the bound that follows for a piece of work."""
+"""What this machine, its GPU included, was measured to do."""
 
-from kernelworks.measure.clock.noise import Ambiguous
 from kernelworks.measure.peaks.cache import cached, ceilings
 from kernelworks.measure.peaks.survey import measure
-from kernelworks.measure.roofline.bound import Bound, bound, regime, settled
 
-__all__ = ["Ambiguous", "Bound", "bound", "cached", "ceilings", "measure", "regime", "settled"]
+__all__ = ["cached", "ceilings", "measure"]

@@ -23,10 +23,11 @@ from torch import Tensor
 from kernelworks.build.kernels import triton_toolchain
 from kernelworks.machine import Gpu, gpu
 from kernelworks.measure.clock import gpu_kernels
+from kernelworks.measure.clock.cuda_events import Evictor, cuda_event, seconds_between, timed_cold
 from kernelworks.measure.peaks.survey import Progress, high
 from kernelworks.records import GpuBandwidth, GpuCeilings, GpuRate
 
-__all__ = ["Evictor", "fingerprint", "measure", "timed_cold"]
+__all__ = ["fingerprint", "measure"]
 
 MIB = 1 << 20
 WARM_MIB = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
@@ -53,41 +54,17 @@ def fingerprint() -> str:
 # ---------------------------------------------------------------- timing
 
 
-def _event() -> Any:
-    event: Any = torch.cuda.Event  # without annotations
-    return event(enable_timing=True)
-
-
-def _between(pairs: list[tuple[Any, Any]]) -> list[float]:
-    """Seconds from first to second event of each pair."""
-    torch.cuda.synchronize()
-    return [begin.elapsed_time(end) / 1e3 for begin, end in pairs]
-
-
-def timed_cold(run: Callable[[], object], evict: Callable[[], object], samples: int) -> list[float]:
-    """Seconds of each of ``samples`` runs, each after ``evict``, which also gives the host time to queue the run."""
-    pairs = []
-    for _ in range(samples):
-        evict()
-        begin, end = _event(), _event()
-        begin.record()
-        run()
-        end.record()
-        pairs.append((begin, end))
-    return _between(pairs)
-
-
 def _timed(run: Callable[[], object], samples: int, times: int = 1) -> list[float]:
     """Seconds a run, ``times`` of them in a sample."""
     pairs = []
     for _ in range(samples):
-        begin, end = _event(), _event()
+        begin, end = cuda_event(), cuda_event()
         begin.record()
         for _ in range(times):
             run()
         end.record()
         pairs.append((begin, end))
-    return [seconds / times for seconds in _between(pairs)]
+    return [seconds / times for seconds in seconds_between(pairs)]
 
 
 def _rate(work: float, seconds: list[float]) -> float:
@@ -96,22 +73,6 @@ def _rate(work: float, seconds: list[float]) -> float:
 
 
 # ---------------------------------------------------------------- memory
-
-
-class Evictor:
-    """Called, it reads more than L2 holds: what is left there is clean, so that no launch pays for another one's
-    writes."""
-
-    def __init__(self, here: Gpu) -> None:
-        from kernelworks.measure.clock import gpu_kernels as kernels
-
-        self.read, self.programs = kernels.READ, 4 * here.multiprocessors
-        self.tiles = -(-max(2 * here.l2_bytes, 128 * MIB) // 4 // kernels.TILE // 16) * 16
-        self.buffer = torch.zeros(self.tiles * kernels.TILE, device="cuda")
-        self.sums = torch.empty(self.programs, device="cuda")
-
-    def __call__(self) -> None:
-        self.read((self.programs, 1, 1), self.buffer, self.sums, self.tiles, 1)
 
 
 class _Memory:
@@ -293,12 +254,12 @@ def _queued_us(run: Callable[[], object], clock: float = 2e9) -> float:
     sleep: Any = torch.cuda._sleep  # without annotations
     for _ in range(5):
         sleep(int(0.012 * clock))
-        begin, end = _event(), _event()
+        begin, end = cuda_event(), cuda_event()
         begin.record()
         for _ in range(KERNELS):
             run()
         end.record()
-        found += _between([(begin, end)])
+        found += seconds_between([(begin, end)])
     return min(found) / KERNELS * 1e6
 
 

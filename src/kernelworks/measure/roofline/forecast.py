@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from kernelworks.contract import Request
 from kernelworks.dispatch.op import Op
-from kernelworks.measure import peaks
+from kernelworks.measure.roofline import bound as roofline
 from kernelworks.measure.roofline.kernel_time import expect
 from kernelworks.records import BenchResult, Ceilings, GpuCeilings
 
@@ -17,14 +17,14 @@ __all__ = ["limit", "predict"]
 OURS = "kernelworks"
 
 
-def limit(op: Op, request: Request, known: Ceilings | GpuCeilings, footprint_bytes: float) -> peaks.Bound:
+def limit(op: Op, request: Request, known: Ceilings | GpuCeilings, footprint_bytes: float) -> roofline.Bound:
     """T_min of one call. Only products of matrices may use the dot-product units of a narrow dtype.
 
     On a GPU it is that of one launch between two events, as ``bench`` times it: what an empty one takes is added, and
     names the regime where it is the larger part.
     """
     cost = op.contract.cost(request)
-    least = peaks.bound(
+    least = roofline.bound(
         cost.flop, cost.transcendental, cost.bytes, footprint_bytes, op.contract.unit(request), request.threads, known,
         written_bytes=cost.bytes_written,
     )  # fmt: skip

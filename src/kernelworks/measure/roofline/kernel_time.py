@@ -25,7 +25,7 @@ from typing import Any
 from kernelworks.contract import Request
 from kernelworks.contract.tensors import MEMORY, leaves, standing
 from kernelworks.dispatch.op import OPS, Op
-from kernelworks.measure import peaks
+from kernelworks.measure.roofline import bound as roofline
 from kernelworks.measure.roofline.time_model import Expected, Manner, Piece, expected
 from kernelworks.measure.roofline.waves import product_of
 from kernelworks.records import GpuCeilings
@@ -129,7 +129,7 @@ def compared(lines: Iterable[Mapping[str, Any]], known: GpuCeilings) -> list[Com
         if op.contract.values is not None and how.each and "pairs" not in piece.dims:  # of which only flop was counted
             piece = replace(piece, transcendental=piece.flop / product_of(how.each, piece.dims))
         said = expected(piece, how, known, warm=bool(line.get("flop")))  # what power limits was warm when it was timed
-        least = peaks.bound(
+        least = roofline.bound(
             piece.flop, piece.transcendental, piece.read + piece.written, float("inf"), piece.dtype, 1, known,
             written_bytes=piece.written, function=piece.function,
         )  # fmt: skip

@@ -17,8 +17,7 @@ from kernelworks.search.model.lineage import Lineage, mark
 from kernelworks.search.model.prompt import LANGUAGES, again, conversation
 from kernelworks.search.model.replies import Found, taken
 from kernelworks.search.model.transcripts import Transcripts, exchange
-from kernelworks.search.proposer import Draft, Seen
-from kernelworks.search.proposers import Setting, Unfit
+from kernelworks.search.proposer import Draft, Seen, Setting, Unfit
 
 __all__ = ["KEY", "OPTIONS", "Model", "made", "way_to"]
 

@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 from kernelworks.build.kernels import also_of, cpp_rows, cuda_row, python_row, triton_row, with_libraries
 from kernelworks.build.sharing import shared
 from kernelworks.contract import Request, Row
+from kernelworks.contract.memory_layout import new_output
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.signature import ABSENT, Array, Spelling, two_names
@@ -36,7 +37,6 @@ from kernelworks.ops.attention.attention.torch_rows import (
     sink_gradient,
     torch_backward,
 )
-from kernelworks.templates.memory_layout import new_output
 
 __all__ = ["OP", "attention", "new_output", "readable"]
 

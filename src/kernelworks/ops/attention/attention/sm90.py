@@ -18,8 +18,8 @@ from torch import Tensor
 from kernelworks.build.configs import configs
 from kernelworks.build.cuda import Kernel, box_map
 from kernelworks.contract import Request
+from kernelworks.contract.memory_layout import new_output
 from kernelworks.ops.attention.attention.contract import shift_of
-from kernelworks.templates.memory_layout import new_output
 
 __all__ = ["forward", "guard", "prepare_forward"]
 

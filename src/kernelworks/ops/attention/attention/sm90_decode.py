@@ -17,8 +17,8 @@ from torch import Tensor
 
 from kernelworks.build.cuda import Kernel
 from kernelworks.contract import Request
+from kernelworks.contract.memory_layout import new_output
 from kernelworks.ops.attention.attention.contract import shift_of
-from kernelworks.templates.memory_layout import new_output
 
 __all__ = ["forward", "guard", "prepare_forward"]
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kernelworks.build.kernels import as_float64, in_float64
+from kernelworks.contract.memory_layout import new_output
 from kernelworks.dispatch.aten import aten
 from kernelworks.ops.attention.attention.contract import capped, is_plain, reference, visible, with_sinks
-from kernelworks.templates.memory_layout import new_output
 
 __all__ = [
     "as_new_output",

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kernelworks.build.kernels import also_of, cuda_row, python_row, triton_row
 from kernelworks.contract import Request, Row
+from kernelworks.contract.memory_layout import new_output
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import Array
 from kernelworks.ops.attention.attention.torch_rows import as_new_output
@@ -26,7 +27,6 @@ from kernelworks.ops.attention.block_sparse_attention.torch_rows import (
     native,
     torch_backward,
 )
-from kernelworks.templates.memory_layout import new_output
 
 __all__ = ["OP", "block_sparse_attention"]
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from kernelworks.build.configs import configs
 from kernelworks.build.cuda import Kernel, box_map
 from kernelworks.contract import Request
+from kernelworks.contract.memory_layout import new_output
 from kernelworks.ops.attention.attention.sm90 import COLUMNS, DIMS, DTYPES, L2, LOG2E, ROWS, _aligned, _odd
-from kernelworks.templates.memory_layout import new_output
 
 __all__ = ["forward", "guard"]
 

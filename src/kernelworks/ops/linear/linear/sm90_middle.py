@@ -14,7 +14,7 @@ from torch import Tensor
 from kernelworks.build.configs import configs
 from kernelworks.build.cuda import Kernel, tensor_map
 from kernelworks.contract import Request
-from kernelworks.templates.memory_layout import as_rows
+from kernelworks.contract.memory_layout import as_rows
 
 __all__ = ["Cut", "chosen", "forward", "guard", "prepare_forward"]
 

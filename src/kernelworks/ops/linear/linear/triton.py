@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernelworks.build.triton import Kernel, Launch, configs, interpreting
-from kernelworks.templates.memory_layout import as_rows
+from kernelworks.contract.memory_layout import as_rows
 
 CONFIGS = configs(__file__)
 GROUP = 8  # rows of tiles that are finished before the next columns: they share a part of b in L2

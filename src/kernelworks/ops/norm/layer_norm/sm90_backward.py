@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernelworks.build.cuda import Kernel
 from kernelworks.contract import Request
-from kernelworks.templates.memory_layout import as_rows
+from kernelworks.contract.memory_layout import as_rows
 
 __all__ = ["backward", "guard", "prepare_backward"]
 

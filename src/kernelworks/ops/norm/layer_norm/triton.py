@@ -18,7 +18,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents
 
 from kernelworks.build.triton import Kernel, Launch, configs, interpreting, multiprocessors
-from kernelworks.templates.memory_layout import as_rows
+from kernelworks.contract.memory_layout import as_rows
 from kernelworks.tile.column_sums import COLUMN_SUMS
 from kernelworks.tile.row_chunks import (  # fmt: skip
     appended,

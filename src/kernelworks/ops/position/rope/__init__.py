@@ -11,11 +11,11 @@ from torch import Tensor
 
 from kernelworks.build.kernels import cpp_rows, in_float64, into, python_row, triton_row
 from kernelworks.build.sharing import shared
+from kernelworks.contract.memory_layout import new_output
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import Array
 from kernelworks.ops.position.rope.contract import CONTRACT, rotated, tables_per_head, turned, turned_back
 from kernelworks.ops.position.rope.mutants import MUTANTS
-from kernelworks.templates.memory_layout import new_output
 
 __all__ = ["OP", "rope"]
 

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernelworks.build.triton import Kernel, Launch, configs
-from kernelworks.templates.memory_layout import new_output
+from kernelworks.contract.memory_layout import new_output
 
 CONFIGS = configs(__file__)
 MOST_BATCH = 65535  # CUDA's limit of the third grid dimension

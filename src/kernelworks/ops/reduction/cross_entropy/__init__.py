@@ -13,6 +13,7 @@ from torch import Tensor
 from kernelworks.build.kernels import cpp_rows, cuda_row, in_float64, into, python_row, triton_row
 from kernelworks.build.sharing import shared
 from kernelworks.contract.arguments import said
+from kernelworks.contract.memory_layout import as_rows
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
@@ -20,7 +21,6 @@ from kernelworks.dispatch.signature import ABSENT, Array, Spelling, two_names
 from kernelworks.ops.reduction.cross_entropy import sm90
 from kernelworks.ops.reduction.cross_entropy.contract import ARGUMENTS, CONTRACT, REDUCTIONS, reference
 from kernelworks.ops.reduction.cross_entropy.mutants import MUTANTS
-from kernelworks.templates.memory_layout import as_rows
 
 __all__ = ["OP", "cross_entropy"]
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from kernelworks.build.cuda import Kernel
 from kernelworks.contract import Request
+from kernelworks.contract.memory_layout import as_rows
 from kernelworks.ops.reduction.cross_entropy.contract import REDUCTIONS
-from kernelworks.templates.memory_layout import as_rows
 
 __all__ = ["backward", "forward", "guard", "resumed", "training"]
 

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernelworks.build.triton import Kernel, Launch, configs, interpreting
-from kernelworks.templates.memory_layout import as_rows
+from kernelworks.contract.memory_layout import as_rows
 from kernelworks.tile.exp import exp, exp_to_add
 
 CONFIGS = configs(__file__)

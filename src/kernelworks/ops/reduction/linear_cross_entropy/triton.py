@@ -17,9 +17,9 @@ import triton.language as tl
 from torch import Tensor
 
 from kernelworks.build.triton import Kernel, configs
+from kernelworks.contract.memory_layout import as_rows
 from kernelworks.ops.reduction.cross_entropy.triton import Published, Rows, counted, finish, shape
 from kernelworks.ops.reduction.linear_cross_entropy.contract import CHUNK
-from kernelworks.templates.memory_layout import as_rows
 
 CONFIGS = configs(__file__)
 SHARE = 0.32  # of x and weight: what the logits of a chunk may take

@@ -1,10 +1,18 @@
-"""How launches hand strided tensors to kernels: as rows where that costs nothing, by one copy where it cannot be."""
+"""How tensors lie in memory as kernels take them and make them."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-__all__ = ["as_rows"]
+__all__ = ["as_rows", "new_output"]
+
+
+def new_output(q: Tensor) -> Tensor:
+    """A tensor like q [B, H, L, D], laid out as [B, L, H, D]."""
+    heads, length, dim = q.shape[1:]
+    strides = (length * heads * dim, dim, heads * dim, 1)
+    return torch.empty_strided(q.shape, strides, dtype=q.dtype, device=q.device)
 
 
 def as_rows(x: Tensor) -> Tensor:
