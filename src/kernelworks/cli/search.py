@@ -1,4 +1,4 @@
-"""The verb that looks for kernels, and the one that hands on what was found.
+"""Looks for kernels.
 
 | exit code | meaning |
 |---|---|
@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +18,7 @@ from typing import Annotated
 import typer
 
 from kernelworks.cli.console import AMBIGUOUS, FAILED, INTERRUPTED, USAGE, fail, faults, show, told, write
+from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
 
@@ -30,7 +30,6 @@ Store = Annotated[
     Path | None,
     typer.Option("--store", help="The file that keeps the search.", metavar="FILE", show_default="in the cache"),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead of tables.")]
 
 
 def search(
@@ -122,36 +121,4 @@ def _options(given: Sequence[str], of_model: Mapping[str, str | None]) -> dict[s
     return named | {name: value for name, _, value in (one.partition("=") for one in given)}
 
 
-def export(
-    store: Annotated[Path, typer.Argument(help="What a search was kept in: `kernelworks search` says where.")],
-    format: Annotated[
-        str, typer.Option("--format", help="kernelbook, kevin or sft-jsonl.", metavar="FORMAT")
-    ] = "sft-jsonl",
-    out: Annotated[
-        Path | None, typer.Option("--out", help="The file; stdout without it.", metavar="FILE", show_default="stdout")
-    ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="With --out: print what was written as one JSON document.")
-    ] = False,
-) -> None:
-    """A search as rows of JSON to train models on: problem, candidate, the judge's word, what came next, reward.
-
-    kernelbook: problems and right candidates. kevin: turns of conversations, with scores and discounted rewards.
-    sft-jsonl: a prompt and the better candidate that answers it, as messages.
-    """
-    from kernelworks.report import terminal as console
-    from kernelworks.search.export import export as run
-
-    if json and out is None:
-        fail("--json needs --out FILE: without it the rows themselves go to stdout", USAGE)
-    with faults((ValueError, FileNotFoundError)):
-        done = run(store, format, sys.stdout.write if out is None else out)
-    if json:
-        told(done)
-        return
-    left = ", ".join(f"{count} {why}" for why, count in done.left_out.items())
-    said = f"{done.rows} rows of {done.candidates} candidates for {done.problem}{f'; left out: {left}' if left else ''}"
-    console.stderr().print(said, highlight=False, markup=False, soft_wrap=True)
-
-
-VERBS: dict[str, Callable[..., None]] = {"search": search, "export": export}
+VERBS: dict[str, Callable[..., None]] = {"search": search}

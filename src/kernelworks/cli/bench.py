@@ -1,0 +1,71 @@
+"""Times ops against their baselines."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernelworks.cli.console import FAILED, device_named, faults, show, told
+from kernelworks.cli.options import Device, Json, Rough
+
+__all__ = ["VERBS"]
+
+
+def bench(
+    op: Annotated[str | None, typer.Argument(help="One op; every op without it.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="For every arm; torch's own count without it.")] = None,
+    cold: Annotated[bool, typer.Option("--cold", help="Also with the caches overwritten before each call.")] = False,
+    device: Device = None,
+    rows: Annotated[
+        list[str] | None, typer.Option("--row", help="Time this row too, by name; may be repeated.")
+    ] = None,
+    cases: Annotated[list[str] | None, typer.Option("--case", help="Only this case; may be repeated.")] = None,
+    save: Annotated[Path | None, typer.Option("--save", help="Also write a document with machine and commit.")] = None,
+    rough: Rough = False,
+    json: Json = False,
+) -> None:
+    """Times ops against torch eager, torch.compile and, where installed, tuned peers: interleaved, each case gated.
+
+    A case whose outputs were wrong for any arm gives no figure and exit code 1. On a GPU L2 is emptied before each
+    call, and one arm is a device copy of the same bytes. While other processes keep the cores busy there is no figure
+    (exit code 3); with --rough there are wide ones, marked, and the map does not keep them.
+    """
+    from kernelworks.measure.bench import bench as run
+    from kernelworks.measure.bench import save as write
+    from kernelworks.measure.bench.kernel_map import keep_benches
+    from kernelworks.ops import ops_named
+    from kernelworks.records import BenchResult
+    from kernelworks.report import bench as report
+    from kernelworks.report import terminal as console
+
+    where = device_named(device)
+    results: list[BenchResult] = []
+    with faults((ValueError,)), console.progress("bench") as progress:
+        for found in ops_named(op):
+            caches = ("warm", "cold") if cold else ("warm",)
+            results += run(
+                found.name, cases=cases, threads=threads, rows=rows or (), caches=caches, progress=progress,
+                device=where, rough=rough,
+            )  # fmt: skip
+    if not cases:
+        with contextlib.suppress(OSError):  # a map without speeds is no reason to lose the results
+            keep_benches([result for result in results if not result.rough])
+    if save is not None:
+        write(
+            results,
+            save,
+            " ".join(("kernelworks bench", *([op] if op else []), *(["--device", where] if device else []))),
+        )
+    if json:
+        told(results)
+    else:
+        show(report.benches(results))
+    if any(result.gate for result in results):
+        raise typer.Exit(FAILED)
+
+
+VERBS: dict[str, Callable[..., None]] = {"bench": bench}

@@ -1,0 +1,64 @@
+"""Climbs a ladder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernelworks.cli.console import AMBIGUOUS, FAILED, fail, faults
+from kernelworks.cli.options import Json, Rough
+
+__all__ = ["VERBS"]
+
+
+def climb(
+    ladder: Annotated[
+        str | None, typer.Argument(help="A ladder's name or folder; `new` starts one, `tile` draws one tile's journey.")
+    ] = None,
+    name: Annotated[str | None, typer.Argument(help="After `new`: the name of your ladder.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Name the ladders and their rungs.")] = False,
+    rung: Annotated[int | None, typer.Option("--rung", min=1, help="Only this rung.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only compile: what each rung takes, and its hot loop. Needs no GPU.")
+    ] = False,
+    device: Annotated[str, typer.Option("--device", help="After `new`: cpu or cuda.")] = "cpu",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for results.json, worklog.md and the page.", show_default="kernelworks-out"),
+    ] = None,
+    rough: Rough = False,
+    json: Json = False,
+) -> None:
+    """Climbs a ladder on this machine, from naive code to the vendor's rate, and writes its worklog.
+
+    Each rung says what it expects, is proved against float64, and is then raced against the rung before and the
+    vendors' libraries, beside what the machine was measured to do. A rung that is wrong gets no figure (exit code 1),
+    nor does one that was raced while the machine was busy (exit code 3); with --rough it gets a wide one, marked, and
+    no verdict on what it predicted.
+    """
+    from kernelworks.climb import command
+    from kernelworks.report.terminal import progress
+
+    with faults((ValueError, RuntimeError)):
+        if ladder == "new":
+            typer.echo(command.begun(name, device))
+            return
+        if ladder == "tile":
+            command.tile(out, json=json)
+            return
+        if listed or ladder is None:
+            command.listed(json=json)
+            return
+        if check:
+            found = command.checked(ladder, json=json)
+        else:
+            with progress(f"climb {ladder}") as advance:
+                found = command.climbed(ladder, rung, out, advance, json=json, rough=rough)
+    if found.what:
+        fail(found.said, AMBIGUOUS if found.what == "ambiguous" else FAILED)
+
+
+VERBS: dict[str, Callable[..., None]] = {"climb": climb}

@@ -1,0 +1,43 @@
+"""Which row an op takes, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from kernelworks.cli.console import device_named, faults, show, told
+from kernelworks.cli.options import Device, Json
+
+__all__ = ["VERBS"]
+
+
+def explain(
+    op: Annotated[str, typer.Argument(help="The op, as `kernelworks map` lists it.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(help="Shapes (16x4096, or 16x4096:bfloat16), numbers, NAME=VALUE. Without: a benchmark case."),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Of the shapes that name none.")] = "float32",
+    device: Device = None,
+    json: Json = False,
+) -> None:
+    """Which row an op would take for these arguments, why each row above it declined, and what limits it.
+
+    Example: kernelworks explain rms_norm 16x4096 4096 eps=1e-6 --dtype bfloat16
+    """
+    from kernelworks.cli.arguments import named
+    from kernelworks.diagnose.explain import explain as ask
+    from kernelworks.ops import op_named
+    from kernelworks.report.explain import explanation
+
+    with faults((ValueError, TypeError)):
+        found = ask(op, **named(op_named(op), arguments or [], dtype, device_named(device)))
+    if json:
+        told(found)
+    else:
+        show(explanation(found))
+
+
+VERBS: dict[str, Callable[..., None]] = {"explain": explain}

@@ -1,0 +1,63 @@
+"""What this machine was measured to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kernelworks.cli.console import device_named, faults, show, told, write
+from kernelworks.cli.options import Device, Json, Rough
+
+__all__ = ["VERBS"]
+
+
+def machine(
+    again: Annotated[bool, typer.Option("--again", help="Measure even where the cache has ceilings.")] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Also write the page to this file.")] = None,
+    device: Device = None,
+    rough: Rough = False,
+    json: Json = False,
+) -> None:
+    """What this machine was measured to do: bandwidths, rates, floors, the memory pyramid and the roofline.
+
+    The CPU, and its GPU where there is one; with --device one of them. Measured once, each in under a minute, and
+    cached with its date. Refuses (exit code 3) while other processes keep the cores busy, since a ceiling measured
+    then would be wrong; with --rough it is measured all the same, marked, and not cached.
+    """
+    from kernelworks.build import native
+    from kernelworks.machine import has_gpu
+    from kernelworks.measure.peaks import ceilings
+    from kernelworks.records import Ceilings, GpuCeilings
+    from kernelworks.report import terminal as console
+
+    first = device_named(device)
+    records: list[Ceilings | GpuCeilings] = []
+    with faults(), console.progress("measuring this machine") as progress:
+        if first == "cpu":
+            asked: dict[str, Any] = {"again": again} | ({"rough": True} if rough else {})
+            records.append(ceilings(progress, **asked))
+        if first == "cuda" or (device is None and has_gpu()):
+            records.append(ceilings(progress, again=again, device="cuda"))
+    if html is not None:
+        from kernelworks.report import page
+
+        write(html, page.machine(*records))
+    if json:
+        told(records[0] if len(records) == 1 else records)
+        return
+    from rich.text import Text
+
+    from kernelworks.report.gpu import gpu
+    from kernelworks.report.machine import ceilings as picture
+
+    width = console.stdout().width
+    for record in records:
+        show(gpu(record, width) if isinstance(record, GpuCeilings) else picture(record, width))
+    why = native.why_not()
+    show(Text(f"calls of ops go through {f'Python: {why}' if why else 'C++'} (docs/calls.md)"))
+
+
+VERBS: dict[str, Callable[..., None]] = {"machine": machine}

@@ -1,0 +1,48 @@
+"""The kernel map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernelworks.cli.console import faults, show, told, write
+from kernelworks.cli.options import Json
+
+__all__ = ["VERBS"]
+
+
+def map_(
+    op: Annotated[str | None, typer.Argument(help="One op; every op without it.")] = None,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="Only a line for each row without a certificate that holds, GPUs' too.")
+    ] = False,
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the docs' reference page here.")] = None,
+    json: Json = False,
+) -> None:
+    """The kernel map: families, ops and rows, with certificate, share of the bound and ratio to the best baseline."""
+    from kernelworks.machine import machine as here
+    from kernelworks.measure.bench.kernel_map import kernel_map
+    from kernelworks.measure.bench.kernel_map import stale as without_certificate
+    from kernelworks.report import map as report
+
+    with faults((ValueError,)):
+        if stale:
+            lines = without_certificate(op)
+            if json:
+                told(lines)
+            else:
+                typer.echo("\n".join(lines or ["every row has a certificate that holds"]))
+            return
+        found = kernel_map(op)
+    if markdown is not None:
+        write(markdown, report.markdown(found))
+    elif json:
+        told(found)
+    else:
+        show(report.kernel_map(found, here().kind))
+
+
+VERBS: dict[str, Callable[..., None]] = {"map": map_}

@@ -1,0 +1,47 @@
+"""What fixes were predicted to bring beside what they brought."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernelworks.cli.console import FAILED, fail, faults, show, told, write
+from kernelworks.cli.options import Json
+
+__all__ = ["VERBS"]
+
+
+def truth(
+    remedy: Annotated[str, typer.Option("--remedy", help="Only this remedy.")] = "",
+    kind: Annotated[str, typer.Option("--kind", help="Only machines whose kind holds this text.")] = "",
+    html: Annotated[Path | None, typer.Option("--html", help="Also write a page to this file.")] = None,
+    png: Annotated[Path | None, typer.Option("--png", help="Also write a picture to this file.")] = None,
+    json: Json = False,
+) -> None:
+    """How true the predictions of fixes were: predicted against got, for each kind of machine and each remedy.
+
+    Every remedy that --fix measures leaves a line in this machine's cache; the next prediction learns from it.
+    """
+    from kernelworks.records.predictions import truth as read
+    from kernelworks.report import truth as report
+    from kernelworks.report.terminal import stdout
+
+    found = read(kind, remedy)
+    if html is not None:
+        write(html, report.document(found))
+    if png is not None:
+        if not found.judged:
+            fail(report.sentence(found), FAILED)
+        with faults():
+            png.parent.mkdir(parents=True, exist_ok=True)
+            png.write_bytes(report.png(found))
+    if json:
+        told(found)
+    else:
+        show(report.truth(found, stdout().width))
+
+
+VERBS: dict[str, Callable[..., None]] = {"truth": truth}

@@ -1,0 +1,41 @@
+"""What a swap would replace in a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from kernelworks.cli.console import guarded, told
+from kernelworks.cli.options import Json
+
+__all__ = ["VERBS"]
+
+
+def swap(
+    model: Annotated[str, typer.Argument(help="FILE.py:FUNCTION that returns the model.")],
+    json: Json = False,
+) -> None:
+    """What a swap would replace in a model, and what it would leave and why. Nothing is kept: it is undone at once."""
+    from kernelworks.cli.arguments import model_of
+    from kernelworks.nn.swap import swap as put
+
+    with guarded(json=json):
+        found = model_of(model)
+        done = put(found, verbose=False)
+        text, outlooks = str(done), done.outlooks()
+        done.undo()
+    if json:
+        rows = [[list(o.rows) for o in of] for of in outlooks]
+        told(
+            {
+                "replaced": [{**vars(r), "rows": of} for r, of in zip(done.replaced, rows, strict=True)],
+                "left": done.left,
+            }
+        )
+        return
+    typer.echo(text)
+
+
+VERBS: dict[str, Callable[..., None]] = {"swap": swap}

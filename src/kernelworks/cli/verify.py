@@ -1,0 +1,73 @@
+"""Proves rows right against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from kernelworks.cli.console import FAILED, faults, show, told
+from kernelworks.cli.options import Json
+
+__all__ = ["VERBS"]
+
+
+def prove(
+    what: Annotated[str | None, typer.Argument(help="OP or OP.ROW; every op without it.", metavar="[OP[.ROW]]")] = None,
+    case: Annotated[str | None, typer.Option(help="Only this case, to see a failure again.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Only this dtype.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes that share the cases of a row.")] = None,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Only rows that could be chosen and lack a certificate here.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Proves rows right against float64 on this machine, and certifies those that are.
+
+    Every case in every dtype, guard pages on both sides of every buffer, poisoned outputs, gradients, two threads at
+    once, and every known-wrong mutant rejected. Exit code 1 where a row is refused.
+    """
+    from kernelworks.build import native
+    from kernelworks.build.cache import forget_failures
+    from kernelworks.records import Proof
+    from kernelworks.report import prove as report
+    from kernelworks.report import terminal as console
+    from kernelworks.verify import prove as run
+    from kernelworks.verify import prove_missing
+
+    proofs: list[Proof] = []
+    forget_failures()
+    with faults((ValueError, RuntimeError)), console.progress("prove") as progress:
+        native.provide(progress)
+        wanted = _to_prove(what, case, dtype, missing=missing)
+        if missing and case is None and dtype is None:
+            proofs = prove_missing([(op, row) for op, row in wanted if row], progress=progress)
+        else:
+            for op, row in wanted:
+                proofs += run(op, row, case=case, dtype=dtype, jobs=jobs, progress=progress)
+    if json:
+        told(proofs)
+    elif proofs:
+        show(report.proofs(proofs))
+    else:
+        console.stderr().print("every row that runs here has a certificate that holds")
+    if not all(report.held(proof) for proof in proofs):
+        raise typer.Exit(FAILED)
+
+
+def _to_prove(what: str | None, case: str | None, dtype: str | None, *, missing: bool) -> list[tuple[str, str | None]]:
+    from kernelworks.ops import ops_named
+    from kernelworks.verify import lacking
+
+    op, _, row = (what or "").partition(".")
+    chosen = ops_named(op or None)
+    if case is not None and not any(case == known.name for found in chosen for known in found.contract.cases):
+        raise ValueError(f"no case of {op or 'any op'} is named {case!r}")
+    dtypes = list(dict.fromkeys(str(d).removeprefix("torch.") for found in chosen for d in found.contract.dtypes))
+    if dtype is not None and dtype not in dtypes:
+        raise ValueError(f"dtype must be one of {', '.join(dtypes)}, got {dtype!r}")
+    return [*lacking(chosen, row)] if missing else [(found.name, row or None) for found in chosen]
+
+
+VERBS: dict[str, Callable[..., None]] = {"prove": prove}
