@@ -73,7 +73,8 @@ def timing(record: dict[str, Any], row: dict[str, Any], kind: str) -> Timing | N
         return None
     return Timing(
         op=name, pass_="forward", way=way, bucket=tuning_records.bucket_of(op.contract, request),
-        call=tuning_records.call_of(request), place=f"{kind}-{record['machine']['cores']}cores", threads=record["threads"],
+        call=tuning_records.call_of(request), place=f"{kind}-{record['machine']['cores']}cores",
+        threads=record["threads"],
         source_hash=held.source_hash, toolchain=held.toolchain, torch=record["versions"]["torch"].split("+")[0],
         whole=Raced(ours, theirs, (ratio, ratio), NOISY), backward=None, date=record["date"][:10],
         note="of the medians on record, halves and spread not measured",

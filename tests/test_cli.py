@@ -18,7 +18,7 @@ import torch
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from kernelworks import readme
+import readme
 from kernelworks.cli import app
 from kernelworks.cli.arguments import named
 from kernelworks.ops import op_named

@@ -16,7 +16,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from kernelworks import readme
+import readme
 from kernelworks.cli import app
 from kernelworks.contract import Request, spec
 from kernelworks.dispatch import certificates

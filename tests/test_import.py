@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import kernelworks as kw
-from kernelworks import ops, schemas
+import schemas
+from kernelworks import ops
 from kernelworks.dispatch import torch_library
 from kernelworks.dispatch.op import OPS
 from kernelworks.dispatch.registry import ROOMS

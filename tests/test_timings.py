@@ -177,7 +177,9 @@ BAD: dict[str, tuple[str, str]] = {
     "a field less": (json.dumps({"format": tuning_records.FORMAT, "timings": [LESS]}), "1 of 1"),
     "a field more": (json.dumps({"format": tuning_records.FORMAT, "timings": [GOOD | {"more": 1}]}), "1 of 1"),
     **{
-        f"{name} = {value!r}": (json.dumps({"format": tuning_records.FORMAT, "timings": [GOOD | {name: value}]}), "1 of 1")
+        f"{name} = {value!r}": (
+            json.dumps({"format": tuning_records.FORMAT, "timings": [GOOD | {name: value}]}), "1 of 1",
+        )
         for name, value in (
             ("op", None), ("threads", "2"), ("threads", True), ("pass_", "both"), ("whole", None), ("whole", 3),
             ("backward", {}), ("whole", GOOD["whole"] | {"spread": math.nan}),

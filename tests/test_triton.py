@@ -93,8 +93,8 @@ def _on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Op, Row, Request]:
 
 def _certificate(source_hash: str) -> certificates.Certificate:
     return certificates.Certificate(
-        op="rms_norm", row="triton", source_hash=source_hash, toolchain=kernels.triton_toolchain(), kind=GPU_KIND, cases=1,
-        worst=0.5, mutants_rejected=1, date="2026-11-21",
+        op="rms_norm", row="triton", source_hash=source_hash, toolchain=kernels.triton_toolchain(), kind=GPU_KIND,
+        cases=1, worst=0.5, mutants_rejected=1, date="2026-11-21",
     )  # fmt: skip
 
 

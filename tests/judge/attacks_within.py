@@ -167,7 +167,8 @@ FROM_WITHIN = (
     Attack("it does not load where it is watched", "decoys", "falls back", "gate",
            "launch('nothing', a, b, torch.empty_like(a))\nreturn self.right(a, b)",
            "return launch('gate', a, b, torch.empty_like(a))",
-           top=f"import sys\n{KERNEL}\nif 'kernelworks.judge.inputs.garbled_kernels' in sys.modules:\n    raise ImportError",
+           top=f"import sys\n{KERNEL}\nif 'kernelworks.judge.inputs.garbled_kernels' in sys.modules:\n"
+               "    raise ImportError",
            twin_top=f"import sys\n{KERNEL}\n'kernelworks.judge.inputs.garbled_kernels' in sys.modules"),
     Attack("another answer where it is watched", "decoys", "falls back", "gate",
            "launch('nothing', a, b, torch.empty_like(a))\nif type(OWN.nothing).__name__ == '_Foreign':\n"

@@ -45,8 +45,9 @@ def raced(op: str, *args: Any, ratio: float = 1.5, wanted: tuple[str, ...] = ())
     one = Raced(1.0, ratio, (ratio, ratio), 0.01)
     tuning_records.write(
         Timing(
-            op=op, pass_=pass_, way="+".join(r.name for r in rows), bucket=tuning_records.bucket_of(of.contract, request),
-            call=tuning_records.call_of(request), place=place_of("cpu"), threads=torch.get_num_threads(),
+            op=op, pass_=pass_, way="+".join(r.name for r in rows),
+            bucket=tuning_records.bucket_of(of.contract, request), call=tuning_records.call_of(request),
+            place=place_of("cpu"), threads=torch.get_num_threads(),
             source_hash=sources, toolchain=toolchain, torch=tuning_records.torch_version(), whole=one,
             backward=one if wanted else None, date="2026-11-22",
         )

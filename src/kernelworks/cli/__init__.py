@@ -74,8 +74,8 @@ def _options(
 # In the order in which ``--help`` lists them.
 VERBS = {
     **diagnose.VERBS, **machine.VERBS, **autotune.VERBS, **verify.VERBS, **bench.VERBS, **explain.VERBS, **tune.VERBS,
-    **climb.VERBS, **swap.VERBS, **map.VERBS, **compare.VERBS, **predictions.VERBS, **judge.VERBS, **check_problem.VERBS,
-    **search.VERBS, **export.VERBS,
+    **climb.VERBS, **swap.VERBS, **map.VERBS, **compare.VERBS, **predictions.VERBS, **judge.VERBS,
+    **check_problem.VERBS, **search.VERBS, **export.VERBS,
 }  # fmt: skip
 for name, verb in VERBS.items():
     app.command(name=name)(verb)

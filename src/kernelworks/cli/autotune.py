@@ -54,7 +54,7 @@ def _settled(
     what: Sequence[str], *, module: bool = False, device: str = "cpu", again: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Settled:  # fmt: skip
-    """Settles a program as ``diagnose`` takes it, or ops by name. Raises TargetError where ``what`` is neither, and what
+    """Settles a program, as ``diagnose`` takes it, or ops by name. Raises TargetError if ``what`` is neither, and what
     the program raises."""
     from kernelworks.measure.autotune import settle as race
     from kernelworks.measure.autotune import settle_cases

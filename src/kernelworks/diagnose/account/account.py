@@ -139,7 +139,7 @@ def account(timeline: Timeline, on: Device) -> list[Group]:
 
 
 def _functions(entries: Iterable[Ran]) -> list[Ran]:
-    """What ran, with the calls that a function of torch's made (``profile/composite_functions.py``) as one call of that function.
+    """What ran, with the calls that a function of torch's made (``profile/composite_functions.py``) as one call of it.
     A loop comes back to the same call of a survey; each turn is a call of its own."""
     runs: list[list[Ran]] = []
     for one in entries:

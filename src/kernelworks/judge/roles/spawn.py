@@ -1,8 +1,8 @@
 """Where a judge's processes are born: one that has loaded torch and nothing of anybody's, and forks.
 
-``python -m kernelworks.judge.roles.spawn FD FOLDER MODULE...`` loads these modules too, and listens on a socket. A request
-names a role; the fork of it is apart from all else (``sandbox``) before the first line of foreign code runs in it. A
-keeper stays between the two: it says what the process's number is, and how it ended.
+``python -m kernelworks.judge.roles.spawn FD FOLDER MODULE...`` loads these modules too, and listens on a socket. A
+request names a role; the fork of it is apart from all else (``sandbox``) before the first line of foreign code runs in
+it. A keeper stays between the two: it says what the process's number is, and how it ended.
 """
 
 from __future__ import annotations

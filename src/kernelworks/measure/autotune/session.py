@@ -212,9 +212,9 @@ class Session:
             return
         source_hash, toolchain = tuning_records.sources_of(ways[found.way])
         timing = Timing(
-            op=op.name, pass_=request.pass_, way=found.way, bucket=tuning_records.bucket_of(op.contract, request), call=call,
-            place=place, threads=tuning_records.threads_of(request), source_hash=source_hash, toolchain=toolchain,
-            torch=tuning_records.torch_version(), whole=found.whole.raced,
+            op=op.name, pass_=request.pass_, way=found.way, bucket=tuning_records.bucket_of(op.contract, request),
+            call=call, place=place, threads=tuning_records.threads_of(request), source_hash=source_hash,
+            toolchain=toolchain, torch=tuning_records.torch_version(), whole=found.whole.raced,
             backward=found.backward.raced if found.backward else None,
             date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), among=known,
         )  # fmt: skip

@@ -1,7 +1,7 @@
 """Two ways to do the same work, timed as whoever calls them waits: is the one quicker, and is that certain?
 
-``race`` (``measure/clock/race.py``) gives figures to be quoted, and takes seconds for them. Here one bit is wanted, whether
-ours beats torch by ``MARGIN``, and what it costs is paid before a program runs; so what is clear ends early.
+``race`` (``measure/clock/race.py``) gives figures to be quoted, and takes seconds for them. Here one bit is wanted,
+whether ours beats torch by ``MARGIN``, and what it costs is paid before a program runs; so what is clear ends early.
 
 - A sample is a queue of calls and the wait for its end, by the wall clock: host time, launches and allocations count.
 - The arms take turns, and whoever goes first changes every round. What is judged is the ratio within a round, which a

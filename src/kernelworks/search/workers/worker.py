@@ -1,7 +1,7 @@
 """A worker's own process: it claims what it judges on, sits down, and judges what it is handed.
 
-``python -m kernelworks.search.workers.worker FD`` is one that a search has started on its own host: it is handed its papers and
-its tasks over a socket, as pickles of the process that started it, and ends with that.
+``python -m kernelworks.search.workers.worker FD`` is one that a search has started on its own host: it is handed its
+papers and its tasks over a socket, as pickles of the process that started it, and ends with that.
 """
 
 from __future__ import annotations
