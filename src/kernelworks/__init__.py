@@ -8,9 +8,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from kernelworks import ops
 from kernelworks.dispatch.registry import Face
-from kernelworks.records.base import draw_by
 
 if TYPE_CHECKING:
     from kernelworks import nn
@@ -43,6 +41,18 @@ _HOMES = {
     "search": "search", "settle": "measure.autotune", "swap": "nn.swap",
 }  # fmt: skip
 
+
+class _Package(Face):
+    """The package, with the verbs where Python would put the folders of their name."""
+
+    hidden = frozenset(_HOMES)
+
+
+sys.modules[__name__].__class__ = _Package
+
+from kernelworks import ops  # noqa: E402  whatever is imported from here on hides no verb
+from kernelworks.records.base import draw_by  # noqa: E402
+
 __all__ = [
     "AdamW", "Captured", "Fix", "Machine", "Search", "Settled", "Swap", "__version__", "apply", "bench", "capture",
     "compile_report", "diagnose", "explain", "fix", "judge", "machine", "nn", "prove", "search", "settle", "swap",
@@ -70,12 +80,3 @@ draw_by(lambda: importlib.import_module("kernelworks.report.html"))
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class _Package(Face):
-    """The package, with the verbs where Python would put the folders of their name."""
-
-    hidden = frozenset(_HOMES)
-
-
-sys.modules[__name__].__class__ = _Package
