@@ -184,7 +184,8 @@ def test_the_torch_row_runs_and_explain_says_why(fault: str, tmp_path: Path) -> 
             (tmp_path / "cache").symlink_to("/dev/full")
             text = "the build cache"
     # As proved: only the build stands between the call and the row.
-    code = "from kernelworks.dispatch import certificates as c\nc.invalid = lambda op, row, kind=None: row.toolchain() and None\n"
+    code = "from kernelworks.dispatch import certificates as c\n"
+    code += "c.invalid = lambda op, row, kind=None: row.toolchain() and None\n"
     done = forked.python(code=code + FALLBACK, **env)
     assert done.returncode == 0, done.stderr
     right, row, declined, warned = json.loads(done.stdout)

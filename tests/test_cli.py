@@ -21,10 +21,10 @@ from typer.testing import CliRunner, Result
 import readme
 from kernelworks.cli import app
 from kernelworks.cli.arguments import named
-from kernelworks.ops import op_named
 from kernelworks.dispatch.op import OPS
 from kernelworks.measure.bench.kernel_map import keep_benches, kept_benches, kernel_map
 from kernelworks.measure.clock.noise import Ambiguous
+from kernelworks.ops import op_named
 from kernelworks.records import BenchResult, Ceilings, Diagnosis, Explanation, MapOp, Proof, from_json
 from kernelworks.report import map as map_report
 
@@ -150,7 +150,7 @@ def test_a_machine_too_busy_for_a_program_is_no_fault_of_the_programs(
         raise Ambiguous(0.34)
 
     patch(monkeypatch, "kernelworks.diagnose", "run", busy)
-    patch(monkeypatch, "kernelworks.cli.autotune", "settled", busy)
+    patch(monkeypatch, "kernelworks.cli.autotune", "_settled", busy)
     assert cli(*verb).exit_code == 3
 
 

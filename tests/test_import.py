@@ -29,15 +29,16 @@ names = dir(kw)
 def loaded():
     return {name.removeprefix("kernelworks.") for name in sys.modules if name.startswith("kernelworks.")}
 
-assert loaded() <= {"autograd", "flops", "ops", "ops.generated", "plain", "rooms", "torch_library", "written"}, loaded()
+dispatch = {f"dispatch.{name}" for name in ("autograd", "flop_counter", "mutation", "registry", "torch_library")}
+assert loaded() <= dispatch | {"contract", "contract.tensors", "dispatch", "ops", "ops.generated"}, loaded()
 
 assert callable(kw.softmax) and kw.softmax is kw.ops.softmax
 assert "ops.reduction.softmax" in loaded() and "ops.norm.rms_norm" not in loaded()
-assert not loaded() & {"bench", "ceilings", "climb", "diagnose", "explanation", "models", "prove", "report"}
+assert not loaded() & {"measure", "climb", "diagnose", "nn", "verify", "report"}
 assert not gc.isenabled()
 gc.enable()
 
-import kernelworks.bench, kernelworks.diagnose, kernelworks.machine, kernelworks.prove  # the folders, first
+import kernelworks.measure.bench, kernelworks.diagnose, kernelworks.machine, kernelworks.judge  # the folders, first
 import kernelworks.ops.attention.attention, kernelworks.ops.linear.linear
 
 for name in ("bench", "diagnose", "machine", "prove", "swap", "explain", "attention", "linear"):

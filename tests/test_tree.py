@@ -10,6 +10,7 @@ import ast
 import builtins
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -43,6 +44,7 @@ FOLDERS = {  # folder -> what may lie in it, as a pattern of the path below it
     "benchmarks": r"(programs/)?\w+\.py|results/[\w.-]+\.json",
     "docs": r"[\w-]+\.md|pictures/[\w-]+\.(svg|png)",
     "ladders": r"[\w-]+/.*",
+    "tools": r"\w+\.py",
 }
 ROOM_FILES = {"__init__.py", "contract.py", "mutants.py", "scalar.cpp", "simd.cpp", "README.md"}
 IN_PYTHON = {name for name in ROOM_FILES if not name.endswith(".cpp")}
@@ -68,8 +70,9 @@ ROOM_MAY_HOLD = (
 )
 # Modules that nothing imports because something else starts them.
 STARTED = {
-    "__init__", "__main__", "cli", "readme", "schemas", "prove.worker", "prove.interpreted", "prove.resources",
-    "prove.sanitized", "observe.marked", "climb.worker", "climb.once", "judge.birth", "search.proving",
+    "__init__", "__main__", "cli", "verify.worker", "verify.interpreted", "verify.resources", "verify.sanitized",
+    "profile.marked", "climb.worker", "climb.once", "judge.roles.spawn", "search.proving",
+    "nn.validate", "report.expectations", "report.picture", "report.programs",  # asked for by name, and by tools/
 }  # fmt: skip
 # Imported when the room's row is loaded, by what names them there, or by bench.
 ROW_MODULES = {
@@ -242,10 +245,10 @@ def leftovers(root: Path, files: list[str]) -> list[str]:
 
 
 def environment_readers(root: Path, files: list[str]) -> list[str]:
-    """Modules other than ``environment`` that read environment variables."""
+    """Modules other than ``machine/environment.py`` that read environment variables."""
     wrong = []
     for name in files:
-        if name.startswith(f"{PACKAGE}/") and name.endswith(".py") and name != f"{PACKAGE}/environment.py":
+        if name.startswith(f"{PACKAGE}/") and name.endswith(".py") and name != f"{PACKAGE}/machine/environment.py":
             for found in re.findall(r"os\.(?:environ\b(?!\s*=)(?:\.get|\[)?|getenv)", (root / name).read_text("utf-8")):
                 wrong.append(f"{name}: {found}")
     return wrong
@@ -258,18 +261,21 @@ NAMES_OPS = {
     "benchmarks/h200_ops.py": "an op's error that its own kind of truth has",
     "benchmarks/timed_on_record.py": "the same, as timings",
     f"{PACKAGE}/climb/peers.py": "a ladder races what its op races",
-    f"{PACKAGE}/models/attention.py": "transformers' attention interface",
-    f"{PACKAGE}/models/calls.py": "stand-ins that take arguments apart quicker, or ask more, than a spelling says",
-    f"{PACKAGE}/models/compiled_loss.py": "one op's operator for compilers",
-    f"{PACKAGE}/models/decoder.py": "one kind of layer, of these ops",
-    f"{PACKAGE}/models/identify.py": "formulas that are proved to be these ops",
-    f"{PACKAGE}/models/language.py": "a language model's loss",
-    f"{PACKAGE}/models/torch_modules.py": "forwards that look for their parameters by hand",
-    f"{PACKAGE}/nn.py": "torch's modules on our ops",
-    f"{PACKAGE}/optim.py": "one op's optimiser",
+    f"{PACKAGE}/nn/attention.py": "transformers' attention interface",
+    f"{PACKAGE}/nn/functional.py": "stand-ins that take arguments apart quicker, or ask more, than a spelling says",
+    f"{PACKAGE}/nn/compiled_loss.py": "one op's operator for compilers",
+    f"{PACKAGE}/nn/decoder.py": "one kind of layer, of these ops",
+    f"{PACKAGE}/nn/identify.py": "formulas that are proved to be these ops",
+    f"{PACKAGE}/nn/language.py": "a language model's loss",
+    f"{PACKAGE}/nn/torch_modules.py": "forwards that look for their parameters by hand",
+    f"{PACKAGE}/nn/__init__.py": "torch's modules on our ops",
+    f"{PACKAGE}/nn/optim.py": "one op's optimiser",
 }
 # there strings are torch's operators too
-BY_TORCHS_NAMES = tuple(f"{PACKAGE}/{folder}/" for folder in ("work", "diagnose", "judge/bounds", "search/schedule"))
+_TORCHS = ("profile/cost", "diagnose", "contract/bounds", "search/schedule")
+BY_TORCHS_NAMES = tuple(
+    f"{PACKAGE}/{folder}/" for folder in ("profile/cost", "diagnose", "contract/bounds", "search/schedule")
+)
 
 
 def ops_named_elsewhere(root: Path, files: list[str]) -> list[str]:
@@ -373,10 +379,23 @@ def undrawn_folders(root: Path, files: list[str]) -> list[str]:
     return [f"{PACKAGE}/{folder}: docs/architecture.md does not show it" for folder in sorted(folders - shown)]
 
 
+MOST_FILES = 40  # in one folder of the package
+
+
+def loose_modules(root: Path, files: list[str]) -> list[str]:
+    """Modules in the root of the package that are neither its face nor its command, and folders of more files than a
+    reader takes in."""
+    loose = re.compile(rf"{PACKAGE}/(?!__init__|__main__)\w+\.py")
+    counts = Counter(str(Path(name).parent) for name in files if name.startswith(f"{PACKAGE}/"))
+    return [f"{name}: lies in no package" for name in files if loose.fullmatch(name)] + [
+        f"{folder}: {count} files, at most {MOST_FILES}" for folder, count in counts.items() if count > MOST_FILES
+    ]
+
+
 RULES: list[Callable[[Path, list[str]], list[str]]] = [
     strays, orphans, second_homes, unfinished_rooms, names_outside_the_grammar, oversize, leftovers,
     environment_readers, ops_named_elsewhere, unknown_commands, dead_links, undrawn_folders,
-    shared_test_names,
+    shared_test_names, loose_modules,
 ]  # fmt: skip
 
 # What breaks each rule: files of a small tree.
@@ -405,8 +424,9 @@ BROKEN: dict[str, dict[str, str]] = {
         f"{PACKAGE}/a.py": "KNOWN = {'silu_mul': 1}\n",
         f"{PACKAGE}/b.py": "import kernelworks as kw\nkw.rope()\n",
         f"{PACKAGE}/c.py": "from kernelworks.ops.position.rope import OP\n",
-        f"{PACKAGE}/nn.py": "",
+        f"{PACKAGE}/nn/__init__.py": "",
     },
+    "loose_modules": {f"{PACKAGE}/a.py": "", **{f"{PACKAGE}/many/f{n}.py": "" for n in range(MOST_FILES + 1)}},
     "dead_links": {"docs/a.md": "[b](b.md)"},
     "shared_test_names": {"tests/test_a.py": "", "tests/b/test_a.py": ""},
     "undrawn_folders": {f"{PACKAGE}/cellar/a.py": "", f"{PACKAGE}/ops/a.py": "", "docs/architecture.md": "ops/"},

@@ -51,7 +51,6 @@ class _Package(Face):
 sys.modules[__name__].__class__ = _Package
 
 from kernelworks import ops  # noqa: E402  whatever is imported from here on hides no verb
-from kernelworks.records.base import draw_by  # noqa: E402
 
 __all__ = [
     "AdamW", "Captured", "Fix", "Machine", "Search", "Settled", "Swap", "__version__", "apply", "bench", "capture",
@@ -75,7 +74,9 @@ if not TYPE_CHECKING:  # to a type checker, a name that is not there is an error
         return found
 
 
-draw_by(lambda: importlib.import_module("kernelworks.report.html"))
+def pages() -> Any:
+    """What draws records as pages and as text. Records ask the package's face for it, which is above both."""
+    return importlib.import_module("kernelworks.report.html")
 
 
 def __dir__() -> list[str]:

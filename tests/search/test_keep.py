@@ -404,7 +404,8 @@ def test_a_kernel_in_cpp_is_proved_and_becomes_a_row(copied: Copied, proofs: str
     kept = json.loads(out)
     assert kept["why"] == "" and kept["row"] == "searched" and kept["proof"]["cases"] > 20, errors
     assert KERNEL in (copied.room / "searched.py").read_text(encoding="utf-8")
-    asked = "import torch, kernelworks as kw; from kernelworks.dispatch import certificates; from kernelworks.dispatch.op import OPS; "
+    asked = "import torch, kernelworks as kw; from kernelworks.dispatch import certificates; "
+    asked += "from kernelworks.dispatch.op import OPS; "
     asked += "x = torch.randn(9); assert torch.equal(kw.relu(x, row='searched'), torch.relu(x)); "
     asked += "print(certificates.invalid('relu', OPS['relu'].row('searched')))"
     out, errors = copied.start(asked).communicate(timeout=LONG_S)

@@ -20,7 +20,10 @@ from kernelworks.build import BuildError, cpp
 from kernelworks.build.loading import unfit
 
 # As proved: only the build stands between the calls and the rows.
-PROVED = "from kernelworks.dispatch import certificates\ncertificates.invalid = lambda op, row, kind=None: row.toolchain() and None\n"
+PROVED = """
+from kernelworks.dispatch import certificates
+certificates.invalid = lambda op, row, kind=None: row.toolchain() and None
+"""
 
 CALLS = (
     PROVED

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,22 +11,14 @@ from typing import Any, TypeVar
 from kernelworks.machine.environment import write_whole
 from kernelworks.records.json_text import to_json
 
-__all__ = ["Record", "Records", "draw_by", "drawn"]
+__all__ = ["Record", "Records", "drawn"]
 
 T = TypeVar("T")
 
-_pages: list[Callable[[], Any]] = []  # what gives the module that draws records
-
-
-def draw_by(pages: Callable[[], Any]) -> None:
-    """Sets what gives the module that draws records: ``fragment``, ``whole`` and ``text`` of ``report/html.py``. The
-    package's face does so, which is above both."""
-    _pages[:] = [pages]
-
 
 def drawn() -> Any:
-    """The module that draws records."""
-    return _pages[0]()
+    """What draws records: ``fragment``, ``whole`` and ``text``. It is above them, and they ask the package's face."""
+    return sys.modules["kernelworks"].pages()
 
 
 class Record:
