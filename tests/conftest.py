@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from kernelworks.judge.process.pool import Nursery
 
 # Started first, in this order: no worker is then left with one long test when the other has nothing more to take.
-LONG = ("test_triton", "test_parity", "test_prove", "test_torch")
+LONG = ("test_triton", "test_parity", "test_faulty_kernels", "test_opcheck")
 
 LEVELS = (("L1", 16 << 10, 450.0), ("L2", 512 << 10, 255.0), ("L3", 8 << 20, 105.0), ("DRAM", 256 << 20, 42.0))
 

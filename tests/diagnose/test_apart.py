@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from machines import record as machine
 from torch.utils.data import DataLoader, Dataset
 
 from kernelworks.diagnose import diagnose
@@ -24,7 +25,6 @@ from kernelworks.profile.non_compute import COMMUNICATION, COMPILING, INPUT, OWN
 from kernelworks.profile.on_cpu import CpuTimeline, Moment
 from kernelworks.profile.overhead import Floors
 from kernelworks.profile.trace import record
-from machines import record as machine
 
 FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from machines import gpu_record as gpu
 from recorded import Event, load
 
 from kernelworks.diagnose.account.on_gpu import Gpu
@@ -22,7 +23,6 @@ from kernelworks.profile.on_gpu import settle
 from kernelworks.profile.overhead import Floors
 from kernelworks.profile.trace import COMPILED, RUN, Trace, read
 from kernelworks.records import Diagnosis
-from test_gpu_records import record as gpu
 
 FLOORS = Floors(event=0.5e-6, gap=0.5e-6, span=0.4e-6, fault=0.0, free=0.0)
 N = 4096

@@ -13,6 +13,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from machines import gpu_record as gpu
 from recorded import Recorded, load, save
 
 from kernelworks.diagnose import counters
@@ -30,7 +31,6 @@ from kernelworks.profile.replay import Span, short
 from kernelworks.profile.timeline import Cost
 from kernelworks.profile.trace import RUNTIME
 from kernelworks.records import CounterCheck, Diagnosis, from_json, to_json
-from test_gpu_records import record as gpu
 
 TRACES = Path(__file__).parent / "traces"
 NAMES = ("training", "decode", "tiny", "fresh", "large")

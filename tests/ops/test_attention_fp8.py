@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from hopper import as_on_hopper, bits_of, weights_of
 from torch import Tensor
 
 import kernelworks as kw
-from hopper import as_on_hopper, bits_of, weights_of
 from kernelworks.dispatch.op import OPS
 from kernelworks.ops.attention.attention_fp8 import contract, sm90
 from kernelworks.ops.attention.attention_fp8.cases import quantised

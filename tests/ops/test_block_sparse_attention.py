@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import forked
 import pytest
 import torch
 from torch import Tensor
 
-import forked
 import kernelworks as kw
 from kernelworks.dispatch.op import OPS
 from kernelworks.ops.attention.block_sparse_attention import peers

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from rows import runnable_rows
 from torch import Tensor
 
 import kernelworks as kw
@@ -14,7 +15,6 @@ from kernelworks.ops.attention.varlen_attn import peers
 from kernelworks.ops.attention.varlen_attn.contract import seen_pairs, sees
 from kernelworks.verify.parity import judge
 from kernelworks.verify.reference import truth
-from rows import runnable_rows
 
 OP = OPS["varlen_attn"]
 NAMES = OP.passes["forward"].names

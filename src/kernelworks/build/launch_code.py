@@ -5,7 +5,7 @@ what its names are bound to, through imports, closures, ``functools.partial``, d
 belong to. A method is reached where its class is and something reached asks an attribute of its name of anything.
 Values enter as they are (numbers, strings, tuples, dicts, frozen dataclasses by what is asked of them), foreign modules
 by their qualified names, a source that a constant or a path names by its text. Names of ours, files and their places do
-not enter (``reading.py``).
+not enter (``source_units.py``).
 
 The walk stops at ``OUTSIDE``: what only chooses, records, measures, explains, or turns a source into a library. What a
 library is made of is the other half of a row's hash (``rows.py``).
@@ -36,7 +36,8 @@ __all__ = ["FORMAT", "Launches", "Walk", "Whole", "reread", "row_hash", "walked"
 # Where the walk stops: modules, whole, or what they name.
 OUTSIDE: Mapping[str, tuple[str, ...]] = {
     "build.cache": (), "build.compiler": (), "build.constants": (), "build.cpp": (), "build.loading": (),
-    "build.configs": ("_read", "table_of"), "build.cuda": ("cubin", "toolchain"), "build.kernels": ("triton_toolchain",),
+    "build.configs": ("_read", "table_of"), "build.cuda": ("cubin", "toolchain"),
+    "build.kernels": ("triton_toolchain",),
     "machine.environment": (), "machine": (), "machine.gpu": (),
 }  # fmt: skip
 

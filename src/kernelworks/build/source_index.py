@@ -31,7 +31,7 @@ NAME = __name__.split(".")[0]
 @functools.cache
 def _reader() -> bytes:
     """What the reading of a file hangs on beside its bytes."""
-    names = ("reading", "scopes", "sources", "stripped")
+    names = ("source_units", "source_scopes", "sources", "cpp_text")
     own = (Path(__file__).with_name(f"{name}.py") for name in names)
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in own)).digest()
 

@@ -1,4 +1,4 @@
-"""Which names a piece of Python binds, and where: what ``reading.py`` goes by."""
+"""Which names a piece of Python binds, and where: what ``source_units.py`` goes by."""
 
 from __future__ import annotations
 

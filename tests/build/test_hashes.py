@@ -1,0 +1,498 @@
+"""What a row's hash covers: everything that launches it and nothing else, over every row of every op.
+
+Files are changed in memory (``Files``): a token in each function that a row reaches, and then its hash is another one;
+prose, layout and strangers, and then it is the same.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tokenize
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rows import ALL_OPS
+
+from kernelworks.build import launch_code, source_units
+from kernelworks.build.cpp_text import bare
+from kernelworks.build.kernels import searched_row
+from kernelworks.build.launch_code import FORMAT, OUTSIDE, Walk, walked
+from kernelworks.build.source_index import FILES, PACKAGE, Files
+from kernelworks.build.source_units import Told
+from kernelworks.contract import Row
+from kernelworks.dispatch import certificates
+
+ROWS = {f"{op.name}.{row.name}": row for op in ALL_OPS for row in op.rows if row.source is not None}
+SEARCHED = PACKAGE / "ops" / "activation" / "relu" / "searched.py"
+FOUND = (
+    '"""Found by a search."""\nimport torch\n\nTEXT = "int x;  // a comment that is compiled"\n\n\n'
+    "def relu(x):\n    return torch.relu(x) + 0\n"
+)
+
+
+def of(row: Row, changed: dict[Path, bytes] | None = None) -> str:
+    walk = walked(row, Files(changed, FILES))
+    return launch_code._digest(walk)
+
+
+@pytest.fixture(scope="module")
+def walks() -> dict[str, Walk]:
+    files = Files({SEARCHED: FOUND.encode()})
+    rows = ROWS | {"relu.searched": searched_row(str(SEARCHED), "scalar")}
+    return {name: walked(row, files) for name, row in rows.items()}
+
+
+def unit_of(walk: Walk, module: str, unit: int) -> Told:
+    index = walk.files.index(module)
+    assert index is not None
+    return Told(index["units"][unit])
+
+
+Place = tuple[int, int, int, bytes]  # line, first column, end, what stands there instead
+
+
+def places(tree: ast.AST, walk: Walk, module: str, unit: int) -> list[Place]:
+    """Names, attributes and numbers of a unit, but for what no launch reads: annotations, what is imported. Of a class
+    those without its members, which are units of their own."""
+    its = unit_of(walk, module, unit)
+    members = [unit_of(walk, module, member).place for member in its.methods.values()]
+    return [
+        place
+        for place in all_places(tree)
+        if its.place[:2] <= place[:2] <= its.place[2:]
+        and not any(member[:2] <= place[:2] <= member[2:] for member in members)
+    ]
+
+
+@functools.cache
+def all_places(tree: ast.AST) -> list[Place]:
+    skipped: set[int] = set()
+    found = []
+    for node in ast.walk(tree):
+        for name in ("annotation", "returns"):
+            skipped |= {id(inner) for inner in ast.walk(getattr(node, name, None) or ast.Pass())}
+    for node in ast.walk(tree):
+        line, end = getattr(node, "lineno", 0), getattr(node, "end_col_offset", 0)
+        if id(node) in skipped or getattr(node, "end_lineno", 0) != line:
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            found.append((line, node.col_offset, end, f"{node.id}_".encode()))
+        elif isinstance(node, ast.Attribute):
+            found.append((line, end - len(node.attr), end, f"{node.attr}_".encode()))
+        elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+            found.append((line, node.col_offset, end, repr(node.value + 1).encode()))
+    return list(dict.fromkeys(found))
+
+
+def changed_at(data: bytes, place: Place) -> bytes:
+    lines = data.splitlines(keepends=True)
+    line, begin, end, instead = place
+    lines[line - 1] = lines[line - 1][:begin] + instead + lines[line - 1][end:]
+    return b"".join(lines)
+
+
+# ---------------------------------------------------------------- what is covered
+
+
+def test_nothing_that_a_row_reaches_is_left_unread(walks: dict[str, Walk]) -> None:
+    unread = {name: walk.unread for name, walk in walks.items() if walk.unread}
+    assert not unread
+
+
+def test_hashes_are_of_one_row_each_and_the_same_again() -> None:
+    first = {name: of(row) for name, row in ROWS.items()}
+    assert first == {name: row.hash() for name, row in ROWS.items()}
+    assert len(set(first.values())) == len(first)
+
+
+def users_of(walks: dict[str, Walk]) -> dict[str, dict[int, list[str]]]:
+    """Module -> unit -> the rows that reach it."""
+    found: dict[str, dict[int, list[str]]] = {}
+    for name, walk in walks.items():
+        for module, unit in walk.reached:
+            found.setdefault(module, {}).setdefault(unit, []).append(name)
+    return found
+
+
+def test_a_token_in_any_function_that_a_row_reaches_changes_what_it_says(walks: dict[str, Walk]) -> None:
+    """All functions of a file at once: each must be seen to say another thing."""
+    blind, asked = [], 0
+    for module, units in users_of(walks).items():
+        path = FILES.path_of(module)
+        assert path is not None
+        data = path.read_bytes()
+        tree = ast.parse(data)
+        for turn in range(2):
+            taken: dict[int, Place] = {}
+            for unit in units:
+                walk = walks[units[unit][0]]
+                found = [p for p in places(tree, walk, module, unit) if p not in taken.values()]
+                if found:
+                    taken[unit] = found[(unit + turn) % len(found)]
+            mutated = data
+            for place in sorted(taken.values(), reverse=True):
+                mutated = changed_at(mutated, place)
+            index = Files({path: mutated}, FILES).index(module)
+            assert index is not None
+            for unit, place in taken.items():
+                asked += 1
+                was, now = unit_of(walks[units[unit][0]], module, unit), Told(index["units"][unit])
+                if (was.text, was.refs) == (now.text, now.refs):
+                    blind.append(f"{path.relative_to(PACKAGE)}:{place[0]} {place[3].decode()}")
+    assert asked > 1000
+    assert not blind
+
+
+def test_a_token_in_any_file_that_a_row_reaches_changes_its_hash(walks: dict[str, Walk]) -> None:
+    """Every row with every module: one function's token."""
+    blind, asked = [], set()
+    rows = ROWS | {"relu.searched": searched_row(str(SEARCHED), "scalar")}
+    for module, units in users_of(walks).items():
+        path = FILES.path_of(module)
+        assert path is not None
+        data = path.read_bytes()
+        tree = ast.parse(data)
+        left = {name for names in units.values() for name in names}
+        for unit, names in units.items():
+            found = places(tree, walks[names[0]], module, unit) if left & set(names) else []
+            if not found:
+                continue
+            files = Files({path: changed_at(data, found[unit % len(found)]), SEARCHED: FOUND.encode()}, FILES)
+            for name in sorted(left & set(names)):
+                asked.add((name, module))
+                if launch_code._digest(walked(rows[name], files)) == launch_code._digest(walks[name]):
+                    blind.append(f"{name}: {path.relative_to(PACKAGE)} {found[unit % len(found)]}")
+            left -= set(names)
+    assert len({name for name, _ in asked}) == len(rows) and len(asked) > 600
+    assert not blind
+
+
+def test_a_token_in_any_source_changes_the_hash(walks: dict[str, Walk]) -> None:
+    """C++ and CUDA C++, headers too."""
+    from kernelworks.build.sources import with_includes
+
+    users: dict[Path, list[str]] = {}
+    for name, walk in walks.items():
+        for source in walk.sources:
+            shared = PACKAGE / ("tile" if source.suffix == ".cu" else "simd")
+            for path in with_includes(source, shared):
+                users.setdefault(path, []).append(name)
+    assert {path.suffix for path in users} == {".cpp", ".hpp", ".cu", ".cuh"}
+    blind = []
+    for path, names in users.items():
+        text = path.read_text(encoding="utf-8")
+        lines = [
+            n for n, line in enumerate(text.splitlines()) if re.match(r"\s*(return|if|for|const|auto)\b.*\d;?", line)
+        ]
+        for at in lines[:: max(1, len(lines) // 2)][:2]:
+            said = text.splitlines()
+            said[at] = re.sub(r"(\d)(?=\D*$)", lambda m: str((int(m[1]) + 1) % 10), said[at].split("//")[0])
+            if bare("\n".join(said)) == bare(text):  # it stands in a comment
+                continue
+            for name in dict.fromkeys((names[0], names[-1])):
+                if name in ROWS and of(ROWS[name], {path: "\n".join(said).encode()}) == ROWS[name].hash():
+                    blind.append(f"{name}: {path.name}:{at + 1}")
+    assert not blind
+
+
+def other(value: Any) -> Any:
+    """Another value of the kind."""
+    if isinstance(value, bool) or value is None:
+        return not value
+    if isinstance(value, (int, float)):
+        return value + 1
+    if isinstance(value, str):
+        return f"{value}_"
+    if isinstance(value, tuple):
+        return (*value, 7)
+    if isinstance(value, dict):
+        return {**value, "another": 7}
+    return "another"
+
+
+def test_a_value_that_a_launch_holds_is_part_of_the_hash(walks: dict[str, Walk]) -> None:
+    """Of an object's field, of a closure's cell: these are said by no function's text."""
+    blind, asked = [], set()
+    kept = {name: row.hash() for name, row in ROWS.items()}  # before anything is changed: a process remembers it
+    for name, row in ROWS.items():
+        for holder, held in walks[name].held:
+            cell = cell_of(holder, held)
+            before = cell.cell_contents if cell else getattr(holder, held)
+            if isinstance(before, Row) or "/" in str(before):
+                continue  # another row, which has a hash of its own; where a file lies
+            try:
+                put(holder, held, other(before))
+                same = of(row) == kept[name]
+            finally:
+                put(holder, held, before)
+            asked.add(held)
+            if same:
+                blind.append(f"{name}: {held} of {holder}")
+    assert len(asked) > 5
+    assert not blind
+
+
+def cell_of(holder: Any, name: str) -> Any:
+    if not isinstance(holder, types.FunctionType):
+        return None
+    return dict(zip(holder.__code__.co_freevars, holder.__closure__ or (), strict=True))[name]
+
+
+def put(holder: Any, name: str, value: Any) -> None:
+    cell = cell_of(holder, name)
+    if cell is not None:
+        cell.cell_contents = value
+    else:
+        object.__setattr__(holder, name, value)
+
+
+def test_what_launches_and_lies_elsewhere_is_reached(walks: dict[str, Walk]) -> None:
+    def rows_of(module: str, name: str) -> set[str]:
+        index = FILES.index(f"kernelworks.{module}")
+        assert index is not None and index["names"][name]
+        units = map(int, index["names"][name].split())
+        return {row for unit in units for row, walk in walks.items() if (f"kernelworks.{module}", unit) in walk.reached}
+
+    fused = {"linear_add.sm90", "linear_gelu.sm90", "linear_silu_mul.sm90", "rms_norm_linear.sm90"}
+    assert rows_of("ops.linear.linear.epilogue", "multiply") == fused
+    assert {"sum.triton", "argmax.triton"} == rows_of("forms.reduction", "triton_forward")
+    gpu = {name for name, row in ROWS.items() if row.device == "cuda"}
+    assert rows_of("build.launcher", "succeed") == gpu
+    assert all(PACKAGE / "build" / "launch.cpp" in walks[name].sources for name in gpu)
+    assert {name for name in gpu if ROWS[name].target == "sm_90a"} <= rows_of("build.series", "replayed")
+    assert rows_of("build.sharing", "shared") <= set(ROWS) - gpu
+
+
+# What chooses, records, measures or explains is no launch code; nor is what makes a library of a source.
+NOT_LAUNCHED = (
+    r"(autograd|certificates|choose|entry|explanation|plans|timings|truth|cases|arguments|map|observe|prove|settle|"
+    r"diagnose|judge|search|report|ceilings|bench|work|build\.(cache|compiler|cpp|loading|constants))\b"
+)
+
+
+def test_the_walk_stops_at_what_launches_nothing(walks: dict[str, Walk]) -> None:
+    reached = {module.removeprefix("kernelworks.") for walk in walks.values() for module, _ in walk.reached}
+    assert not [module for module in reached if re.match(NOT_LAUNCHED, module)]
+    for module, names in OUTSIDE.items():
+        index = FILES.index(f"kernelworks.{module}")
+        assert index is not None and all(name in index["names"] for name in names), module
+
+
+# ---------------------------------------------------------------- what is not
+
+
+def with_other_prose(data: bytes) -> bytes:
+    """A comment behind every line that ends a statement, and other docstrings; lines stay where they are."""
+    lines = data.decode().splitlines()
+    for node in ast.walk(ast.parse(data)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            for at in range(node.lineno, node.end_lineno or 0):
+                lines[at - 1] = re.sub(r"[a-z]", "q", lines[at - 1]) if "\\" not in lines[at - 1] else lines[at - 1]
+    changed = "\n".join(lines) + "\n"
+    for token in reversed(list(tokenize.generate_tokens(io.StringIO(changed).readline))):
+        if token.type == tokenize.NEWLINE and "#" not in token.line:
+            at = token.end[0] - 1
+            lines[at] += "  # other words"
+    return ("\n".join(lines) + "\n\n\ndef a_stranger(x: int) -> int:\n    return x + 1\n").encode()
+
+
+def test_prose_and_strangers_change_no_hash(walks: dict[str, Walk]) -> None:
+    modules = {module for name in ROWS for module, _ in walks[name].reached}
+    changed: dict[Path, bytes] = {}
+    for module in modules:
+        path = FILES.path_of(module)
+        assert path is not None
+        changed[path] = with_other_prose(path.read_bytes())
+        assert changed[path] != path.read_bytes()
+    for path in PACKAGE.rglob("*"):
+        if path.suffix in (".cpp", ".hpp", ".cu", ".cuh"):
+            said = path.read_text(encoding="utf-8").replace("// ", "/* */ // other words: ")
+            changed[path] = f"// a line more\n\n{said}".replace("\n\n", "\n /* and\n more */ \n").encode()
+    files = Files(changed, FILES)
+    found = {name: launch_code._digest(walked(row, files)) for name, row in ROWS.items()}
+    assert found == {name: row.hash() for name, row in ROWS.items()}
+
+
+def test_searched_kernels_count_whole_but_for_prose() -> None:
+    row = searched_row(str(SEARCHED), "scalar")
+
+    def hashed(text: str) -> str:
+        return of(row, {SEARCHED: text.encode()})
+
+    assert hashed(FOUND) == hashed(FOUND.replace("Found by", "Made by") + "# a comment\n")
+    assert len({hashed(FOUND), hashed(FOUND.replace("+ 0", "+ 1")), hashed(FOUND.replace("a comment", "another"))}) == 3
+
+
+RENAMED = {  # packages and modules, as a project might call them another day
+    r"\bkernelworks\.forms\b": "kernelworks.templates", r"\bkernelworks\.tile\b": "kernelworks.device",
+    r"\bbuild\.series\b": "build.recorded", r"\bbuild\.replay\b": "build.replaying",
+    r"\bfrom kernelworks\.build import cuda, series\b": "from kernelworks.build import cuda, recorded as series",
+    r"\blinear\.epilogue\b": "linear.tiled", r'"tile"': '"device"',
+}  # fmt: skip
+MOVED = {
+    "forms": "templates", "tile": "device", "build/series.py": "build/recorded.py",
+    "build/replay.py": "build/replaying.py",
+    "ops/linear/linear/epilogue.py": "ops/linear/linear/tiled.py",
+}  # fmt: skip
+ASKED = (
+    "import json, kernelworks\nfrom kernelworks.dispatch.op import OPS\n"
+    "print(json.dumps({f'{o.name}.{r.name}': r.hash() for o in OPS.values() for r in o.rows if r.source}))"
+)
+
+
+def test_files_may_move_and_be_called_otherwise(tmp_path: Path) -> None:
+    copy = tmp_path / "kernelworks"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for place, to in MOVED.items():
+        (copy / place).rename(copy / to)
+    for path in copy.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for pattern, to in RENAMED.items():
+            text = re.sub(pattern, to, text)
+        path.write_text(text, encoding="utf-8")
+    for path in [*copy.rglob("*.cuh"), *copy.rglob("*.cu")]:
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace('"hopper.cuh"', '"waiting.cuh"'), encoding="utf-8")
+    (copy / "device" / "hopper.cuh").rename(copy / "device" / "waiting.cuh")
+    environment = {"PYTHONPATH": str(tmp_path), "KERNELWORKS_CACHE": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+    )
+    assert not done.returncode, done.stderr[-3000:]
+    assert json.loads(done.stdout) == {name: row.hash() for name, row in ROWS.items()}
+
+
+# ---------------------------------------------------------------- how it is read
+
+READ = '''
+import math
+import torch.nn.functional as F
+from kernelworks.build import cuda
+
+SIZE: int = 0x10
+TABLE = {"a": 1e3, "b": (2, None, ...), **{}}
+TABLE["c"] = b"x"
+
+
+@cuda.kernel
+def kernel(x: "pointer", *rest, BLOCK: constexpr = 128, **named) -> None:
+    """words"""
+    match x:
+        case [1, *more] if (n := len(more)) > 2:
+            return f"{n!r:>{BLOCK}} {n=}" "joined"
+        case {"k": v, **left} | v:
+            pass
+    return [i + j for i in range(SIZE) for j in x if i != j]
+
+
+class Launch(cuda.Kernel, metaclass=type):
+    "words"
+    stride: int = 3
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        from kernelworks.templates.row_layout import lines
+
+        return lines(F.relu(self.x), dim=-1) + (math.ceil(SIZE / 3),)
+
+
+async def later(a, /, b=lambda y, z=2: y @ z, *, c):
+    async with a as d:
+        yield await d
+    try:
+        del d
+    except* (ValueError, TypeError) as error:
+        raise OSError from error
+'''
+SAID = "0a0a7b225f32d0e212bbd354bd417c0b032e731ca7f2306a7ec214b6d5252e74"
+
+
+def test_a_file_is_read_the_same_on_every_version_of_python() -> None:
+    """What is said here was said on 3.11, 3.12 and 3.13."""
+    told = source_units.read(READ, "kernelworks.some.module", "kernelworks")
+    assert hashlib.sha256(json.dumps(told).encode()).hexdigest() == SAID
+
+
+def test_layout_is_not_read_and_meaning_is() -> None:
+    def said(text: str) -> str:
+        return str(source_units.read(text, "kernelworks.some.module", "kernelworks")["whole"])
+
+    as_it_is = said("def f(x):\n    return g(x, 1, step=16)\n")
+    assert said("def f(\n    x,  # words\n):\n    'words'\n\n    return g(x, 1, step=0x10,)  \n") == as_it_is
+    others = "g(x, step=16)", "g(1, x, step=16)", "g(x, 1, step=16.0)", "g(x, 1, pace=16)", "g(x, True, step=16)"
+    assert as_it_is not in {said(f"def f(x):\n    return {call}\n") for call in others}
+
+
+SOURCE = r"""#include "shared/kernel.hpp"  // words
+#define ROUND(x) ((x) + \
+    1)
+/* words
+   and more */ int f(const char* s) { return s[0] == '"' ? 1'000 : g("// no words", R"x(
+  /* nor here */ )x"); }
+"""
+
+
+def test_cpp_is_stripped_of_what_a_compiler_does_not_see() -> None:
+    raw = 'R"x(\n  /* nor here */ )x"'
+    code = f"""int f(const char* s) {{ return s[0] == '"' ? 1'000 : g("// no words", {raw}); }}"""
+    assert bare(SOURCE) == f'#include "kernel.hpp"\0#define ROUND(x) ((x) + 1)\0{code}'
+    assert bare(SOURCE.replace("words\n", "other\n").replace("int f", "int  \n f")) == bare(SOURCE)
+    for before, after in (("nor here", "not here"), ("no words", "words"), ("1'000", "1'001"), ("+ \\", "- \\")):
+        assert bare(SOURCE.replace(before, after)) != bare(SOURCE)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "altered", "empty", "another's", "no folder"])
+def test_what_is_kept_of_a_file_is_never_believed_blindly(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = ROWS["sum.avx2"]
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
+    right = launch_code._digest(walked(row, Files()))
+    kept = sorted((tmp_path / "launching").glob("*.json"))
+    texts = [path.read_bytes() for path in kept]
+    assert len(kept) > 5
+    for number, path in enumerate(kept):
+        match damage:
+            case "truncated":
+                path.write_bytes(texts[number][: len(texts[number]) // 2])
+            case "altered":
+                path.write_bytes(texts[number].replace(b"0", b"1"))
+            case "empty":
+                path.write_bytes(b"")
+            case "another's":
+                path.write_bytes(texts[number - 1])
+    if damage == "no folder":
+        shutil.rmtree(tmp_path / "launching")
+        (tmp_path / "launching").write_text("")
+    assert launch_code._digest(walked(row, Files())) == right
+    if damage != "no folder":
+        assert [path.read_bytes() for path in kept] == texts
+
+
+def test_a_certificate_of_another_format_says_why_it_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = ROWS["rms_norm.avx2"]
+    record: dict[str, Any] = {
+        "op": "rms_norm", "row": "avx2", "source_hash": row.hash(), "toolchain": row.toolchain(), "kind": "here",
+        "cases": 1, "worst": 0.5, "mutants_rejected": 1, "date": "2026-01-01",
+    }  # fmt: skip
+
+    def reason(**more: Any) -> str:
+        monkeypatch.setattr(certificates, "find", lambda *args: [certificates._read(record | more)])
+        return certificates.invalid("rms_norm", row, "here") or ""
+
+    assert not reason(format=FORMAT)
+    assert "format 1, which left out the code that launches a row; run `kernelworks prove" in reason()
+    assert "which this version does not know" in reason(format=FORMAT + 1)
+    assert "the source changed" in reason(format=FORMAT, source_hash="0" * 64)
+    with pytest.raises(TypeError):
+        certificates._read(record | {"format": "2"})

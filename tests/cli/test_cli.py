@@ -1,0 +1,360 @@
+"""The command line: help, JSON, files, exit codes that mean something; and the pages that tell how to use it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.main import get_command
+from typer.testing import CliRunner, Result
+
+import readme
+from kernelworks.cli import app
+from kernelworks.cli.arguments import named
+from kernelworks.dispatch.op import OPS
+from kernelworks.measure.bench.kernel_map import keep_benches, kept_benches, kernel_map
+from kernelworks.measure.clock.noise import Ambiguous
+from kernelworks.ops import op_named
+from kernelworks.records import BenchResult, Ceilings, Diagnosis, Explanation, MapOp, Proof, from_json
+from kernelworks.report import map as map_report
+
+ROOT = Path(__file__).resolve().parents[2]
+VERBS: dict[str, Any] = getattr(get_command(app), "commands", {})
+
+
+def cli(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def patch(monkeypatch: pytest.MonkeyPatch, module: str, name: str, value: Callable[..., Any]) -> None:
+    """Puts a stand-in where a verb will import it from (``kernelworks.prove`` is also a function, so by import)."""
+    monkeypatch.setattr(importlib.import_module(module), name, value)
+
+
+# ---------------------------------------------------------------- help
+
+
+def test_the_verbs_are_those_of_the_design() -> None:
+    measuring = {"diagnose", "machine", "prove", "bench", "explain", "settle", "swap", "tune", "climb"}
+    assert set(VERBS) == measuring | {"map", "compare", "truth", "judge", "lint-problem", "search", "export"}
+    assert cli("--version").stdout.startswith("kernelworks ")
+    assert cli().exit_code == 2  # without a verb: the help, as for a wrong command line
+
+
+@pytest.mark.parametrize("verb", list(VERBS))
+def test_every_verb_explains_itself_and_has_json(verb: str) -> None:
+    result = cli(verb, "--help")
+    assert result.exit_code == 0
+    assert "--json" in result.stdout
+    for parameter in VERBS[verb].params:
+        assert parameter.help or parameter.name == "help", f"{verb}: {parameter.name} says nothing"
+
+
+@pytest.mark.parametrize("verb", list(VERBS))
+def test_every_verb_has_a_page(verb: str) -> None:
+    assert f"kernelworks {verb}" in (ROOT / "docs" / f"{verb}.md").read_text(encoding="utf-8")
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "kernelworks", "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "diagnose" in done.stdout
+
+
+# ---------------------------------------------------------------- diagnose
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch, diagnosis: Diagnosis, tmp_path: Path) -> Path:
+    """A program whose diagnosis is at hand, in an empty working folder."""
+    calls: list[tuple[Any, ...]] = []
+
+    def run(target: str, args: tuple[str, ...] = (), fix: bool = False, progress: Any = None, **more: Any) -> Diagnosis:
+        progress("a step")
+        calls.append((target, args))
+        return dataclasses.replace(diagnosis, program=" ".join((target, *args)), fix=diagnosis.fix if fix else None)
+
+    patch(monkeypatch, "kernelworks.diagnose", "run", run)
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "train.py"
+    path.write_text("", encoding="utf-8")
+    return path
+
+
+def test_diagnose_prints_and_writes(program: Path) -> None:
+    result = cli("diagnose", f"{program}:step", "--fix")
+    assert result.exit_code == 0, result.output
+    assert "This program runs at 38%" in result.stdout
+    assert "gain predicted" in result.stdout
+    written = Path("kernelworks-out")
+    assert from_json(Diagnosis, (written / "train.json").read_text()).fix is not None
+    assert "<svg" in (written / "train.html").read_text()
+
+
+def test_diagnose_passes_the_programs_own_arguments(program: Path) -> None:
+    result = cli("diagnose", str(program), "--json", "--", "--epochs", "3")
+    assert from_json(Diagnosis, result.stdout).program.endswith("train.py --epochs 3")
+    assert not Path("kernelworks-out").exists()
+
+
+def test_a_fix_that_disagrees_fails(program: Path, monkeypatch: pytest.MonkeyPatch, diagnosis: Diagnosis) -> None:
+    assert diagnosis.fix is not None
+    wrong = dataclasses.replace(diagnosis, fix=dataclasses.replace(diagnosis.fix, agrees=False))
+    patch(monkeypatch, "kernelworks.diagnose", "run", lambda *args, **kwargs: wrong)
+    assert cli("diagnose", str(program), "--fix").exit_code == 1
+
+
+def test_a_program_that_is_not_there_is_usage() -> None:
+    result = cli("diagnose", "nowhere.py:f")
+    assert result.exit_code == 2
+    assert "nowhere.py" in result.stderr
+
+
+# ---------------------------------------------------------------- machine, prove, bench
+
+
+def test_machine_prints_json_and_a_page(monkeypatch: pytest.MonkeyPatch, ceilings: Ceilings, tmp_path: Path) -> None:
+    patch(monkeypatch, "kernelworks.measure.peaks", "ceilings", lambda progress, again: ceilings)
+    result = cli("machine", "--json", "--html", str(tmp_path / "machine.html"))
+    assert from_json(Ceilings, result.stdout) == ceilings
+    assert "Memory pyramid" in (tmp_path / "machine.html").read_text()
+    assert "ridge points" in cli("machine").stdout
+
+
+def test_a_busy_machine_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(progress: Any, again: bool) -> Ceilings:
+        raise Ambiguous(0.34)
+
+    patch(monkeypatch, "kernelworks.measure.peaks", "ceilings", busy)
+    result = cli("machine")
+    assert result.exit_code == 3
+    assert "ambiguous: other processes used 34% of the cores" in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("verb", [("diagnose", "p.py:f"), ("settle", "p.py:f")])
+def test_a_machine_too_busy_for_a_program_is_no_fault_of_the_programs(
+    monkeypatch: pytest.MonkeyPatch, verb: tuple[str, str]
+) -> None:
+    def busy(*given: Any, **named: Any) -> Any:
+        raise Ambiguous(0.34)
+
+    patch(monkeypatch, "kernelworks.diagnose", "run", busy)
+    patch(monkeypatch, "kernelworks.cli.autotune", "_settled", busy)
+    assert cli(*verb).exit_code == 3
+
+
+def test_a_refused_proof_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, proofs: list[Proof]) -> None:
+    asked: list[Any] = []
+
+    def prove(op: str, row: str | None, **more: Any) -> list[Proof]:
+        asked.append((op, row, more["case"], more["dtype"]))
+        return proofs if row == "avx2" else proofs[:1]
+
+    patch(monkeypatch, "kernelworks.verify", "prove", prove)
+    case = OPS["rms_norm"].contract.cases[3].name
+    result = cli("prove", "rms_norm.avx2", "--case", case, "--dtype", "float32")
+    assert result.exit_code == 1
+    assert "REFUSED" in result.stdout
+    assert asked == [("rms_norm", "avx2", case, "float32")]
+    result = cli("prove", "rms_norm", "--json")
+    assert result.exit_code == 0
+    assert from_json(Proof, json.dumps(json.loads(result.stdout)[0])) == proofs[0]
+
+
+def test_a_bench_without_its_gate_is_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, benches: list[BenchResult], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
+    patch(monkeypatch, "kernelworks.measure.bench", "bench", lambda op, **more: benches[:1])
+    assert cli("bench", "rms_norm").exit_code == 0
+    patch(monkeypatch, "kernelworks.measure.bench", "bench", lambda op, **more: benches)
+    result = cli("bench", "rms_norm", "--json")
+    assert result.exit_code == 1
+    assert len(json.loads(result.stdout)) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("prove", "nothing"), ("prove", "rms_norm", "--case", "nothing"),
+        ("bench", "nothing"), ("explain", "nothing"), ("map", "nothing"), ("dance",),
+        ("explain", "rms_norm", "16xx4"), ("explain", "rms_norm", "4x8", "8", "epsilon=1"), ("swap", "nothing"),
+        ("explain", "rms_norm", "4x8", "8", "eps=1e-6", "--dtype", "float7"), ("machine", "--colour"),
+        ("explain", "rms_norm", "4x8", "9", "eps=1e-6"),
+    ],
+)  # fmt: skip
+def test_what_does_not_exist_is_exit_code_2(arguments: tuple[str, ...]) -> None:
+    result = cli(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+
+
+# ---------------------------------------------------------------- explain, map, swap
+
+
+def test_explain_from_shapes() -> None:
+    result = cli("explain", "rms_norm", "16x4096", "4096", "eps=1e-6", "--dtype", "bfloat16", "--json")
+    assert result.exit_code == 0, result.output
+    found = from_json(Explanation, result.stdout)
+    assert found.op == "rms_norm"
+    assert "bfloat16[16, 4096]" in found.call
+    assert "x bfloat16[16, 4096]" in cli("explain", "rms_norm", "16x4096:bfloat16", "4096:bfloat16", "eps=1e-6").stdout
+
+
+@pytest.mark.parametrize("op", list(OPS))
+def test_explain_without_arguments_takes_a_bench_case(op: str) -> None:
+    result = cli("explain", op)
+    assert result.exit_code == 0, result.output
+    assert "declined" in result.stdout or OPS[op].rows[0].name in result.stdout
+
+
+def test_arguments_by_place_and_by_name() -> None:
+    found = named(op_named("rms_norm"), ["2x8", "eps=1e-5", "weight=8:float16", "residual=none"], "bfloat16")
+    assert found["x"].dtype == torch.bfloat16
+    assert found["weight"].dtype == torch.float16
+    assert (found["eps"], found["residual"]) == (1e-5, None)
+
+
+def test_the_map_lists_every_row_and_its_standing(
+    monkeypatch: pytest.MonkeyPatch, benches: list[BenchResult], tmp_path: Path
+) -> None:
+    result = cli("map", "--json")
+    assert result.exit_code == 0, result.output
+    found = [from_json(MapOp, json.dumps(item)) for item in json.loads(result.stdout)]
+    assert {op.op: [r.name for r in op.rows] for op in found} == {n: [r.name for r in op.rows] for n, op in OPS.items()}
+    assert all((ROOT / "src" / "kernelworks" / op.room / "contract.py").is_file() for op in found)
+    assert "rms_norm" in cli("map", "rms_norm").stdout
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
+    keep_benches([dataclasses.replace(b, op="rms_norm") for b in benches])
+    assert len(kept_benches("rms_norm")) == 2
+    row = next(row for row in kernel_map("rms_norm")[0].rows if row.name == benches[0].chosen)
+    assert row.ratio == pytest.approx(90 / 40)
+    assert row.share_of_bound == pytest.approx(32.4 / 40)
+    assert row.baseline == "inductor"
+
+
+def test_kept_benches_that_do_not_read_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
+    keep_benches([])
+    assert kept_benches("rms_norm") == []
+
+
+def test_swap_shows_and_takes_back(tmp_path: Path) -> None:
+    file = tmp_path / "small.py"
+    file.write_text(
+        "import torch\nMODEL = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout())\n"
+        "def model():\n    return MODEL\n\ndef number():\n    return 3\n",
+        encoding="utf-8",
+    )
+    result = cli("swap", f"{file}:model")
+    assert result.exit_code == 0, result.output
+    assert "Linear" in result.stdout
+    shown = json.loads(cli("swap", f"{file}:model", "--json").stdout)
+    assert {"replaced", "left"} <= set(shown)
+    assert cli("swap", f"{file}:number").exit_code == 2
+    assert cli("swap", f"{file}:nothing").exit_code == 2
+
+
+def test_json_is_all_that_stdout_holds() -> None:
+    command = [sys.executable, "-m", "kernelworks", "map", "rms_norm", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "FORCE_COLOR": "1"})
+    assert json.loads(done.stdout)[0]["op"] == "rms_norm"
+
+
+# ---------------------------------------------------------------- README and docs
+
+
+def test_generated_pages_are_up_to_date() -> None:
+    assert readme.outdated(ROOT) == [], "run `make docs`"
+    reference = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    assert reference == map_report.markdown(kernel_map()), "run `make docs`"
+
+
+def test_the_first_screen_ends_with_the_first_table() -> None:
+    screen = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:40]
+    table = [line for line in screen if line.startswith("| ")]
+    assert len(table) == 1 + len(readme._suite(ROOT)), "a line for each program below its head"
+    assert sum(line.startswith("![") for line in screen) == 1 and screen.count("```") == 1
+
+
+def blocks() -> list[tuple[str, int, str]]:
+    """The examples in Python of README.md and of the docs: page, number, text."""
+    pages = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    found = {
+        page: re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.M | re.S) for page in pages
+    }
+    return [(page, i, text) for page, texts in found.items() for i, text in enumerate(texts, 1)]
+
+
+@pytest.mark.parametrize(
+    ("page", "number", "text"), blocks(), ids=lambda value: value if str(value).endswith(".md") else ""
+)
+def test_the_examples_of_the_pages_run(
+    page: str, number: int, text: str, monkeypatch: pytest.MonkeyPatch, ceilings: Ceilings, tmp_path: Path
+) -> None:
+    # the ceilings of a test machine: measuring this one takes a minute and wants it quiet
+    patch(monkeypatch, "kernelworks.diagnose", "measured_ceilings", lambda *args, **more: ceilings)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(text, f"{page}, example {number}", "exec"), {"__name__": "example"})
+
+
+def test_a_part_without_its_results_stays_empty(tmp_path: Path) -> None:
+    page = "a\n<!-- generated: models -->\nold\n<!-- end generated -->\nb\n"
+    (tmp_path / "README.md").write_text(page, encoding="utf-8")
+    assert readme.generate(tmp_path, "README.md") == page.replace("old\n", "")
+
+
+def test_parts_are_made_of_the_results(tmp_path: Path, diagnosis: Diagnosis) -> None:
+    from kernelworks.records import to_json
+
+    head = {
+        "machine": {"name": "M"},
+        "date": "2026-01-01",
+        "commit": "0" * 40,
+        "versions": {"torch": "2"},
+        "threads": 2,
+    }
+    case = {"case": "softmax float32 8x8", "us": {"eager": 10.0, "ours": 5.0, "inductor": 8.0}, "over_eager": 2.0,
+            "over_inductor": 1.6, "wrong": False}  # fmt: skip
+    model = {"case": "small", "eager_ms": 10.0, "swapped_ms": 4.0, "speedup": 2.5, "undo_exact": True}
+    results = tmp_path / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    (results / "ops-2-threads.json").write_text(json.dumps({**head, "rows": [case]}))
+    (results / "models.json").write_text(json.dumps({**head, "rows": [model]}))
+    (results / "diagnose-minilm.json").write_text(to_json(diagnosis))
+    parts = {name: f"<!-- generated: {name} -->\n<!-- end generated -->\n" for name in readme.PARTS}
+    (tmp_path / "README.md").write_text("".join(parts.values()))
+    text = readme.generate(tmp_path, "README.md")
+    for expected in (
+        "**2.50x**",
+        "bit-identical",
+        "**2.00x** (2.00x to 2.00x)",
+        "| 1.60x |",
+        "runs at 38%",
+        "### 2 threads",
+    ):
+        assert expected in text, expected
+    (tmp_path / "docs").mkdir()
+    for page in readme.PAGES[1:]:
+        (tmp_path / page).write_text("")
+    assert readme.main(["--check", str(tmp_path)]) == 1
+    assert readme.main([str(tmp_path)]) == 0
+    assert readme.main(["--check", str(tmp_path)]) == 0
+
+
+def test_a_row_of_a_gpu_that_is_not_here_is_refused_in_words() -> None:
+    result = cli("prove", "softmax.triton")
+    assert result.exit_code == 2
+    assert "there is none here" in " ".join(result.output.split())

@@ -1,0 +1,122 @@
+"""What an op's room says of it for all tools agrees with what its cases show."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from machines import gpu_record
+from machines import record as cpu_record
+from rows import ALL_OPS, label
+from spelled import example
+from torch import Tensor
+
+import kernelworks as kw
+from kernelworks.contract import Request, TensorSpec
+from kernelworks.diagnose.forecast.swapped_kernel import called
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.dispatch.signature import by_operator, spelled
+from kernelworks.measure.roofline.forecast import limit
+from kernelworks.nn.expected_kernels import _request
+from kernelworks.nn.functional import _stand_in
+from kernelworks.nn.originals import TORCHS
+from kernelworks.nn.torch_modules import TORCH_MODULES
+from kernelworks.profile.call_sites import Survey
+from kernelworks.profile.trace import record
+from kernelworks.records import Ceilings, GpuCeilings
+
+OF_PRODUCTS = 24.0  # flop a byte: what is read and written once and not multiplied as matrices stays far below
+
+
+def requests(op: Op) -> list[Request]:
+    """What the op's benches ask for, in bfloat16."""
+    return [_request(op, case, torch.bfloat16, "cpu") for case in op.contract.bench_cases]
+
+
+@pytest.mark.parametrize("op", ALL_OPS, ids=label)
+def test_arithmetic_that_outgrows_the_bytes_is_of_products(op: Op) -> None:
+    most = max(c.flop / max(1.0, c.bytes) for c in map(op.contract.cost, requests(op)))
+    assert (most > OF_PRODUCTS) is (op.contract.arithmetic == "products"), most
+
+
+@pytest.mark.parametrize("op", ALL_OPS, ids=label)
+def test_indices_have_a_limit(op: Op) -> None:
+    """So that whoever makes up arguments makes ones that may be."""
+    for request in requests(op):
+        for name, value in request.args.items():
+            if isinstance(value, TensorSpec) and not value.dtype.is_floating_point and value.dtype is not torch.bool:
+                other, dim = op.contract.limits[name]
+                assert request.args[other].shape[dim] > 0
+
+
+@pytest.mark.parametrize("known", [cpu_record(), gpu_record()], ids=["cpu", "gpu"])
+def test_products_are_bounded_by_the_units_of_their_dtype(known: Ceilings | GpuCeilings) -> None:
+    """A loss from hidden states is nearly all products of matrices."""
+    op, device = OPS["linear_cross_entropy"], "cuda" if isinstance(known, GpuCeilings) else "cpu"
+    bounds = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        x, weight = (TensorSpec((n, 1024), dtype, (1024, 1), device) for n in (1024, 32000))
+        target = TensorSpec((1024,), torch.int64, (1,), device)
+        request = replace(op.request("forward", (x, weight, target, None, -100)), threads=1)
+        bounds[dtype] = limit(op, request, known, math.inf)
+    flop = op.contract.cost(request).flop
+    rate = {"cpu": 400e9, "cuda": 800e12}[device]  # of products in bfloat16
+    assert bounds[torch.float32].seconds > 1.9 * bounds[torch.bfloat16].seconds
+    assert bounds[torch.bfloat16].terms["compute"] == pytest.approx(flop / rate, rel=0.05)
+
+
+SWAPPED = [name for name, spelling in spelled().items() if not spelling.left]
+
+
+@pytest.mark.parametrize("name", SWAPPED)
+def test_a_spelling_alone_is_enough_for_a_swap(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has no function of its own in ``nn/functional.py`` is asked and answered like what has."""
+    spelling = spelled()[name]
+    op, function = spelling.op, _stand_in(spelling)
+    given = example(spelling)
+    op.entry.settle()
+    op.forget()  # a call like one before goes past Python
+    reached, call = [], op.call
+    monkeypatch.setattr(op, "call", lambda *args: reached.append(name) or call(*args))
+    with torch.no_grad():
+        torch.testing.assert_close(function(**given), TORCHS[name](**given))
+        assert reached == [name]
+        wide = {n: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for n, v in given.items()}
+        torch.testing.assert_close(function(**wide), TORCHS[name](**wide), rtol=0, atol=0)
+        assert reached == [name]
+    with pytest.raises(TypeError):
+        function(**given, colour=1)
+    torch._dynamo.reset()  # the code of each is the same
+    compiled = torch.compile(lambda **named: function(**named), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(**given), TORCHS[name](**given))
+
+
+@pytest.mark.parametrize("name", SWAPPED)
+def test_each_swapped_function_is_found_by_its_operator(name: str) -> None:
+    spelling = spelled()[name]
+    assert by_operator(f"aten::{spelling.operator}") is spelling
+    given = example(spelling)
+    with torch.no_grad():
+        seen = record(lambda: TORCHS[name](**given), survey=Survey()).calls
+    found = [c for c in seen if by_operator(c.name) is spelling]
+    assert [called(c, lambda operand: torch.empty(operand.shape)) is not None for c in found] in ([True], [])
+    assert found or not hasattr(torch.ops.aten, spelling.operator)  # torch makes it of other operators
+
+
+def test_modules_of_torch_that_call_one_spelled_function_are_swapped_by_it() -> None:
+    known_by = {forward.__qualname__: name for forward, _, name, _ in TORCH_MODULES}
+    assert known_by["ReLU.forward"] == "relu" and known_by["Softmax2d.forward"] == "softmax"
+    x = torch.randn(2, 3, 4, 5)
+    model = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Softmax2d(), torch.nn.ReLU(inplace=True)).eval()
+    want = model(x)
+    swapped = kw.swap(model)
+    assert [r.ops for r in swapped.replaced] == [("relu",), ("softmax",)]
+    assert [left.reason for left in swapped.left] == ["it writes into its input"]
+    torch.testing.assert_close(model(x), want)
+    torch.testing.assert_close(torch.compile(model, backend="eager", fullgraph=True)(x), want)
+    with pytest.raises(ValueError, match="Softmax2d"):
+        model[1](x[0, 0])
+    swapped.undo()
+    assert not any("forward" in vars(module) for module in model)

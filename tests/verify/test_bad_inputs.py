@@ -1,0 +1,37 @@
+"""What a proof asks of bad input: each row by name, so that torch's own function does not answer in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from rows import ALL_OPS, label, runs_here
+
+from kernelworks import ops
+from kernelworks.dispatch.op import Op
+from kernelworks.verify.checks import bad_inputs
+
+
+@pytest.fixture(params=ALL_OPS, ids=label)
+def op(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Op]:
+    """Each op as users have it: by itself it may choose torch's function."""
+    monkeypatch.setenv("KERNELWORKS_CHOOSE", "timed")
+    request.param.forget()
+    yield request.param
+    request.param.forget()
+
+
+def test_every_row_refuses_bad_input_in_our_words(op: Op) -> None:
+    for row in op.rows:
+        if row.device == "cpu" and row.source is not None and not runs_here(row):
+            continue  # by name it says so, whatever it is given
+        assert [wrong for _, wrong in bad_inputs(op, row.name, getattr(ops, op.name)) if wrong] == [], row.name
+
+
+def test_a_row_for_an_accelerator_is_asked_about_all_but_values(op: Op) -> None:
+    public = getattr(ops, op.name)
+    asked = {row.device: {said for said, _ in bad_inputs(op, row.name, public)} for row in op.rows}
+    values = {said for said, _, kind, _ in op.contract.errors if kind is IndexError}
+    for device, said in asked.items():
+        if device != "any":
+            assert said == {d for d, *_ in op.contract.errors} - (values if device != "cpu" else set())

@@ -1,0 +1,307 @@
+"""Of every op: a bound that is a hundred times as wide is refused, and one of a hundredth by every right kernel."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hopper import as_on_hopper
+from rows import ALL_OPS, label, runs_here
+from torch import Tensor
+
+from kernelworks.contract import FLOATS, Case, rounding
+from kernelworks.dispatch import certificates
+from kernelworks.dispatch.certificates import Certificate
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.report.prove import held
+from kernelworks.verify import bounds, prove
+from kernelworks.verify.bounds import LEAST, Shares, accepted, loose, merged, off, shares_of
+from kernelworks.verify.compare import compare
+from kernelworks.verify.parity import judged, parities
+from kernelworks.verify.reference import truth
+
+LARGEST = 40_000  # elements of a case, of which a right row must come near the bound somewhere
+
+
+def scaled(op: Op, factor: float, only: str = "") -> Op:
+    """The op with a bound so many times as wide: of all that it gives, or of one output or gradient."""
+
+    def wide(name: str, bound: Any) -> Any:
+        if isinstance(bound, Tensor):
+            return bound * (factor if only in ("", name) else 1.0)
+        return tuple(wide(name, part) for part in bound)
+
+    def bound(*args: Any, **named: Any) -> Any:
+        made = op.contract.bound(*args, **named)
+        return tuple(wide(name, part) for name, part in zip(op.contract.outputs, made, strict=False))
+
+    def gradient_bound(*args: Any, **named: Any) -> dict[str, Tensor]:
+        assert op.contract.gradient_bound is not None
+        made = op.contract.gradient_bound(*args, **named)
+        return {name: wide(f"gradient of {name}", part) for name, part in made.items()}
+
+    changed = copy.copy(op)
+    changed.contract = dataclasses.replace(
+        op.contract, bound=bound, gradient_bound=op.contract.gradient_bound and gradient_bound
+    )
+    return changed
+
+
+def right_rows(op: Op) -> list[str]:
+    own = [row.name for row in op.rows if row.source is not None and row.device == "cpu" and runs_here(row)]
+    return list(dict.fromkeys((own[-1], own[0]))) if own else ["torch"]  # the plain one, and the widest
+
+
+def inner_of(op: Op, row: str) -> str:
+    """The bounds that a right row is held to; torch's, in the place of a GPU's, to those of that."""
+    return op.rows[0].inner if row == "torch" else op.row(row).inner
+
+
+def small(op: Op) -> Iterator[Case]:
+    def size(case: Case) -> int:
+        made = case.make(torch.Generator().manual_seed(0), case.dtypes[0])
+        return sum(t.numel() for t in made.values() if isinstance(t, Tensor))
+
+    return (case for case in op.contract.cases if case.gradients and 0 < size(case) <= LARGEST)
+
+
+def reached(op: Op, row: str, cases: list[Case]) -> Shares:
+    """What a right row reaches of the narrowest bound that one of the op's is held to."""
+    if op.name == "attention_fp8":
+        return merged(
+            {str(d)[6:]: judged(as_on_hopper(*e.positional(op)), e)[0]}
+            for case in cases
+            for d in case.dtypes
+            for e in [truth(op, case, d, 0, "cpu", "input")]
+        )
+    return shares_of(op, row, cases, inner_of(op, row))
+
+
+@pytest.fixture(scope="module", params=ALL_OPS, ids=label)
+def tried(request: pytest.FixtureRequest) -> tuple[Op, Shares, dict[str, list[Case]]]:
+    """An op, what right rows reach on the cases that show that no bound of it is loose, and those cases by row."""
+    op, found, used = request.param, Shares(), dict[str, list[Case]]()
+    wanted = {*op.contract.outputs, *(f"gradient of {name}" for name in op.contract.differentiable)}
+    cases = (dataclasses.replace(case, dtypes=(dtype,)) for case in small(op) for dtype in case.dtypes)
+    for case in cases:
+        for row in right_rows(op):
+            (dtype,) = case.dtypes
+            if row == "torch" and not right(op, row, case, str(dtype)[6:]):  # which is held to no bound
+                continue
+            more = reached(op, row, [case])
+            if any(share >= LEAST > found.get(d, {}).get(n, 0) for d, of in more.items() for n, share in of.items()):
+                used.setdefault(row, []).append(case)
+            found = merged((found, more))
+        if not loose(op.contract, found) and all(wanted <= of.keys() for of in found.values()) and len(found) > 2:
+            break
+    return op, found, used
+
+
+def test_no_bound_is_loose(tried: tuple[Op, Shares, dict[str, list[Case]]]) -> None:
+    op, found, _ = tried
+    assert loose(op.contract, found) == []
+
+
+@pytest.mark.parametrize("factor", [100.0, 10_000.0])
+def test_a_bound_that_is_wide_by_a_factor_is_refused(
+    tried: tuple[Op, Shares, dict[str, list[Case]]], factor: float
+) -> None:
+    """Of each output and gradient in each dtype; where none has a bound but 0, there is nothing that is loose."""
+    op, found, used = tried
+    shares = merged(reached(scaled(op, factor), row, cases) for row, cases in used.items())
+    wrong = loose(op.contract, shares)
+    expected = {(dtype, name) for dtype, outputs in shares.items() for name in outputs}
+    assert {(d, n) for d, n in expected if any(f"bound of {n} in {d} is" in w for w in wrong)} == expected
+    assert any(found.values()) == bool(expected)
+
+
+def test_a_right_kernel_refuses_a_bound_of_a_hundredth(tried: tuple[Op, Shares, dict[str, list[Case]]]) -> None:
+    """In every dtype, of every output and gradient that may be off."""
+    op, found, used = tried
+    for dtype, outputs in found.items():
+        for name in outputs:
+            narrow = scaled(op, 0.01, name.partition(" in ")[0])
+            assert any(not right(narrow, row, case, dtype) for row, cases in used.items() for case in cases), name
+
+
+def right(op: Op, row: str, case: Case, name: str) -> bool:
+    dtype = getattr(torch, name)
+    if dtype not in case.dtypes:
+        return True
+    if op.name == "attention_fp8":
+        expected = truth(op, case, dtype, 0, "cpu", "input")
+        return not judged(as_on_hopper(*expected.positional(op)), expected)[1]
+    plain = dataclasses.replace(case, layouts=False)
+    return all(parity.ok for parity in parities(op, row, plain, dtype, inner=inner_of(op, row)))
+
+
+@pytest.mark.parametrize("name", ["relu", "argmax", "embedding", "sum"])
+def test_what_is_exact_has_no_share_and_must_stay_so(name: str) -> None:
+    """One rounding allowed to an op that makes none is refused."""
+    op = OPS[name]
+    cases = list(small(op))[:8]
+    exact = reached(op, right_rows(op)[0], cases)["float32"]
+    changed = copy.copy(op)
+
+    def one_rounding(args: Any, outputs: tuple[Tensor, ...], dtype: torch.dtype, **named: Any) -> tuple[Tensor, ...]:
+        made = op.contract.bound(args, outputs, dtype, **named)
+        return tuple(b + rounding(o, dtype) if o.is_floating_point() else b for b, o in zip(made, outputs, strict=True))
+
+    changed.contract = dataclasses.replace(op.contract, bound=one_rounding)
+    shares = reached(changed, right_rows(op)[0], cases)
+    too_loose = any("of output in float32 is too loose" in line for line in loose(op.contract, shares))
+    assert ("output" in exact, too_loose) == (name == "sum", name in ("relu", "embedding"))
+    assert ("gradient of x" in exact) is False
+
+
+# ---------------------------------------------------------------- reasons
+
+REASON = "the sum of a thousand terms, of which no case has fewer"
+
+
+def test_a_reason_excuses_a_bound_and_is_refused_where_none_is_needed() -> None:
+    contract = OPS["layer_norm"].contract
+    key = "float32 gradient of x"
+    given = dataclasses.replace(contract, loose={key: REASON})
+    assert "too loose" in loose(contract, {"float32": {"gradient of x": 0.01}})[0]
+    assert loose(given, {"float32": {"gradient of x": 0.01}, "float16": {"gradient of x": 0.9}}) == []
+    assert "needs no reason" in loose(given, {"float32": {"gradient of x": 0.02}})[0]
+    assert "with a reason" in loose(given, {"float32": {"gradient of x": 0.0009}})[0]
+    assert len(loose(given, {"float16": {"gradient of x": 0.01}})) == 1  # another dtype's
+    assert loose(given, {"float32": {"output": 0.5}}) == []  # nobody made gradients
+    assert loose(given, {"float32": {"gradient of x": float("nan")}})  # no share at all
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["float32", "float32 grad x", "float64 output", "output", "float32 gradient of eps", "float32 output in int8"],
+)
+def test_a_reason_that_speaks_of_nothing_is_refused(key: str) -> None:
+    contract = dataclasses.replace(OPS["layer_norm"].contract, loose={key: REASON})
+    assert "speaks of none" in loose(contract, {})[0]
+
+
+def test_no_empty_reason_is_taken() -> None:
+    contract = dataclasses.replace(OPS["layer_norm"].contract, loose={"float32 output": ""})
+    assert "too loose" in loose(contract, {"float32": {"output": 0.01}})[0]
+
+
+# ---------------------------------------------------------------- answers that leave the bound
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0, 40.0])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("times", [2.0, 8.0])
+def test_what_is_off_by_bounds_is_off_after_its_rounding(
+    dtype: torch.dtype, share: float, sign: int, times: float
+) -> None:
+    """Between two numbers, on one, at 0 and among the subnormals; a bound of ``share`` roundings, or none."""
+    drawn = torch.randn(400, generator=torch.Generator().manual_seed(3)).double()
+    tiny = torch.finfo(dtype).smallest_normal * torch.linspace(-2, 2, 101).double()
+    want = torch.cat((drawn, drawn.to(dtype).double(), torch.zeros(3).double(), tiny))
+    bound = share * rounding(want, dtype)
+    moved, can = off(want, bound, dtype, times, sign)
+    assert bool(can.all()) and moved.dtype == dtype
+    error = moved.double() - want
+    assert bool((error * sign > 0).all()) and bool((error.abs() > bound).all())
+    assert bool((error.abs() <= times * bound + 3 * rounding(want, dtype)).all())  # no farther than it must be
+
+
+def test_what_may_be_off_is_all_that_is_finite() -> None:
+    inf, nan = float("inf"), float("nan")
+    want = torch.tensor([1.0, inf, -inf, nan, 3.4e38, 2.0, 0.0]).double()
+    bound = torch.tensor([0.1, 0.1, 0.1, 0.1, 1e38, inf, nan]).double()
+    assert off(want, bound, torch.float32, 2.0, 1)[1].tolist() == [True, *[False] * 6]
+    assert off(torch.tensor([3, 4]), torch.zeros(2), torch.int64, 2.0, -1)[0].tolist() == [2, 3]
+
+
+def passes(name: str, case: str, dtype: torch.dtype = torch.float32) -> set[str]:
+    op = OPS[name]
+    expected = truth(op, next(c for c in op.contract.cases if c.name == case), dtype)
+    return {said for turn in range(12) for said in accepted(op, expected, turn)}
+
+
+def blind(change: Callable[..., tuple[float, str]]) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda patch: patch.setattr(sys.modules["kernelworks.verify.parity"], "compare", change)
+
+
+COMPARISONS: dict[str, tuple[Callable[..., tuple[float, str]], str]] = {
+    "three bounds pass": (lambda got, want, bound: compare(got, want, 3 * bound), "off by +2 bounds everywhere"),
+    "the last element is left out": (
+        lambda got, want, bound: compare(*(t.reshape(-1)[:-1] for t in (got, want, bound))),
+        "off by -8 bounds in the last element",
+    ),
+    "too much is not seen": (
+        lambda got, want, bound: compare(torch.minimum(got, want.to(got.dtype)), want, bound),
+        "off by +8 bounds in one element",
+    ),
+    "the mean is compared": (
+        lambda got, want, bound: compare(got.double().mean(), want.mean(), bound.mean()),
+        "in one element",
+    ),
+    "what comes is rounded": (
+        lambda got, want, bound: compare(got.bfloat16().double(), want, bound + 2**-8 * want.abs()),
+        "off by +2 bounds everywhere",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_a_comparison_that_lets_pass_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    assert passes("rms_norm", "residual N=33") == set()
+    change, said = COMPARISONS[name]
+    blind(change)(monkeypatch)
+    found = passes("rms_norm", "residual N=33")
+    for output in ("output ", "sum ", "gradient of x ", "gradient of weight "):
+        assert any(line.startswith(output) and said in line for line in found), (output, found)
+
+
+def test_an_output_that_nobody_looks_at_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first(result: Any, expected: Any) -> tuple[float, str]:
+        return compare(result[0], expected.outputs[0], expected.bounds[0])
+
+    monkeypatch.setattr(bounds, "judge", first)
+    found = passes("rms_norm", "residual N=33")
+    assert found and all(line.startswith("sum ") for line in found)
+
+
+# ---------------------------------------------------------------- the whole proof
+
+WORKER = """
+import dataclasses, sys
+import kernelworks
+from kernelworks.dispatch.op import OPS
+op = OPS["silu_mul"]
+kept = op.contract
+op.contract = dataclasses.replace(kept, bound=lambda *a, **n: tuple(100 * b for b in kept.bound(*a, **n)))
+from kernelworks.verify.worker import main
+main()
+"""
+
+
+def test_the_proof_of_a_row_judges_its_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path))
+    monkeypatch.setattr(sys.modules["kernelworks.verify"], "WORKER", (sys.executable, "-c", WORKER))
+    monkeypatch.setattr(sys.modules["kernelworks.verify"], "provable", lambda op, names=None: ([op.row("scalar")], {}))
+    (proof,) = prove("silu_mul", "scalar")
+    assert not proof.certified and not proof.checks["bound"] and not held(proof)
+    assert set(proof.worst_by_dtype) == {"float32", "bfloat16", "float16"}
+    assert set(proof.worst_by_dtype["float32"]) == {"output", "gradient of gate", "gradient of up"}
+    assert max(max(of.values()) for of in proof.worst_by_dtype.values()) == proof.worst
+    (failure,) = proof.failures
+    assert failure.case == "bound" and "the bound of output in float32 is too loose" in failure.message
+    assert "gradient" not in failure.message and "in bfloat16" in failure.message
+
+
+def test_a_certificate_without_shares_by_dtype_is_read() -> None:
+    record = json.loads(next(certificates.SHIPPED.glob("*.json")).read_text(encoding="utf-8"))[0]
+    record.pop("worst_by_dtype", None)
+    assert Certificate(**record).worst_by_dtype == {}

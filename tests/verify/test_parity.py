@@ -1,0 +1,116 @@
+"""Every row of every op against float64, on every case of its contract. Generated from the rows."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from rows import ALL_OPS, certified, label, runnable_rows
+from torch import Tensor
+
+from kernelworks.contract import UNIT_ROUNDOFF, Case
+from kernelworks.dispatch import certificates
+from kernelworks.dispatch.op import Op
+from kernelworks.verify.parity import parities
+from kernelworks.verify.reference import Truth, copied, flat_outputs, truth
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory():
+    torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty comes filled with NaN
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+EVERY = 3  # of an op that is proved as it stands, each so many cases: the rows together try all of them
+
+
+def _cases(op: Op, row: str, whole: bool) -> tuple[Case, ...]:
+    """torch's row and the reference have no source that could have changed: they are asked as the op's own rows are."""
+    here = [name for other, name in runnable_rows() if other is op]
+    ours = [name for name in here if op.row(name).source is not None]
+    proved = bool(ours) and all(certified(op, name) for name in ([row] if row in ours else ours))
+    return op.contract.cases if whole or not proved else op.contract.cases[here.index(row) % EVERY :: EVERY]
+
+
+@pytest.mark.parametrize(("op", "row"), [(op, row) for op, row in runnable_rows() if row != "torch"], ids=label)
+def test_row_keeps_the_contract(op: Op, row: str, request: pytest.FixtureRequest) -> None:
+    """All cases where nothing on record says that this very source was tried on them, or with ``--all``."""
+    failures, compared = [], 0
+    for case in _cases(op, row, request.config.getoption("--all")):
+        for dtype in case.dtypes:
+            for parity in parities(op, row, case, dtype):
+                compared += 1
+                if not parity.ok:
+                    failures.append(
+                        f"{parity.pass_} {parity.case} {parity.dtype}: {parity.message}\n{parity.reproduce}"
+                    )
+    assert compared > 20
+    assert not failures, f"{len(failures)} of {compared}:\n" + "\n".join(failures[:10])
+
+
+# Values on which torch's own arithmetic is off (see each room's README); our rows are held to the bound on them too.
+HARD = re.compile(
+    "tiny|huge|subnormal|large_mean|constant|inf|nan|zeros|mean 1e|eps 0|far|climbing|no memory|first step|ignored"
+    "|no rows|bottom right|sinks, large"
+)
+
+
+def _distance(got: Tensor, want: Tensor) -> float:
+    scale = want.norm().item()
+    return (got.double() - want).norm().item() / scale if scale else float(got.double().norm())
+
+
+def _torch_row(op: Op, expected: Truth) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[Tensor, Tensor]]]:
+    """(got, want) of the outputs and of the gradients of the torch row."""
+    names = op.passes["forward"].names
+    args = [copied(a) for a in expected.positional(op)]
+    leaves = [args[names.index(n)].requires_grad_() for n in expected.gradients]
+    result = op(*args, row="torch")
+    if op.contract.mutates:
+        result = [args[names.index(n)] for n in op.contract.mutates]
+    outputs = flat_outputs(result)[: len(expected.outputs)]
+    differentiable = [o for o in outputs if isinstance(o, Tensor) and o.requires_grad]
+    found: tuple[Tensor | None, ...] = ()
+    if leaves:
+        found = torch.autograd.grad(differentiable, leaves, list(expected.grad_outputs), allow_unused=True)
+    gradients = [(g, w) for g, w in zip(found, expected.gradients.values(), strict=True) if g is not None]
+    return list(zip([o.detach() for o in outputs], expected.outputs, strict=True)), gradients
+
+
+@pytest.mark.parametrize("op", ALL_OPS, ids=label)
+def test_the_torch_row_computes_the_same_op(op: Op, request: pytest.FixtureRequest) -> None:
+    """It is what the user has today, so it is not held to our bounds elementwise (torch breaks some of them), nor in
+    guarded memory (its libraries read past their inputs); but it must be the same function, and so must our formula
+    for its backward."""
+    compared = 0
+    for case in _cases(op, "torch", request.config.getoption("--all")):
+        for dtype in case.dtypes:
+            expected = truth(op, case, dtype)
+            if HARD.search(case.name) or not all(o.numel() for o in expected.outputs):
+                continue
+            if op.row("torch").guard(op.request("forward", expected.positional(op))):
+                continue
+            for got, want in (pair for pairs in _torch_row(op, expected) for pair in pairs):
+                if not want.is_floating_point():
+                    assert torch.equal(got, want), f"{case.name} {dtype}"
+                    compared += 1
+                    continue
+                if float(want.abs().max() if want.numel() else 0) < 1e-2:
+                    continue  # what is left of a cancellation, as in the gradient of a norm of one element
+                assert got.shape == want.shape, case.name
+                assert _distance(got, want) <= 64 * UNIT_ROUNDOFF[dtype] + 1e-4, f"{case.name} {dtype}"
+                compared += 1
+    assert compared > 20
+
+
+def test_a_row_that_is_not_proved_is_tried_on_all_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [(op, row) for op, row in runnable_rows() if op.name == "rms_norm"]
+    monkeypatch.setattr(certificates, "invalid", lambda *asked: None)
+    tried = {case.name for op, row in rows for case in _cases(op, row, False)}
+    assert tried == {case.name for case in rows[0][0].contract.cases}
+    assert all(_cases(op, row, True) == op.contract.cases != _cases(op, row, False) for op, row in rows)
+    monkeypatch.setattr(certificates, "invalid", lambda *asked: "not proved")
+    monkeypatch.setattr(certificates, "elsewhere", lambda *asked: None)
+    assert all(_cases(op, row, False) == op.contract.cases for op, row in rows)

@@ -1,0 +1,149 @@
+"""GPU rows where there is no GPU: kernels run in Triton's interpreter and compile for sm_90, and are not chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import forked
+import pytest
+import torch
+from rows import ALL_OPS, certified, label
+
+from kernelworks.build import configs, kernels
+from kernelworks.contract import Request, Row, TensorSpec
+from kernelworks.dispatch import certificates
+from kernelworks.dispatch.choose import choose
+from kernelworks.dispatch.op import OPS, Op
+from kernelworks.verify.resources import resources
+
+TRITON = [(op, row.name) for op in ALL_OPS for row in op.rows if row.target == "triton"]
+GPU_KIND = "sm_90-nvidia_h200"
+THIRD = 3
+
+# Bytes a thread that kernels spill where a tile or a whole row is more than registers hold: a ceiling, so that none
+# grows unseen. All others spill nothing.
+SPILLS: dict[tuple[str, str], int] = {
+    # Two programs of 128 queries on a multiprocessor leave 255 registers; 112 bytes with a window, 288 with a mask.
+    ("attention", "_forward"): 288,
+    # 280 bytes in 16 bits, where tiles that spill 40 or 64 took 1.3 times as long; 528 in float32. 1616 and 440 at a
+    # head_dim of 256, where sm90_backward_wide is there instead.
+    ("attention", "_keys"): 1616,
+    ("attention", "_queries"): 440,
+    # The same sweeps at a head_dim of 128; of 256 for gradients of keys, where larger tiles spill 1888.
+    ("varlen_attn", "_packed"): 96,
+    ("varlen_attn", "_packed_keys"): 312,
+    # attention's sweeps over lists, the same cuts.
+    ("block_sparse_attention", "_listed"): 56,
+    ("block_sparse_attention", "_listed_keys"): 344,
+    ("block_sparse_attention", "_listed_queries"): 16,
+    # Rows of 12000 elements and more, kept in registers so that they are read once.
+    ("add_layer_norm", "_backward"): 88,
+    ("layer_norm", "_backward"): 1040,
+    ("layer_norm", "_forward"): 24,
+    ("rms_norm", "_backward"): 640,
+    ("rms_norm", "_forward"): 96,
+    ("softmax", "_backward"): 32,
+    ("linear", "_product"): 160,  # a plain row: torch's or sm90's is taken on a GPU where they are quicker
+}
+
+
+@pytest.mark.parametrize(("op", "row"), TRITON, ids=label)
+def test_interpreted_kernels_keep_the_contract(op: Op, row: str, request: pytest.FixtureRequest) -> None:
+    most = 150 if certified(op, row) and not request.config.getoption("--all") else 700  # elements of a case
+    options = f"{op.name} --row {row} --dtype float32,bfloat16 --most {most}"
+    done = forked.python(*options.split(), module="kernelworks.verify.interpreted", TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert int(done.stdout.split(": ")[-1].split(" cases")[0]) >= 10
+
+
+@pytest.mark.parametrize(("op", "row"), TRITON, ids=label)
+def test_kernels_compile_for_sm_90_without_spills(
+    op: Op, row: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a row that is proved as it is every third case, in `make test`."""
+    if certified(op, row) and not request.config.getoption("--all"):
+        some = {name: getattr(op.contract, name)[::THIRD] for name in ("device_cases", "bench_cases")}
+        monkeypatch.setattr(op, "contract", dataclasses.replace(op.contract, **some))
+    compiled = resources(op, row, dtypes=(torch.bfloat16,))
+    assert compiled
+    for case, kernel, constants, taken in compiled:
+        spilled = taken["local"] + taken["stack"]
+        assert spilled <= SPILLS.get((op.name, kernel), 0), f"{case} {kernel} {constants}: {taken}"
+        assert taken["shared"] <= 227 * 1024, f"{case} {kernel} {constants}: {taken}"
+
+
+@pytest.mark.parametrize(("op", "row"), TRITON, ids=label)
+def test_cpu_tensors_are_declined_with_the_reason(op: Op, row: str) -> None:
+    request = Request(op.name, "forward", {"x": TensorSpec((2, 2), torch.float32, (2, 1), "cpu")})
+    assert op.row(row).guard(request) == "runs on CUDA tensors, got cpu"
+
+
+def _on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Op, Row, Request]:
+    """rms_norm, its Triton row as it would be loaded on a GPU, and a request for one."""
+    op = OPS["rms_norm"]
+    monkeypatch.setattr(certificates, "kind_of", lambda device: GPU_KIND)
+    x = TensorSpec((64, 1024), torch.bfloat16, (1024, 1), "cuda")
+    weight = TensorSpec((1024,), torch.bfloat16, (1,), "cuda")
+    request = Request("rms_norm", "forward", {"x": x, "weight": weight, "eps": 1e-6, "residual": None})
+    row = dataclasses.replace(op.row("triton"), load=lambda pass_: lambda *args, out=None: None)
+    monkeypatch.setattr(op, "rows", tuple(row if r.name == "triton" else r for r in op.rows))
+    return op, row, request
+
+
+def _certificate(source_hash: str) -> certificates.Certificate:
+    return certificates.Certificate(
+        op="rms_norm", row="triton", source_hash=source_hash, toolchain=kernels.triton_toolchain(), kind=GPU_KIND,
+        cases=1, worst=0.5, mutants_rejected=1, date="2026-11-21",
+    )  # fmt: skip
+
+
+def test_a_certificate_for_this_source_makes_the_row_eligible(monkeypatch: pytest.MonkeyPatch) -> None:
+    op, row, request = _on_gpu(monkeypatch)
+    monkeypatch.setattr(certificates, "find", lambda *a: [_certificate(row.hash())])
+    assert choose(op, request).row.name == "triton"
+
+
+def test_a_stale_certificate_makes_the_row_ineligible(monkeypatch: pytest.MonkeyPatch) -> None:
+    op, row, request = _on_gpu(monkeypatch)
+    proved = row.hash()
+    stale = dataclasses.replace(row, load=lambda pass_: row.load(pass_))
+    assert stale.hash() not in ("", proved)
+    monkeypatch.setattr(op, "rows", tuple(stale if r.name == "triton" else r for r in op.rows))
+    monkeypatch.setattr(certificates, "find", lambda *a: [_certificate(proved)])
+    choice = choose(op, request)
+    assert choice.row.name == "torch"
+    assert "stale certificate" in dict(choice.declined)["triton"]
+
+
+def test_a_changed_configuration_changes_the_hash(tmp_path: Path) -> None:
+    table = configs.Configs(tmp_path / "tuning.toml")
+    row = OPS["rms_norm"].row("triton")
+    assert row.source is not None
+    entry = '[[config]]\nrow = "triton"\nkernel = "forward"\nset = {{ num_warps = {} }}\n{}\n'
+    said = 'evidence = "words"'
+    hashes = []
+    for warps, evidence in ((4, said), (8, said), (4, ""), (4, 'measured = [{ case = "a", us = 1.0 }]')):
+        table.path.write_text(entry.format(warps, evidence), encoding="utf-8")
+        with configs.standing_in(row.source, configs.Configs(table.path)):
+            hashes.append(row.hash())
+    assert hashes[0] != hashes[1]
+    assert hashes[0] == hashes[2] == hashes[3], "what was measured of a configuration is no part of it"
+
+
+def test_configurations_are_picked_in_order(tmp_path: Path) -> None:
+    table = tmp_path / "tuning.toml"
+    table.write_text(
+        '[[config]]\nrow = "triton"\nkernel = "forward"\nwhen = { N = [1, 64], dtype = ["bfloat16"] }\n'
+        'set = { num_warps = 1 }\nevidence = "small"\n'
+        '[[config]]\nrow = "triton"\nkernel = "forward"\nset = { num_warps = 8 }\nevidence = "any"\n',
+        encoding="utf-8",
+    )
+    found = configs.Configs(table)
+    assert found.pick("forward", N=64, dtype=torch.bfloat16) == {"num_warps": 1}
+    assert found.missed("triton") == ["forward {}"]
+    assert found.pick("forward", N=65, dtype=torch.bfloat16) == {"num_warps": 8}
+    assert found.pick("forward", N=64, dtype=torch.float32) == {"num_warps": 8}
+    assert found.missed("triton") == []
+    with pytest.raises(LookupError, match=r"no configuration of triton\.backward"):
+        found.pick("backward", N=64)
