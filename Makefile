@@ -83,7 +83,7 @@ docs: $(STAMPS)/demo
 	$(BIN)/python -m kernelworks.climb.command
 	$(BIN)/python tools/readme.py
 	$(BIN)/kernelworks map --markdown docs/reference.md
-	$(BIN)/python tests/limits/limits.py
+	PYTHONPATH=tests/support $(BIN)/python tests/limits/limits.py
 	$(BIN)/python tests/judge/attack_table.py
 
 clean:

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from limit import Limit, heads, written_between, x
 from limits_compiled import COMPILED
 from limits_diagnosed import HOPPER, PROGRAMS
+from limits_installed import INSTALLED
 from limits_planned import PLANS
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -478,6 +479,7 @@ SWAP = [
 SECTIONS = {
     "Ops called by name": OPS, "Swapped models": SWAP, "Compiled programs": COMPILED,
     "Programs under diagnosis": PROGRAMS, "Programs under a plan": PLANS, "On Hopper": HOPPER,
+    "The package": INSTALLED,
 }  # fmt: skip
 
 

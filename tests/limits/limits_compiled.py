@@ -6,9 +6,13 @@ from __future__ import annotations
 import math
 
 import torch
+from kernelworks.compile.decomposed import by_hand
 from limit import Limit, heads
+from torch import Tensor
 
 import kernelworks as kw
+from kernelworks.compile.calls import states
+from kernelworks.compile.replace import replaced
 
 __all__ = ["COMPILED"]
 
@@ -26,11 +30,34 @@ def sees_nothing() -> str:
     return f"{said[0]} beside torch's {said[1]}"
 
 
+def without_a_maximum() -> str:
+    """A quotient of exponentials, as the graph has it once it is known, and as torch computes it."""
+    from compiled_graphs import graphs  # the page is written without it
+
+    def program(x: Tensor) -> Tensor:
+        e = x.exp()
+        return e / e.sum(-1, keepdim=True)
+
+    given = torch.tensor([[100.0, 99.0, 0.0]])
+    ((graph, inputs),) = graphs(program, given)
+    (call,) = by_hand(graph.graph, states(graph.graph))
+    replaced(call, "reference", lambda node: node)
+    graph.recompile()
+    ours = "the softmax" if torch.allclose(graph(*inputs)[0], given.softmax(-1)) else "something else"
+    return f"{ours} beside torch's {'NaN' if bool(program(given).isnan().any()) else 'numbers'}"
+
+
 COMPILED = [
     Limit(
         "Attention that a program spells out gives NaN where a query sees nothing, as its softmax does; the gradient "
         "of the values is that of the other queries, where torch's is NaN for all of them.",
         sees_nothing,
         says="a number beside torch's NaN",
-    )
+    ),
+    Limit(
+        "A softmax that a program spells out without taking the maximum off is taken for a softmax: where its "
+        "exponentials are infinite it gives the softmax, where torch's quotient is NaN.",
+        without_a_maximum,
+        says="the softmax beside torch's NaN",
+    ),
 ]

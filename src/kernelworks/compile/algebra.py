@@ -21,6 +21,7 @@ from torch import Tensor, fx
 from torch.nn import functional as F
 
 from kernelworks.compile.calls import State, states, value_of, varies, writes
+from kernelworks.compile.layouts import laid_as, lie_alike
 from kernelworks.contract.tensors import leaves
 
 __all__ = ["simplified"]
@@ -46,6 +47,10 @@ def simplified(graph: fx.Graph) -> list[str]:
         made = (_of_sum(graph, node) or _of_diagonal(graph, node)) if plain else None
         if made is not None:
             new, line = made
+            if not lie_alike(value_of(new), value_of(node)):
+                with graph.inserting_before(node):
+                    new = laid_as(graph, new, value_of(node))
+                    new.meta["example_value"] = value_of(node)
             node.replace_all_uses_with(new)
             _erase(graph, node)
             said.append(line)

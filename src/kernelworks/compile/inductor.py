@@ -15,6 +15,7 @@ from torch import fx
 from kernelworks.compile.algebra import simplified
 from kernelworks.compile.choice import Races, chosen
 from kernelworks.compile.frozen_weights import gains, weights_of
+from kernelworks.compile.layouts import check, outputs_of
 from kernelworks.compile.partition import Parts, reason, stops, twin
 from kernelworks.compile.report import CompileReport, Graph
 
@@ -52,7 +53,10 @@ def compiled(graph: fx.GraphModule, inputs: Sequence[Any], mode: str | None, opt
     budget_s = min(most.left, budget_s * min(1.0, told.nodes / MANY))
     before = twin(graph)
     try:
+        returned = outputs_of(before, inputs)
         gone = simplified(graph.graph)
+        if gone:
+            check(graph, inputs, returned)
         told.simpler = len(gone)
         told.notes += [f"{gone.count(line)} x {line}" for line in dict.fromkeys(gone)]
         places = weights_of(graph, inputs)
@@ -60,6 +64,8 @@ def compiled(graph: fx.GraphModule, inputs: Sequence[Any], mode: str | None, opt
         own = dict(zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True))
         races = Races(share * budget_s, settings.config, own)
         chosen(graph, races, told)
+        if told.replaced:
+            check(graph, inputs, returned)
         constant = gains(graph, inputs, places, settings, budget_s - races.spent_s, told)
         if constant is not None:
             return constant

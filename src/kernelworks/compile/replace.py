@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from kernelworks.compile.calls import Found, Steps, Viewed, placed, stepped, value_of
+from kernelworks.compile.layouts import laid_as, lie_alike
 from kernelworks.compile.split_passes import INDUCTOR, in_halves
 from kernelworks.dispatch.mutation import as_tuple
 
@@ -89,14 +90,9 @@ def _shown(found: Found, node: fx.Node, made: fx.Node, there: There, *, laid: bo
         made = graph.call_function(torch.where, (sees, made, blank))
     made = placed(graph, made, steps)
     shown = stepped(result, steps)
-    alike = shown.is_contiguous() or (not was.is_contiguous() and _strides(shown) == _strides(was))
-    if not (laid and alike):  # whatever view the program takes of its own result, a contiguous one has it
-        made = graph.call_method("contiguous", (made,))
+    if not (laid and lie_alike(shown, was)):
+        made = laid_as(graph, made, was)
     return made
-
-
-def _strides(value: Tensor) -> list[int]:
-    return [stride for stride, size in zip(value.stride(), value.shape, strict=True) if size != 1]
 
 
 def _by_torch(found: Found, args: tuple[Any, ...], there: There, graph: fx.Graph) -> fx.Node:

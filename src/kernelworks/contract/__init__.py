@@ -6,7 +6,7 @@ Argument names are the same everywhere: in the public function, in the torch.lib
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from torch import Tensor
 
 __all__ = [
     "ABSENT", "FLOATS", "UNIT_ROUNDOFF", "Case", "Contract", "Cost", "Mutant", "Request", "Row", "TensorSpec",
-    "Values", "describe", "need_dtype", "need_same", "need_tensor", "rounding", "spec", "unread",
+    "Values", "describe", "heads_shared", "need_dtype", "need_same", "need_tensor", "rounding", "spec", "unread",
 ]  # fmt: skip
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -89,21 +89,26 @@ class Request:
     values: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the first floating-point tensor."""
-        for value in self.args.values():
-            for item in value if isinstance(value, tuple) else (value,):
-                if isinstance(item, TensorSpec) and item.dtype.is_floating_point:
-                    return item.dtype
-        return torch.float32
-
-    @property
-    def device(self) -> str:
+    def tensors(self) -> Iterator[TensorSpec]:
+        """All of its arguments, of lists each."""
         for value in self.args.values():
             for item in value if isinstance(value, tuple) else (value,):
                 if isinstance(item, TensorSpec):
-                    return item.device
-        return "cpu"
+                    yield item
+
+    @property
+    def alone(self) -> Iterator[TensorSpec]:
+        """Those that are no items of lists."""
+        return (value for value in self.args.values() if isinstance(value, TensorSpec))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the first floating-point tensor."""
+        return next((tensor.dtype for tensor in self.tensors if tensor.dtype.is_floating_point), torch.float32)
+
+    @property
+    def device(self) -> str:
+        return next((tensor.device for tensor in self.tensors), "cpu")
 
 
 # ---------------------------------------------------------------- the contract
@@ -283,6 +288,11 @@ def describe(value: Any) -> str:
     if isinstance(value, (Tensor, TensorSpec)):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     return f"{type(value).__name__} {value!r}"[:80]
+
+
+def heads_shared(heads: int, kv_heads: int) -> bool:
+    """Whether so many heads of keys can each serve as many heads of queries: of none, none."""
+    return heads % kv_heads == 0 if kv_heads else not heads
 
 
 def need_tensor(name: str, value: Any, *, optional: bool = False) -> None:

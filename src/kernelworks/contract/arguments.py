@@ -8,6 +8,7 @@ with the ``given`` ones before it) and values that are wrong.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -157,7 +158,7 @@ class Vector:
 
 @dataclass(frozen=True)
 class Matrix:
-    """[N, K] of another's dtype, whose last dimension is K long; at least so many N."""
+    """[N, K] of another's dtype, whose last dimension is K long; at least so many N, where the other has rows."""
 
     schema = "Tensor"
     other: str
@@ -168,7 +169,8 @@ class Matrix:
         need_tensor(name, value)
         need_same(name, value, self.other, other)
         k = other.shape[-1]
-        if len(value.shape) != 2 or value.shape[1] != k or value.shape[0] < self.least:
+        least = self.least if math.prod(other.shape[:-1]) else 0
+        if len(value.shape) != 2 or value.shape[1] != k or value.shape[0] < least:
             some = f" with N >= {self.least}" if self.least else ""
             last = f"K {self.other}'s last dimension"
             raise ValueError(f"{name} must have shape [N, {k}]{some}, {last}; got {list(value.shape)}")
@@ -223,13 +225,13 @@ class Multiplied:
 
 @dataclass(frozen=True)
 class Lines:
-    """A floating-point tensor of two dimensions, the second with at least one element."""
+    """A floating-point tensor of two dimensions, the second with at least one element where the first has any."""
 
     schema = "Tensor"
 
     def check(self, name: str, value: Any, given: Given) -> None:
         Floats().check(name, value, given)
-        if len(value.shape) != 2 or value.shape[1] < 1:
+        if len(value.shape) != 2 or value.shape[1] < (1 if value.shape[0] else 0):
             raise ValueError(f"{name} must have shape [M, N] with N >= 1, got {list(value.shape)}")
 
     def right(self, given: Given) -> Any:

@@ -111,6 +111,8 @@ def _declines(
     """Why this row does not serve this request, or None. Builds nothing."""
     if request.pass_ not in row.passes:
         return f"has no {request.pass_}"
+    if certified and row.source is not None and any(spec.numel == 0 for spec in request.alone):
+        return "a tensor has no elements: that is torch's own to answer"
     reason = row.guard(request)
     if reason:
         return reason

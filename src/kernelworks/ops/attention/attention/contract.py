@@ -15,6 +15,7 @@ from kernelworks.contract import (
     Cost,
     Request,
     describe,
+    heads_shared,
     need_dtype,
     need_same,
     need_tensor,
@@ -47,7 +48,7 @@ def _check_tensors(q: Any, k: Any, v: Any) -> None:
         raise ValueError(f"q must have a head_dim of 1 to {MAX_DIM}, its last dimension; got {describe(q)}")
     if k.shape[0] != batch or k.shape[3] != dim:
         raise ValueError(f"k must have q's batch {batch} and head_dim {dim}, got {describe(k)}")
-    if k.shape[1] < 1 or heads % k.shape[1] != 0:
+    if not heads_shared(heads, k.shape[1]):
         raise ValueError(f"k must have a number of heads that divides q's {heads}, got {describe(k)}")
     if tuple(v.shape) != tuple(k.shape):
         raise ValueError(f"v must have k's shape {list(k.shape)}, got {list(v.shape)}")
@@ -122,7 +123,7 @@ def visible(q: Tensor, k: Tensor, causal: str | None, window: int | None, mask: 
 
 
 def _per_query_head(x: Tensor, heads: int) -> Tensor:
-    return x.repeat_interleave(heads // x.shape[1], dim=1)
+    return x.repeat_interleave(heads // max(x.shape[1], 1), dim=1)
 
 
 def with_sinks(scores: Tensor, sinks: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ def _written(
     softcap: float | None, sinks: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """What torch has no function for, as models write it: the matrix of scores, the softmax in float32."""
-    key, value = (t.repeat_interleave(q.shape[1] // t.shape[1], dim=1) for t in (k, v))
+    key, value = (t.repeat_interleave(q.shape[1] // max(t.shape[1], 1), dim=1) for t in (k, v))
     scores = q @ key.mT * (1.0 / math.sqrt(q.shape[3]) if scale is None else scale)
     if softcap is not None:  # float16 holds neither a score over a large cap nor a gradient times one
         scores = capped(scores.float() if q.dtype is torch.float16 else scores, softcap)

@@ -9,7 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.contract import UNIT_ROUNDOFF, Contract, Cost, Request, describe, need_dtype, need_tensor, rounding
+from kernelworks.contract import (
+    UNIT_ROUNDOFF,
+    Contract,
+    Cost,
+    Request,
+    describe,
+    heads_shared,
+    need_dtype,
+    need_tensor,
+    rounding,
+)
 from kernelworks.ops.attention.attention.contract import CAUSAL, MAX_DIM, seen_pairs, visible
 from kernelworks.ops.attention.attention.contract import reference as attention_of
 from kernelworks.ops.attention.attention_fp8.cases import (
@@ -49,7 +59,7 @@ def _check_tensors(q: Any, k: Any, v: Any) -> None:
         raise ValueError(f"q must have a head_dim of 1 to {MAX_DIM}, its last dimension; got {describe(q)}")
     if k.shape[0] != batch or k.shape[3] != dim:
         raise ValueError(f"k must have q's batch {batch} and head_dim {dim}, got {describe(k)}")
-    if k.shape[1] < 1 or heads % k.shape[1] != 0:
+    if not heads_shared(heads, k.shape[1]):
         raise ValueError(f"k must have a number of heads that divides q's {heads}, got {describe(k)}")
     if tuple(v.shape) != tuple(k.shape):
         raise ValueError(f"v must have k's shape {list(k.shape)}, got {list(v.shape)}")
@@ -89,7 +99,7 @@ def check(
 def per_head(descale: Tensor, heads: int, kv_heads: int) -> Tensor:
     """[1|B, heads, 1, 1]: the scale of each head, of ``kv_heads`` groups."""
     each = descale if descale.dim() else descale.reshape(1, 1)
-    return each.expand(each.shape[0], kv_heads).repeat_interleave(heads // kv_heads, 1)[..., None, None]
+    return each.expand(each.shape[0], kv_heads).repeat_interleave(heads // max(kv_heads, 1), 1)[..., None, None]
 
 
 def _in_shares(function: Callable[[dict[str, Any]], Tensor], args: dict[str, Any]) -> Tensor:

@@ -17,6 +17,7 @@ from kernelworks.contract import (
     TensorSpec,
     Values,
     describe,
+    heads_shared,
     need_dtype,
     need_same,
     need_tensor,
@@ -59,7 +60,7 @@ def _check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
         raise ValueError(f"query must have a head_dim of 1 to {MAX_DIM}, its last dimension; got {describe(query)}")
     if key.shape[0] != batch or key.shape[3] != dim:
         raise ValueError(f"key must have query's batch {batch} and head_dim {dim}, got {describe(key)}")
-    if key.shape[1] < 1 or heads % key.shape[1] != 0:
+    if not heads_shared(heads, key.shape[1]):
         raise ValueError(f"key must have a number of heads that divides query's {heads}, got {describe(key)}")
     if key.shape[1] != heads and not enable_gqa:
         raise ValueError(

@@ -10,7 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.contract import Contract, Cost, Request, Values, describe, need_dtype, need_same, need_tensor
+from kernelworks.contract import (
+    Contract,
+    Cost,
+    Request,
+    Values,
+    describe,
+    heads_shared,
+    need_dtype,
+    need_same,
+    need_tensor,
+)
 from kernelworks.ops.attention.attention.contract import MAX_DIM, _clamped_sum
 from kernelworks.ops.attention.attention.contract import bound as bound_of_one
 from kernelworks.ops.attention.attention.contract import gradient_bound as gradient_bound_of_one
@@ -42,7 +52,7 @@ def _check_tokens(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
         raise ValueError(f"query must have a head_dim of 1 to {MAX_DIM}, its last dimension; got {describe(query)}")
     if key.shape[2] != dim:
         raise ValueError(f"key must have query's head_dim {dim}, got {describe(key)}")
-    if key.shape[1] < 1 or heads % key.shape[1] != 0:
+    if not heads_shared(heads, key.shape[1]):
         raise ValueError(f"key must have a number of heads that divides query's {heads}, got {describe(key)}")
     if key.shape[1] != heads and not enable_gqa:
         raise ValueError(

@@ -46,7 +46,7 @@ def check(q: Any, k: Any, cos: Any, sin: Any, interleaved: Any) -> None:
         if leading not in ((L,), (1, L), (B, L)):
             raise ValueError(f"{name} must have shape [{L}, R] or [{B}, {L}, R], got {list(table.shape)}")
         R = table.shape[-1]
-        if R % 2 or not 2 <= R <= D:
+        if R % 2 or not min(2, D) <= R <= D:
             raise ValueError(f"{name}'s last dimension must be even, at least 2 and at most D = {D}; got {R}")
         if torch.is_grad_enabled() and getattr(table, "requires_grad", False):
             raise ValueError(f"{name} is a table and is not differentiated; pass {name}.detach()")

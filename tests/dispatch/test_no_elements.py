@@ -1,0 +1,260 @@
+"""Sizes of nought, in every dimension of every op: the answer is torch's own, forwards and backwards, or torch refuses
+too."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from eligible import ROWS, only
+from torch import Tensor
+
+import kernelworks as kw
+from kernelworks.dispatch.op import OPS
+from kernelworks.nn.optim import AdamW
+
+
+def t(*sizes: int) -> Tensor:
+    torch.manual_seed(sum(sizes))
+    return torch.randn(sizes, requires_grad=True)
+
+
+def whole(most: int, *sizes: int) -> Tensor:
+    torch.manual_seed(0)
+    return torch.randint(0, max(most, 1), sizes)
+
+
+class Case(NamedTuple):
+    """``sizes`` by name, each of which is made nought; ``give`` makes the arguments; ``ours`` and ``torchs`` call."""
+
+    sizes: dict[str, int]
+    give: Callable[..., tuple[Any, ...]]
+    ours: Callable[..., Any]
+    torchs: Callable[..., Any]
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor, **named: Any) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=k.shape[1] != q.shape[1], **named)
+
+
+def blocks(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    wide = mask.repeat_interleave(128, -1).repeat_interleave(128, -2)[:, :, : q.shape[2], : k.shape[2]]
+    return sdpa(q, k, v, attn_mask=wide)
+
+
+def sequences(q: Tensor, k: Tensor, v: Tensor, ends: Tensor, *_: Any) -> Tensor:
+    one = [tuple(x[a:b].transpose(0, 1)[None] for x in (q, k, v)) for a, b in itertools.pairwise(ends.tolist())]
+    made = [sdpa(*each)[0].transpose(0, 1) for each in one]
+    return torch.cat(made) if made else q.new_zeros(q.shape) + 0 * q
+
+
+def rotated(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+    def one(x: Tensor) -> Tensor:
+        a, b = x.chunk(2, -1)
+        c, s = (each.chunk(2, -1)[0] for each in (cos, sin))
+        return torch.cat([a * c - b * s, b * c + a * s], -1)
+
+    return one(q), one(k)
+
+
+ROW = {"M": 3, "N": 5}
+PRODUCT = {"M": 3, "N": 5, "K": 4}
+HEADS = {"B": 2, "H": 2, "Lq": 3, "Lk": 4, "D": 8}
+
+
+def heads(B: int, H: int, Lq: int, Lk: int, D: int) -> tuple[Tensor, ...]:
+    return t(B, H, Lq, D), t(B, H, Lk, D), t(B, H, Lk, D)
+
+
+CASES: dict[str, Case] = {
+    "gelu": Case(ROW, lambda M, N: (t(M, N),), kw.gelu, F.gelu),
+    "gelu_mul": Case(ROW, lambda M, N: (t(M, N), t(M, N)), kw.gelu_mul, lambda g, u: F.gelu(g) * u),
+    "relu": Case(ROW, lambda M, N: (t(M, N),), kw.relu, F.relu),
+    "silu_mul": Case(ROW, lambda M, N: (t(M, N), t(M, N)), kw.silu_mul, lambda g, u: F.silu(g) * u),
+    "attention": Case(HEADS, heads, kw.attention, sdpa),
+    "attention, causal": Case(
+        HEADS, heads, lambda *a, **n: kw.attention(*a, causal="top_left", **n), lambda *a: sdpa(*a, is_causal=True)
+    ),
+    "attention of groups": Case(
+        {**HEADS, "G": 2}, lambda B, H, Lq, Lk, D, G: (t(B, H * G, Lq, D), t(B, H, Lk, D), t(B, H, Lk, D)),
+        kw.attention, sdpa,
+    ),
+    "attention_fp8": Case(
+        HEADS, lambda B, H, Lq, Lk, D: (
+            *(x.detach().to(torch.float8_e4m3fn) for x in heads(B, H, Lq, Lk, D)),
+            *(torch.ones(B, H) for _ in range(3)),
+        ),
+        lambda *a, **n: kw.attention_fp8(*a, out_dtype=torch.float32, **n),
+        lambda q, k, v, *_: sdpa(q.float(), k.float(), v.float()),
+    ),
+    "block_sparse_attention": Case(
+        {**HEADS, "D": 64}, lambda B, H, Lq, Lk, D: (
+            *heads(B, H, Lq, Lk, D), torch.ones(B, H, -(-Lq // 128), -(-Lk // 128), dtype=torch.bool)
+        ),
+        kw.block_sparse_attention, blocks,
+    ),
+    "varlen_attn": Case(
+        {"T": 5, "H": 2, "D": 8}, lambda T, H, D: (
+            t(T, H, D), t(T, H, D), t(T, H, D), *(torch.tensor([0, min(T, 2), T], dtype=torch.int32),) * 2, T, T
+        ),
+        kw.varlen_attn, sequences,
+    ),
+    "linear": Case(PRODUCT, lambda M, N, K: (t(M, K), t(N, K), t(N)), kw.linear, F.linear),
+    "linear_add": Case(
+        PRODUCT, lambda M, N, K: (t(M, K), t(N, K), t(M, N), t(N)), kw.linear_add,
+        lambda x, w, r, b: F.linear(x, w, b) + r,
+    ),
+    "linear_gelu": Case(
+        PRODUCT, lambda M, N, K: (t(M, K), t(N, K), t(N)), kw.linear_gelu, lambda *a: F.gelu(F.linear(*a))
+    ),
+    "linear_silu_mul": Case(
+        PRODUCT, lambda M, N, K: (t(M, K), t(N, K), t(N, K)), kw.linear_silu_mul,
+        lambda x, g, u: F.silu(F.linear(x, g)) * F.linear(x, u),
+    ),
+    "rms_norm_linear": Case(
+        PRODUCT, lambda M, N, K: (t(M, K), t(N, K), t(N)), lambda *a, **n: kw.rms_norm_linear(*a, eps=1e-5, **n),
+        lambda x, w, b: F.linear(F.rms_norm(x, (x.shape[-1],), eps=1e-5), w, b),
+    ),
+    "embedding": Case({"M": 3, "V": 6, "N": 5}, lambda M, V, N: (whole(V, M), t(V, N)), kw.embedding, F.embedding),
+    "add_layer_norm": Case(
+        ROW, lambda M, N: (t(M, N), t(M, N), t(N), t(N)), lambda *a, **n: kw.add_layer_norm(*a, eps=1e-5, **n),
+        lambda x, r, w, b: (F.layer_norm(x + r, (x.shape[-1],), w, b), x + r),
+    ),
+    "layer_norm": Case(
+        ROW, lambda M, N: (t(M, N), t(N), t(N)), lambda *a, **n: kw.layer_norm(*a, eps=1e-5, **n),
+        lambda x, w, b: F.layer_norm(x, (x.shape[-1],), w, b),
+    ),
+    "rms_norm": Case(
+        ROW, lambda M, N: (t(M, N), t(N)), lambda *a, **n: kw.rms_norm(*a, eps=1e-5, **n),
+        lambda x, w: F.rms_norm(x, (x.shape[-1],), w, 1e-5),
+    ),
+    "rope": Case(
+        {"B": 2, "H": 2, "L": 3, "D": 8},
+        lambda B, H, L, D: (t(B, H, L, D), t(B, H, L, D), *(x.detach() for x in (t(L, D), t(L, D)))),
+        lambda q, k, c, s, **n: kw.rope(q, k, *(torch.cat([x.chunk(2, -1)[0]] * 2, -1) for x in (c, s)), **n), rotated,
+    ),
+    "argmax": Case(ROW, lambda M, N: (t(M, N),), lambda x, **n: kw.argmax(x, -1, **n), lambda x: x.argmax(-1)),
+    "argmax of all": Case(ROW, lambda M, N: (t(M, N),), kw.argmax, torch.argmax),
+    "cross_entropy": Case(ROW, lambda M, N: (t(M, N), whole(N, M)), kw.cross_entropy, F.cross_entropy),
+    "cross_entropy, summed": Case(
+        ROW, lambda M, N: (t(M, N), whole(N, M)), lambda *a, **n: kw.cross_entropy(*a, reduction="sum", **n),
+        lambda *a: F.cross_entropy(*a, reduction="sum"),
+    ),
+    "cross_entropy, of each": Case(
+        ROW, lambda M, N: (t(M, N), whole(N, M)), lambda *a, **n: kw.cross_entropy(*a, reduction="none", **n),
+        lambda *a: F.cross_entropy(*a, reduction="none"),
+    ),
+    "linear_cross_entropy": Case(
+        PRODUCT, lambda M, N, K: (t(M, K), t(N, K), whole(N, M)), kw.linear_cross_entropy,
+        lambda x, w, target: F.cross_entropy(F.linear(x, w), target),
+    ),
+    "log_softmax": Case(ROW, lambda M, N: (t(M, N),), kw.log_softmax, lambda x: F.log_softmax(x, -1)),
+    "log_softmax, down": Case(
+        ROW, lambda M, N: (t(M, N),), lambda x, **n: kw.log_softmax(x, 0, **n), lambda x: F.log_softmax(x, 0)
+    ),
+    "softmax": Case(ROW, lambda M, N: (t(M, N),), kw.softmax, lambda x: F.softmax(x, -1)),
+    "softmax, down": Case(
+        ROW, lambda M, N: (t(M, N),), lambda x, **n: kw.softmax(x, 0, **n), lambda x: F.softmax(x, 0)
+    ),
+    "sum": Case(ROW, lambda M, N: (t(M, N),), lambda x, **n: kw.sum(x, -1, **n), lambda x: x.sum(-1)),
+    "sum, down": Case(ROW, lambda M, N: (t(M, N),), lambda x, **n: kw.sum(x, 0, **n), lambda x: x.sum(0)),
+    "sum of all": Case(ROW, lambda M, N: (t(M, N),), kw.sum, torch.sum),
+}  # fmt: skip
+REFUSED = {"attention", "attention_fp8", "block_sparse_attention", "varlen_attn"}  # heads of no dimension
+OTHERWISE = {"adamw_"}  # it changes lists: below
+
+
+def op_of(name: str) -> str:
+    return name.partition(",")[0].partition(" of ")[0]
+
+
+def noughts(sizes: dict[str, int]) -> Iterator[dict[str, int]]:
+    for count in (1, 2):
+        for names in itertools.combinations(sizes, count):
+            yield sizes | dict.fromkeys(names, 0)
+
+
+def outcome(call: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+    """Results and gradients; the error, where it is refused."""
+    tensors = [x for x in given if isinstance(x, Tensor) and x.requires_grad]
+    try:
+        made = call(*given)
+        made = made if isinstance(made, tuple) else (made,)
+        wanted = [m for m in made if m.requires_grad]
+        found = (
+            torch.autograd.grad(wanted, tensors, [torch.ones_like(m) for m in wanted], allow_unused=True)
+            if wanted
+            else ()
+        )
+    except (RuntimeError, ValueError, IndexError) as error:
+        return error
+    return (*made, *(torch.zeros_like(x) if g is None else g for x, g in zip(tensors, found, strict=False)))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_row_asked_for_by_name_answers_the_same_or_says_why_not(name: str) -> None:
+    case = CASES[name]
+    for row in OPS[op_of(name)].rows:
+        if row.target in ("scalar", *ROWS):
+            for sizes in noughts(case.sizes):
+                given = case.give(**sizes)
+                want, got = outcome(case.torchs, given), outcome(functools.partial(case.ours, row=row.name), given)
+                if not isinstance(got, Exception):
+                    torch.testing.assert_close(got[0], want[0], equal_nan=True)
+                else:
+                    assert str(got), (row.name, sizes)
+
+
+@pytest.mark.parametrize("row", ["", *ROWS])
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_of_a_size_is_answered_as_by_torch(name: str, row: str) -> None:
+    case = CASES[name]
+    with only(row) if row else contextlib.nullcontext():
+        for sizes in noughts(case.sizes):
+            given = case.give(**sizes)
+            want, got = outcome(case.torchs, given), outcome(case.ours, given)
+            if op_of(name) in REFUSED and not sizes["D"]:
+                assert isinstance(got, ValueError) and "head_dim of 1 to" in str(got)
+                continue
+            if isinstance(want, Exception) or isinstance(got, Exception):
+                assert isinstance(want, Exception) and isinstance(got, Exception), (sizes, want, got)
+                continue
+            for ours, theirs in zip(got, want, strict=True):
+                assert ours.shape == theirs.shape and ours.dtype is theirs.dtype, (sizes, ours.shape, theirs.shape)
+                torch.testing.assert_close(ours, theirs, equal_nan=True, msg=lambda text, s=sizes: f"{s}: {text}")
+
+
+def test_every_op_is_asked() -> None:
+    assert {op_of(name) for name in CASES} | OTHERWISE == set(OPS)
+
+
+def test_parameters_without_elements_step_as_torchs_do() -> None:
+    for sizes in ([], [(0,)], [(0, 3), (2,)], [(3, 0), (0,)]):
+        ends = []
+        for kind in (torch.optim.AdamW, AdamW):
+            parameters = [torch.nn.Parameter(torch.ones(size)) for size in (*sizes, (4,))]
+            for p in parameters:
+                p.grad = torch.ones_like(p)
+            kind(parameters, lr=0.1).step()
+            ends.append(parameters)
+        torch.testing.assert_close(*ends)
+        lists = [[torch.ones(size) for size in sizes] for _ in range(4)]
+        kw.adamw_(*lists, step=1, lr=0.1, beta1=0.9, beta2=0.99, eps=1e-8, weight_decay=0.0)
+
+
+@pytest.mark.parametrize(
+    "named", [{"softcap": 2.0}, {"window": 2, "causal": "top_left"}, {"with_lse": True}, {"sinks": torch.ones(0)}]
+)
+def test_attention_of_no_heads_takes_all_that_attention_takes(named: dict[str, Any]) -> None:
+    q, k = t(2, 0, 3, 8), t(2, 0, 4, 8)
+    made = kw.attention(q, k, k, **named)
+    output = made[0] if isinstance(made, tuple) else made
+    assert output.shape == q.shape
+    output.sum().backward()
+    assert q.grad is not None and q.grad.shape == q.shape
