@@ -6,12 +6,12 @@ from __future__ import annotations
 import math
 
 import torch
-from kernelworks.compile.decomposed import by_hand
 from limit import Limit, heads
 from torch import Tensor
 
 import kernelworks as kw
 from kernelworks.compile.calls import states
+from kernelworks.compile.decomposed import by_hand
 from kernelworks.compile.replace import replaced
 
 __all__ = ["COMPILED"]

@@ -38,6 +38,6 @@ INSTALLED = [
     Limit(
         "A verb has the name of its package: `from kernelworks.diagnose.optimizations import swap` imports what lies "
         "below, `import kernelworks.diagnose.optimizations.swap as swap` asks the verb for it.", as_a_name, ImportError,
-        "cannot import name 'remedies'",
+        "cannot import name 'optimizations'",
     ),
 ]  # fmt: skip
