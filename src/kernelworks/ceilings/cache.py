@@ -15,6 +15,7 @@ from typing import Literal, overload
 
 from kernelworks import environment
 from kernelworks.ceilings import gpu, survey
+from kernelworks.ceilings.mending import mended
 from kernelworks.ceilings.survey import Progress, measure
 from kernelworks.layout import in_lines, read_json
 from kernelworks.machine import has_gpu
@@ -76,7 +77,9 @@ def _read(path: Path, device: str) -> Ceilings | GpuCeilings | None:
         record = from_json(GpuCeilings, body) if device == "cuda" else from_json(Ceilings, body)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return record if record.fingerprint == _fingerprint(device) else None
+    if record.fingerprint != _fingerprint(device):
+        return None
+    return mended(record)  # it may be of a time when figures were kept that contradict each other
 
 
 def _rough_path() -> Path:
