@@ -15,10 +15,15 @@ from kernelworks.records.json_text import from_json, to_json
 __all__ = [
     "Arm", "Bandwidth", "BenchResult", "Candidate", "Ceilings", "CounterCheck", "Diagnosis", "Fix", "FlopRate",
     "FunctionRate", "GpuBandwidth", "GpuCeilings", "GpuRate", "GpuTime", "KernelTime", "MapOp", "MapRow", "Parity",
-    "Proof", "Region", "Settled", "SettledCall", "Swapped", "Tuned", "from_json", "to_json",
+    "Proof", "Region", "Settled", "SettledCall", "Swapped", "Tuned", "from_json", "named", "to_json",
 ]  # fmt: skip
 
 # ---------------------------------------------------------------- ceilings
+
+
+def named(what: str, threads: int) -> str:
+    """A figure of so many threads, in words."""
+    return f"{what}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,10 @@ class Bandwidth:
     threads: int
     gbs: float
 
+    @property
+    def name(self) -> str:
+        return named(f"{self.level} {self.kind}", self.threads)
+
 
 @dataclass(frozen=True)
 class FlopRate:
@@ -39,6 +48,10 @@ class FlopRate:
     threads: int
     gflops: float
 
+    @property
+    def name(self) -> str:
+        return named(f"{self.dtype} {self.isa}", self.threads)
+
 
 @dataclass(frozen=True)
 class FunctionRate:
@@ -46,6 +59,10 @@ class FunctionRate:
     isa: str
     threads: int
     gops: float  # 10^9 results a second
+
+    @property
+    def name(self) -> str:
+        return named(f"{self.function} {self.isa}", self.threads)
 
 
 @dataclass(frozen=True)
@@ -66,6 +83,7 @@ class Ceilings(Record):
     foreign_share: float  # share of the cores that other processes took while this was measured
     versions: dict[str, str] = field(default_factory=dict)
     cache_bytes: dict[str, int] = field(default_factory=dict)  # "L1" and "L2" of one core, "L3" shared
+    inferred: dict[str, str] = field(default_factory=dict)  # figures that follow from others, and why: see mending.py
 
 
 @dataclass(frozen=True)
@@ -81,6 +99,10 @@ class GpuBandwidth:
     bytes: int  # that one pass moves, of a copy those read and those written: the working set
     gbs: float
 
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {self.cache}, {self.bytes} bytes"
+
 
 @dataclass(frozen=True)
 class GpuRate:
@@ -92,6 +114,10 @@ class GpuRate:
     burst_tflops: float
     sustained_tflops: float
     raced_tflops: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.dtype} {self.unit}"
 
 
 @dataclass(frozen=True)
@@ -121,6 +147,7 @@ class GpuCeilings(Record):
     to_host_gbs: float  # to pinned memory
     seconds: float  # that measuring took
     versions: dict[str, str] = field(default_factory=dict)
+    inferred: dict[str, str] = field(default_factory=dict)  # as in Ceilings
 
 
 # ---------------------------------------------------------------- proofs

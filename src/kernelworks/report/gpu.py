@@ -9,9 +9,10 @@ from rich.text import Text
 
 from kernelworks.records import GpuCeilings
 from kernelworks.report import quantity
+from kernelworks.report.inferred import marked, notes
 from kernelworks.report.machine import roofline
 
-__all__ = ["FLOORS", "MEMORY", "cards", "gpu", "memory_rows", "rate_rows"]
+__all__ = ["MEMORY", "cards", "floor_rows", "function_rows", "gpu", "memory_rows", "rate_rows"]
 
 # The columns of the memory table: what, whether from L2 or from memory, heading.
 MEMORY = (
@@ -25,6 +26,11 @@ FLOORS = (
     ("host_launch_us", "host, our launch", "host time of a launch by kernelworks"),
     ("dispatch_us", "host, torch dispatch", "host time of torch's add(out=) of one element"),
     ("round_trip_us", "round trip", "an empty kernel and the wait for it"),
+)
+
+HOST = (
+    ("to_device_gbs", "to the GPU", "from pinned memory of the host"),
+    ("to_host_gbs", "from the GPU", "to pinned memory of the host"),
 )
 
 
@@ -45,19 +51,40 @@ def cards(record: GpuCeilings) -> tuple[str, ...]:
 
 def memory_rows(record: GpuCeilings) -> list[tuple[str, ...]]:
     """A line a size: the size, then GB/s in the columns of ``MEMORY``."""
-    found = {(b.kind, b.cache, b.bytes): b.gbs for b in record.bandwidth}
+    found = {(b.kind, b.cache, b.bytes): marked(record, b.name, f"{b.gbs:.0f}") for b in record.bandwidth}
     rows = []
     for size in sorted({b.bytes for b in record.bandwidth}):
-        rates = (found.get((kind, cache, size)) for kind, cache, _ in MEMORY)
-        rows.append((quantity.size(size), *("-" if rate is None else f"{rate:.0f}" for rate in rates)))
+        rows.append((quantity.size(size), *(found.get((kind, cache, size), "-") for kind, cache, _ in MEMORY)))
     return rows
 
 
 def rate_rows(record: GpuCeilings) -> list[tuple[str, str, str, str]]:
     """dtype, unit, burst, sustained."""
     return [
-        (r.dtype, r.unit, quantity.gflops(r.burst_tflops * 1e3), quantity.gflops(r.sustained_tflops * 1e3))
+        (
+            r.dtype, r.unit, marked(record, f"{r.name} burst", quantity.gflops(r.burst_tflops * 1e3)),
+            marked(record, f"{r.name} sustained", quantity.gflops(r.sustained_tflops * 1e3)),
+        )
         for r in record.rates
+    ]  # fmt: skip
+
+
+def floor_rows(record: GpuCeilings) -> list[tuple[str, str, str]]:
+    """What, how long, and what is meant; then what is copied from and to the host."""
+    rows = [
+        (title, marked(record, name, quantity.seconds(getattr(record, name) / 1e6)), words)
+        for name, title, words in FLOORS
+    ]
+    return rows + [
+        (title, marked(record, name, quantity.gbs(getattr(record, name))), words) for name, title, words in HOST
+    ]
+
+
+def function_rows(record: GpuCeilings) -> list[tuple[str, str]]:
+    """Elementary functions, and their results a second."""
+    return [
+        (f"{name}, float32", marked(record, name, f"{quantity.figures(rate)} G/s"))
+        for name, rate in record.functions.items()
     ]
 
 
@@ -75,6 +102,7 @@ def gpu(record: GpuCeilings, width: int) -> RenderableType:
         Text(),
         Text("floors", style="bold"),
         _floors(record),
+        *(Text(line, style="yellow") for line in notes(record)),
         Text(),
         roofline(record, width),
     )
@@ -103,8 +131,8 @@ def _rates(record: GpuCeilings) -> Table:
         table.add_column(title, justify="right")
     for row in rate_rows(record):
         table.add_row(*row)
-    for name, rate in record.functions.items():
-        table.add_row(f"{name}, float32", "a kernel of ours", f"{quantity.figures(rate)} G/s", "")
+    for name, rate in function_rows(record):
+        table.add_row(name, "a kernel of ours", rate, "")
     return table
 
 
@@ -113,8 +141,6 @@ def _floors(record: GpuCeilings) -> Table:
     table.add_column()
     table.add_column(justify="right")
     table.add_column(style="dim")
-    for name, title, words in FLOORS:
-        table.add_row(title, quantity.seconds(getattr(record, name) / 1e6), words)
-    table.add_row("to the GPU", quantity.gbs(record.to_device_gbs), "from pinned memory of the host")
-    table.add_row("from the GPU", quantity.gbs(record.to_host_gbs), "to pinned memory of the host")
+    for row in floor_rows(record):
+        table.add_row(*row)
     return table

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from kernelworks.records import Ceilings, GpuCeilings
 from kernelworks.report import quantity, roofs
+from kernelworks.report.inferred import marked, notes
 
 __all__ = ["ceilings", "roofline"]
 
@@ -41,6 +42,7 @@ def ceilings(record: Ceilings, width: int) -> RenderableType:
         _rates(record),
         Text(),
         _floors(record),
+        *(Text(line, style="yellow") for line in notes(record)),
         Text(),
         roofline(record, width),
     )
@@ -65,7 +67,7 @@ def _pyramid(record: Ceilings) -> RenderableType:
             for threads in counts:
                 if any(b.kind == kind and b.threads == threads for b in record.bandwidth):
                     found = roofs.bandwidth(record, level, kind, threads)
-                    cells.append(quantity.figures(found.gbs) if found else "-")
+                    cells.append(marked(record, found.name, quantity.figures(found.gbs)) if found else "-")
         block = Text(f" {level} ".center(tier, "█"), style=LEVEL_STYLES.get(level, "white"))
         table.add_row(block, quantity.size(first.working_set_bytes), *cells)
     return Group(Text("memory pyramid, GB/s", style="bold"), table)
@@ -83,11 +85,15 @@ def _rates(record: Ceilings) -> Table:
     for threads in counts:
         table.add_column(_threads(threads), justify="right")
     for dtype, isa in dict.fromkeys((r.dtype, r.isa) for r in record.flops):
-        flop = {r.threads: r.gflops for r in record.flops if (r.dtype, r.isa) == (dtype, isa)}
-        table.add_row(f"{dtype} multiply-add", isa, *(_rate(dtype, flop[t]) if t in flop else "-" for t in counts))
+        flop = {r.threads: r for r in record.flops if (r.dtype, r.isa) == (dtype, isa)}
+        rates = (marked(record, flop[t].name, _rate(dtype, flop[t].gflops)) if t in flop else "-" for t in counts)
+        table.add_row(f"{dtype} multiply-add", isa, *rates)
     for name, isa in dict.fromkeys((r.function, r.isa) for r in record.functions):
-        calls = {r.threads: r.gops for r in record.functions if (r.function, r.isa) == (name, isa)}
-        cells = (f"{quantity.figures(calls[t])} G/s" if t in calls else "-" for t in counts)
+        calls = {r.threads: r for r in record.functions if (r.function, r.isa) == (name, isa)}
+        cells = (
+            marked(record, calls[t].name, f"{quantity.figures(calls[t].gops)} G/s") if t in calls else "-"
+            for t in counts
+        )
         table.add_row(f"{name}, float32", isa, *cells)
     return table
 

@@ -14,6 +14,7 @@ from kernelworks.records import Ceilings, Diagnosis, Fix, GpuCeilings, GpuTime, 
 from kernelworks.report import gpu, plot, quantity, roofs
 from kernelworks.report.diagnose import SILENT, headline, whole_percents, worst_first
 from kernelworks.report.fix import ROUGH, held, hit, remedies
+from kernelworks.report.inferred import marked, notes
 from kernelworks.report.markup import html
 
 __all__ = [
@@ -312,11 +313,17 @@ def _cpu(record: Ceilings) -> list[str]:
     return [
         f'<p class="sentence">{escape(record.name)}</p>',
         context_line(context),
+        _not_as_measured(record),
         '<h2>Memory pyramid</h2>\n<div class="picture" id="pyramid">'
         f"{_both(lambda width: plot.pyramid(record, width))}</div>",
         f'<h2>Roofline</h2>\n<div class="picture" id="roofline">{picture}</div>' if picture else "",
         _machine_tables(record, counts),
     ]
+
+
+def _not_as_measured(record: Ceilings | GpuCeilings) -> str:
+    """Why some figures are marked; nothing where none is."""
+    return "".join(f'<p class="note">{escape(line)}</p>\n' for line in notes(record))
 
 
 def _gpu(record: GpuCeilings) -> list[str]:
@@ -326,14 +333,10 @@ def _gpu(record: GpuCeilings) -> list[str]:
     found = {(r.dtype, r.level): quantity.figures(r.flop_per_byte) for r in points}
     meeting = [(dtype, *(found[dtype, level] for level in levels)) for dtype in dict.fromkeys(r.dtype for r in points)]
     columns = [f"{title}, {'one launch' if cache == 'cold' else 'in place'}" for _, cache, title in gpu.MEMORY]
-    floors = [(f"{title}: {words}", quantity.seconds(getattr(record, f) / 1e6)) for f, title, words in gpu.FLOORS]
-    floors += [
-        ("from pinned memory of the host", quantity.gbs(record.to_device_gbs)),
-        ("to pinned memory of the host", quantity.gbs(record.to_host_gbs)),
-    ]
+    floors = [(f"{title}: {words}", figure) for title, figure, words in gpu.floor_rows(record)]
     rates = [(f"{dtype}, {unit}", *pair) for dtype, unit, *pair in gpu.rate_rows(record)]
-    functions = [(f"{name}, float32", _billions(rate)) for name, rate in record.functions.items()]
     return [
+        _not_as_measured(record),
         f'<p class="sentence">{escape(record.name)}</p>',
         context_line(gpu.cards(record)),
         "<h2>Memory</h2>\n"
@@ -343,7 +346,7 @@ def _gpu(record: GpuCeilings) -> list[str]:
         f'<h2>Roofline</h2>\n<div class="picture" id="gpu-roofline">{picture}</div>' if picture else "",
         '<div class="columns wide">'
         + _table("Arithmetic", ("dtype, by", "burst", "sustained, after 1 s"), rates)
-        + _table("Elementary functions", ("function", "results a second"), functions)
+        + _table("Elementary functions", ("function", "results a second"), gpu.function_rows(record))
         + _table("Ridge points, flop per byte", ("dtype", *levels), meeting)
         + _table("Floors", ("what", "figure"), floors)
         + "</div>",
@@ -370,14 +373,14 @@ def _number(index: int) -> str:
 
 def _machine_tables(record: Ceilings, counts: list[int]) -> str:
     threads = [f"{t} thread{'s' if t > 1 else ''}" for t in counts]
-    flops = {(r.dtype, r.isa, r.threads): r.gflops for r in record.flops}
+    flops = {(r.dtype, r.isa, r.threads): marked(record, r.name, _rate(r.dtype, r.gflops)) for r in record.flops}
     rates = [
-        (f"{dtype}, {isa}", *(_rate(dtype, flops.get((dtype, isa, t))) for t in counts))
+        (f"{dtype}, {isa}", *(flops.get((dtype, isa, t), "-") for t in counts))
         for dtype, isa in dict.fromkeys((r.dtype, r.isa) for r in record.flops)
     ]
-    calls = {(r.function, r.isa, r.threads): r.gops for r in record.functions}
+    calls = {(r.function, r.isa, r.threads): marked(record, r.name, _billions(r.gops)) for r in record.functions}
     functions = [
-        (f"{name}, {isa}", *(_billions(calls.get((name, isa, t))) for t in counts))
+        (f"{name}, {isa}", *(calls.get((name, isa, t), "-") for t in counts))
         for name, isa in dict.fromkeys((r.function, r.isa) for r in record.functions)
     ]
     ridges = roofs.ridges(record, counts[-1]) if counts else []
@@ -399,11 +402,9 @@ def _machine_tables(record: Ceilings, counts: list[int]) -> str:
     )
 
 
-def _rate(dtype: str, value: float | None) -> str:
-    if value is None:
-        return "-"
+def _rate(dtype: str, value: float) -> str:
     return quantity.gflops(value).replace("FLOP", "op" if dtype.startswith("int") else "FLOP")
 
 
-def _billions(value: float | None) -> str:
-    return "-" if value is None else f"{quantity.figures(value)} G/s"
+def _billions(value: float) -> str:
+    return f"{quantity.figures(value)} G/s"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelworks.records import Ceilings, GpuCeilings, Region
 from kernelworks.report import quantity, roofs
+from kernelworks.report.inferred import marked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -380,7 +381,7 @@ def pyramid(ceilings: Ceilings, width: float = WIDE) -> str:
         axes.text(size_at, middle, size, ha="right", va="center", color=stand_in("muted"))
         for column, (kind, _, threads) in enumerate(columns):
             found = roofs.bandwidth(ceilings, level, kind, threads)
-            text = quantity.figures(found.gbs) if found else "-"
+            text = marked(ceilings, found.name, quantity.figures(found.gbs)) if found else "-"
             axes.text(first_at + step * column, middle, text, ha="right", va="center", color=stand_in("ink"))
     axes.text(
         size_at,

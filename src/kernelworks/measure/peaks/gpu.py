@@ -8,6 +8,7 @@ gets; memory and functions with kernels of our own.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import functools
 import hashlib
@@ -24,6 +25,8 @@ from kernelworks.build.kernels import triton_toolchain
 from kernelworks.machine import Gpu, gpu
 from kernelworks.measure.clock import gpu_kernels
 from kernelworks.measure.clock.cuda_events import Evictor, cuda_event, seconds_between, timed_cold
+from kernelworks.measure.peaks.mending import doubts, mended
+from kernelworks.measure.peaks.relations import FLOORS
 from kernelworks.measure.peaks.survey import Progress, high
 from kernelworks.records import GpuBandwidth, GpuCeilings, GpuRate
 
@@ -122,8 +125,7 @@ class _Memory:
         return GpuBandwidth(kind, "warm", bytes, max(rates))
 
 
-def _bandwidths(here: Gpu, evict: Evictor, empty_s: float, step: Callable[[str], None]) -> tuple[GpuBandwidth, ...]:
-    memory = _Memory(here, evict, empty_s)
+def _bandwidths(memory: _Memory, step: Callable[[str], None]) -> tuple[GpuBandwidth, ...]:
     found = []
     for kind in ("read", "write", "copy", "memcpy"):
         for size in COLD_MIB:
@@ -299,6 +301,28 @@ def _floors(evict: Evictor) -> dict[str, float]:
 # ---------------------------------------------------------------- all of it
 
 
+def _again(record: GpuCeilings, memory: _Memory, step: Callable[[str], None]) -> GpuCeilings:
+    """What others contradict measured again, the better of both: noise slows."""
+    doubted, empty_s = doubts(record), record.isolated_us / 1e6
+    changed: dict[str, Any] = {}
+    if any(b.name in doubted for b in record.bandwidth):
+        step("memory again")
+        changed["bandwidth"] = tuple(
+            max(b, getattr(memory, b.cache)(b.kind, b.bytes), key=lambda each: each.gbs) if b.name in doubted else b
+            for b in record.bandwidth
+        )
+    arithmetic = {f"{r.name} {how}" for r in record.rates for how in ("burst", "sustained", "raced")}
+    if doubted.keys() & (arithmetic | set(record.functions)):
+        fused, functions = _chains(memory.here, step)
+        now = {rate.name: rate for rate in (fused, *_products(memory.evict, empty_s, step))}
+        changed["rates"] = tuple(max(r, now.get(r.name, r), key=lambda each: each.burst_tflops) for r in record.rates)
+        changed["functions"] = {name: max(rate, functions[name]) for name, rate in record.functions.items()}
+    if doubted.keys() & set(FLOORS):
+        step("floors again")
+        changed |= {name: min(getattr(record, name), took) for name, took in _floors(memory.evict).items()}
+    return dataclasses.replace(record, **changed)
+
+
 def measure(progress: Progress | None = None) -> GpuCeilings:
     """Measures the current GPU. Prints nothing and caches nothing.
 
@@ -318,14 +342,15 @@ def measure(progress: Progress | None = None) -> GpuCeilings:
 
     step("floors")
     evict = Evictor(here)
-    floors = _floors(evict)
-    bandwidth = _bandwidths(here, evict, floors["isolated_us"] / 1e6, step)
+    floors: dict[str, Any] = _floors(evict)
+    memory = _Memory(here, evict, floors["isolated_us"] / 1e6)
+    bandwidth = _bandwidths(memory, step)
     step("transfers")
     to_device, to_host = _transfers()
     fused, functions = _chains(here, step)
     rates = (fused, *_products(evict, floors["isolated_us"] / 1e6, step))
     torch.cuda.empty_cache()
-    return GpuCeilings(
+    record = GpuCeilings(
         kind=here.kind, name=here.name, fingerprint=fingerprint(), uuid=here.uuid, driver=here.driver,
         power_limit_w=here.power_limit_w, date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         multiprocessors=here.multiprocessors, l2_bytes=here.l2_bytes, memory_bytes=here.memory_bytes,
@@ -334,3 +359,4 @@ def measure(progress: Progress | None = None) -> GpuCeilings:
         versions={"torch": torch.__version__, "cuda": str(torch.version.cuda), "compiler": triton_toolchain()},
         **floors,
     )  # fmt: skip
+    return mended(_again(record, memory, step))
