@@ -20,6 +20,7 @@ from kernelworks.measure.clock.noise import Quiet
 from kernelworks.measure.peaks import cache, gpu, mending, survey
 from kernelworks.measure.peaks.mending import NOISE, doubts, mended, suspects
 from kernelworks.measure.peaks.relations import FLOORS, HOST, Relation, rates_of, relations_of
+from kernelworks.measure.roofline import bound as roofline
 from kernelworks.records import Ceilings, FlopRate, GpuCeilings, from_json, to_json
 from kernelworks.report import gpu as gpu_report
 from kernelworks.report import machine as machine_report
@@ -121,7 +122,7 @@ def test_what_was_measured_on_a_busy_machine() -> None:
     assert "float32 avx512, 1 thread contradicts it" in made.inferred["float32 avx512, 2 threads"] or (
         "no slower" in made.inferred["float32 avx512, 2 threads"]
     )
-    bound = ceilings.bound(1e9, 0, 0, 0, "float32", 2, made)
+    bound = roofline.bound(1e9, 0, 0, 0, "float32", 2, made)
     assert bound.terms["compute"] <= 1 / 96 * 1.001
 
 
