@@ -107,7 +107,7 @@ def test_a_call_is_known_by_what_is_there_today(ops: Any, cases: Any, monkeypatc
         ([lost], ["scalar", "another"], False),
         ([SimpleNamespace(won=True)], ["scalar", "another"], True),
     ):
-        monkeypatch.setattr(ops.timings, "held", lambda *given, held=held: (held, []))
+        monkeypatch.setattr(ops.tuning_records, "held", lambda *given, held=held: (held, []))
         monkeypatch.setattr(ops, "eligible", lambda *given, there=there: (dict.fromkeys(there, (row,)), {}))
         assert ops.known(case) is known, (held, there)
 

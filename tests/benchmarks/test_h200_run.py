@@ -123,7 +123,7 @@ def test_what_fails_says_where(whole: ModuleType, monkeypatch: pytest.MonkeyPatc
     models.here(["compile"], True, record)
     assert record["compile"]["failed"] == "ValueError: not enough values to unpack"
     inner, outer = record["compile"]["at"]
-    assert inner.startswith("tests/benchmarks/test_h200_run.py:") and inner.endswith(" fails")
+    assert inner.startswith("benchmarks/test_h200_run.py:") and inner.endswith(" fails")
     assert outer.startswith("benchmarks/h200_models.py:") and outer.endswith(" here")
 
 

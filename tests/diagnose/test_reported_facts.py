@@ -25,7 +25,7 @@ from kernelworks.records import Ceilings, Diagnosis, Region
 
 BUDGET_S = 2.0
 FIX_S = 4.0  # nothing is compiled in so few
-HERE = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parents[1] / "support"
 
 
 def words(found: Diagnosis) -> str:

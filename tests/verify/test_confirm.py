@@ -14,7 +14,7 @@ from kernelworks.dispatch import certificates
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.machine import machine
 from kernelworks.records import Parity
-from kernelworks.verify import confirm, prove_missing
+from kernelworks.verify import confirmation, prove_missing
 
 OP = OPS["rms_norm"]
 ELSEWHERE = f"{machine().architecture}-maker-family1-model1-avx512f"
@@ -82,10 +82,10 @@ def test_a_row_that_is_wrong_here_is_not_confirmed(nowhere: None, monkeypatch: p
         failure = Parity(OP.name, "avx2", "forward", "c", "float32", 2.0, False, "element 0 is off")
         said = {"op": OP.name, "row": "avx2", "cases": 3, "worst": 2.0, "worst_case": "c", "shares": {}, "seconds": 0.1}
         said["failures"] = [dataclasses.asdict(failure)]
-        return {f"{OP.name}.avx2": confirm._proof(said)}
+        return {f"{OP.name}.avx2": confirmation._proof(said)}
 
-    monkeypatch.setattr(confirm, "_worked", wrong)
-    (proof,) = confirm.confirm([(OP.name, "avx2")])
+    monkeypatch.setattr(confirmation, "_worked", wrong)
+    (proof,) = confirmation.confirm([(OP.name, "avx2")])
     assert not proof.certified
     assert certificates.invalid(OP.name, OP.row("avx2")) is not None
 

@@ -62,7 +62,8 @@ def _to_prove(what: str | None, case: str | None, dtype: str | None, *, missing:
 
     op, _, row = (what or "").partition(".")
     chosen = ops_named(op or None)
-    if case is not None and not any(case == known.name for found in chosen for known in found.contract.cases):
+    known = {each.name for found in chosen for each in (*found.contract.cases, *found.contract.device_cases)}
+    if case is not None and case not in known:
         raise ValueError(f"no case of {op or 'any op'} is named {case!r}")
     dtypes = list(dict.fromkeys(str(d).removeprefix("torch.") for found in chosen for d in found.contract.dtypes))
     if dtype is not None and dtype not in dtypes:

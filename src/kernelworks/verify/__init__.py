@@ -21,7 +21,7 @@ from kernelworks.machine import environment, has_gpu, kind_of, machine
 from kernelworks.records import Parity, Proof
 from kernelworks.records.base import Records
 from kernelworks.verify import bounds
-from kernelworks.verify.confirm import confirm
+from kernelworks.verify.confirmation import confirm
 
 __all__ = ["barred", "lacking", "provable", "prove", "prove_missing"]
 

@@ -33,7 +33,7 @@ class Truth:
     def label(self, place: int, output: Tensor) -> str:
         """What an output's share is kept under: its name, and its dtype where that is another than the case's."""
         own = "" if output.dtype == self.dtype else f" in {str(output.dtype).removeprefix('torch.')}"
-        return self.names[place] + own
+        return (self.names[place] if place < len(self.names) else f"output {place}") + own
 
     def positional(self, op: Op) -> tuple[Any, ...]:
         return tuple(self.args.get(name) for name in op.passes["forward"].names)

@@ -25,7 +25,7 @@ from kernelworks.measure.autotune.live import unhooked
 from kernelworks.measure.clock.duel import Duel, OverTime, clock
 from kernelworks.records import Settled, SettledCall
 from kernelworks.verify import barred, prove_missing
-from kernelworks.verify.confirm import confirm
+from kernelworks.verify.confirmation import confirm
 
 __all__ = ["Session"]
 

@@ -4,7 +4,7 @@ A row that was proved on another kind of CPU runs the same instructions here, an
 (``Row.differs``). What can still be different is this machine's: its loader, its C library, its count of cores, what
 its operating system lets a process do. Some cases of each dtype, spread over the contract's, in guarded memory, forward
 and backward, show that the row works here; that takes less than a second a row beside its compilation. Run as a program
-(``python -m kernelworks.verify.confirm OP.ROW ...``) it is the worker, and speaks as the one of ``prove`` does.
+(``python -m kernelworks.verify.confirmation OP.ROW ...``) it is the worker, and speaks as the one of ``prove`` does.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _worked(rows: Sequence[tuple[str, str]], progress: Progress | None) -> dict[
     done: dict[str, Proof] = {}
     if not rows:
         return done
-    command = [sys.executable, "-m", "kernelworks.verify.confirm", *(f"{op}.{row}" for op, row in rows)]
+    command = [sys.executable, "-m", "kernelworks.verify.confirmation", *(f"{op}.{row}" for op, row in rows)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment.beside_others()
     ) as worker:
