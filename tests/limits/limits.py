@@ -1,7 +1,7 @@
 """What is not supported, each with a call that shows how it is declined.
 
-A limit of an op is an error that says what is wrong; of a swap, a call that torch's own function serves; of a diagnosis,
-what it says of itself. ``python tests/limits/limits.py`` writes the page.
+A limit of an op is an error that says what is wrong; of a swap, a call that torch's own function serves; of a
+diagnosis, what it says of itself. ``python tests/limits/limits.py`` writes the page.
 """
 
 from __future__ import annotations
