@@ -1,7 +1,5 @@
-"""What is not supported, each with a call that shows how it is declined.
-
-A limit of an op is an error that says what is wrong; of a swap, a call that torch's own function serves; of a
-diagnosis, what it says of itself. ``python tests/limits/limits.py`` writes the page.
+"""What is not supported, each with a call that shows how it is declined: an error that says what is wrong; of a swap,
+torch's own function; of a diagnosis, what it says of itself. ``python tests/limits/limits.py`` writes the page.
 """
 
 from __future__ import annotations
