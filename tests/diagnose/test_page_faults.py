@@ -36,6 +36,7 @@ def others_places():
     places = [(libc.malloc(3 << 20), libc.malloc(64 << 10)) for _ in range(20)]
     for place, _ in places:
         ctypes.memset(place, 1, 3 << 20)
+    libc.malloc(3 << 20)  # stays at the heap's end: malloc gives no page below it back, wherever the heap ended before
     for place, _ in places:
         libc.free(place)
 

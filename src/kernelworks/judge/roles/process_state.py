@@ -123,7 +123,17 @@ HOLDERS: dict[str, Any] = {
     "torch.backends": torch.backends, "torch.random": torch.random, "torch.testing": torch.testing,
     "torch.linalg": torch.linalg, "torch.special": torch.special, "torch.ops.aten": torch.ops.aten,
 }  # fmt: skip
-JUDGES = tuple(f"kernelworks.judge.{name}" for name in ("caller", "wire", "values", "state", "device", "on_cuda"))
+JUDGES = tuple(
+    f"kernelworks.judge.{name}"
+    for name in (
+        "roles.candidate",
+        "process.ipc",
+        "inputs.values",
+        "roles.process_state",
+        "roles.device",
+        "roles.on_cuda",
+    )
+)
 # torch's compiler puts functions of its own in others' places, once it is loaded.
 COMPILERS = tuple(str(Path(torch.__file__).parent / name) for name in ("_dynamo", "_compile", "_inductor"))
 KINDS = (object, type, int, float, complex, str, bytes, list, tuple, dict, set)  # Python's own
