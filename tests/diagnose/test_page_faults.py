@@ -27,6 +27,7 @@ def taken(run):
     run()
     return faults.minor_faults() - before
 
+pads = [libc.malloc((40 << 10) * n) for n in range(1, PAD + 1)]
 torch.ones(1 << 20)  # malloc adapts to it: blocks below 4 MiB are no longer mapped by themselves
 program = Program("p", work)
 faults.Memory().__enter__()
@@ -74,8 +75,8 @@ def told(*, places_before: bool) -> dict[str, Any] | None:
     heap's end, where chance had it, keeps the pages below."""
     if page_faults.thresholds() is None:  # another C library's malloc
         return None
-    text = PROGRAM.replace("PLACES_BEFORE", str(places_before))
-    for _ in range(5):
+    for pad in range(12):  # where the heap ends is another place each time
+        text = PROGRAM.replace("PLACES_BEFORE", str(places_before)).replace("PAD", str(pad))
         done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=120)
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         if places_before or min(found["own"]) > 5000:

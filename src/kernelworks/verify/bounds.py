@@ -32,7 +32,7 @@ NAMES = tuple(str(dtype).removeprefix("torch.") for dtype in FLOATS)
 # A contract has dozens of cases in each dtype. So each output of a case takes its turn with one of the ways, and a case
 # of many elements, of which a comparison takes its time, only every fourth: every way is tried on many cases.
 MANY = 65536
-# Of a case of hundreds of outputs (the lists of an optimizer) some take their turn: each wrong answer is compared whole.
+# Of a case of hundreds of outputs (an optimizer's lists) some take their turn: each wrong answer is compared whole.
 MOST_OUTPUTS = 16
 
 
