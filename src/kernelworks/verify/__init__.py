@@ -154,15 +154,15 @@ def _judge_bounds(op: Op, done: list[dict[str, Any]], progress: Progress | None)
     """Refuses all that was found of an op's rows where a bound of its contract is too loose.
 
     The rows just tried say how near a right kernel comes. Where that is not near, the op's others for this CPU may.
-    Torch's function is asked of no op: where it is off by some bounds (it rounds in between), one that is wider by a
-    hundred would look tight.
+    Torch's function is asked only of an op that has no row for CPUs, on the cases that it is right on: where it is off
+    by some bounds (it rounds in between), one that is wider by a hundred would look tight.
     """
     for inner in sorted({op.row(said["row"]).inner for said in done}):
         those = [said for said in done if op.row(said["row"]).inner == inner]
         shares = bounds.merged(said["shares"] for said in those)
         wrong = bounds.loose(op.contract, shares)
         if wrong:
-            own = [row.name for row in provable(op)[0] if row.device == "cpu"]
+            own = [row.name for row in provable(op)[0] if row.device == "cpu"] or ["torch"]
             more = [name for name in own if name not in {said["row"] for said in those}]
             tried = _work(op, more, None, None, progress, 0, 1, inner=inner)[0] if more else []
             nearest = bounds.merged((shares, *(said["shares"] for said in tried)))
