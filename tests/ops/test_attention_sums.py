@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from rows import runnable_rows
 
 import kernelworks as kw
-from rows import runnable_rows
 
 WIDE = [row for op, row in runnable_rows() if op.name == "attention" and row in ("avx512", "avx2")]
 

@@ -213,10 +213,10 @@ def key_of(
 ) -> tuple[Any, ...] | None:
     """What calls that may share a plan agree in: everything but the tensors' data. None where it cannot be said.
 
-    ``native/key.hpp`` says the same in bytes: the first letter of what it is a key of, each argument, the row asked
-    for, ``out``, threads where a tensor is the CPU's, and a bit for each argument whose gradient is asked for. Of a
-    tensor: dtype, device, sizes, and strides where it is not contiguous; of one that is not plain memory its class and
-    dispatch keys too. Of another value: its class and itself. Of a list: its length and items.
+    ``dispatch/native/key.hpp`` says the same in bytes: the first letter of what it is a key of, each argument, the row
+    asked for, ``out``, threads where a tensor is the CPU's, and a bit for each argument whose gradient is asked for. Of
+    a tensor: dtype, device, sizes, and strides where it is not contiguous; of one that is not plain memory its class
+    and dispatch keys too. Of another value: its class and itself. Of a list: its length and items.
     """
     try:
         key = (what[0], threads, tuple([_part(a) for a in args]), row, _part(out), wanted)
