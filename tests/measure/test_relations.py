@@ -261,3 +261,15 @@ def test_a_gpus_figures_that_contradict_others_are_measured_again(monkeypatch: p
         assert not doubts(again)
         if point not in HOST:
             assert rates_of(again)[point] == pytest.approx(rates_of(right)[point])
+
+
+def test_units_of_other_machines_are_no_contradictions() -> None:
+    """Zen 4 does 512 bits in two turns, but dot products in two units; others do them in one."""
+    rates = {
+        ("float32", "scalar"): 13.9, ("float64", "scalar"): 14.4, ("float32", "avx2"): 118.0,
+        ("float64", "avx2"): 58.8, ("float32", "avx512"): 118.0, ("float64", "avx512"): 58.9,
+    }  # fmt: skip
+    for bfloat16, int8 in ((471.0, 470.0), (120.0, 120.0), (236.0, 472.0)):
+        more = {("bfloat16", "avx512_bf16"): bfloat16, ("int8", "avx512_vnni"): int8}
+        flops = tuple(FlopRate(*kind, n, rate * n) for kind, rate in (rates | more).items() for n in (1, 2))
+        assert not doubts(record(flops=flops, functions=()))

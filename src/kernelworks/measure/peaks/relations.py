@@ -31,7 +31,7 @@ HALF_WRITTEN = "half of what a copy moves is written"
 NARROWER = "numbers of half the width: at least as many at once"
 HALVED = "and at most twice as many at once"
 DOTS = "a dot product of narrow numbers does at least one multiply-add a lane"
-LANES = "and at most as many as fit into a lane"
+LANES = "and at most as many as fit into a lane, in twice as many units"
 COSTS = "an elementary function takes two multiply-adds at the least"
 FUNCTION = "and some 200 at the most"
 FED = "the first level feeds multiply-adds with a load for two of them"
@@ -122,7 +122,7 @@ def _of_arithmetic(threads: int) -> Iterator[Relation]:
     for unit, lanes in (("bfloat16 avx512_bf16", 2), ("int8 avx512_vnni", 4)):
         dots = named(unit, threads)
         yield Relation(dots, single, 1.0, DOTS)
-        yield Relation(single, dots, 1 / lanes, LANES)
+        yield Relation(single, dots, 1 / (2 * lanes), LANES)  # Zen 4 has two units for dots, one for float32
 
 
 def _by_width(what: str, threads: int) -> Iterator[Relation]:
