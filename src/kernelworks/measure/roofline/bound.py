@@ -8,6 +8,7 @@ largest one; sum them and the result would be an estimate, not a bound.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,14 +57,25 @@ def _peak(ceilings: Ceilings, dtype: str, threads: int, isa: str | None) -> tupl
     """GFLOP/s of the best unit for a dtype (of one instruction set, if given), and its name. 0 where there is none."""
     best, name = 0.0, ""
     for unit in UNITS.get(dtype, ("float32",)):
-        isas = {f.isa for f in ceilings.flops if f.dtype == unit}
-        for candidate in sorted(isas):
-            if isa is not None and not _may_use(isa, candidate):
-                continue
-            rates = {f.threads: f.gflops for f in ceilings.flops if f.dtype == unit and f.isa == candidate}
-            rate = _at(rates, threads)
-            if rate > best:
-                best, name = rate, f"{unit} {candidate}"
+        found = [(f.isa, f.threads, f.gflops) for f in ceilings.flops if f.dtype == unit]
+        rate, candidate = _quickest(found, threads, isa)
+        if rate > best:
+            best, name = rate, f"{unit} {candidate}"
+    return best, name
+
+
+def _quickest(found: Iterable[tuple[str, int, float]], threads: int, isa: str | None) -> tuple[float, str]:
+    """The best rate of (isa, threads, rate) at some threads, of what code of ``isa`` may use, and its instruction set.
+    0 where there is none."""
+    rates: dict[str, dict[int, float]] = {}
+    for candidate, count, rate in found:
+        if isa is None or _may_use(isa, candidate):
+            rates.setdefault(candidate, {})[count] = rate
+    best, name = 0.0, ""
+    for candidate in sorted(rates):
+        rate = _at(rates[candidate], threads)
+        if rate > best:
+            best, name = rate, candidate
     return best, name
 
 
@@ -125,16 +137,9 @@ def _memory(rates: dict[str, float], read_bytes: float, written_bytes: float) ->
 
 
 def _functions(ceilings: Ceilings, function: str, threads: int, isa: str | None) -> tuple[float, str]:
-    isas = {f.isa for f in ceilings.functions if f.function == function}
-    best, name = 0.0, ""
-    for candidate in sorted(isas):
-        if isa is not None and not _may_use(isa, candidate):
-            continue
-        rates = {f.threads: f.gops for f in ceilings.functions if f.function == function and f.isa == candidate}
-        rate = _at(rates, threads)
-        if rate > best:
-            best, name = rate, f"{function} {candidate}"
-    return best, name
+    found = [(f.isa, f.threads, f.gops) for f in ceilings.functions if f.function == function]
+    rate, name = _quickest(found, threads, isa)
+    return rate, f"{function} {name}" if name else ""
 
 
 def bound(
